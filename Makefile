@@ -1,0 +1,48 @@
+# Each target makes its own environment: a fresh clone needs Python 3.11 and make, nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PROTOS := $(wildcard proto/onelog/v1/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check bench proto fmt clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## *' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "onelog needs Python 3.11 or newer; set PYTHON=/path/to/it" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+serve: $(READY)  ## run a database (not built yet: says so)
+	@$(BIN)/onelog serve
+
+test: $(READY)  ## run the whole test suite
+	$(BIN)/pytest -n auto
+
+check: $(READY)  ## format, lint, types, import contracts, generated stubs, tidiness
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	rm -rf build/stubs && mkdir -p build/stubs
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=build/stubs --pyi_out=build/stubs $(PROTOS)
+	diff -r -x __pycache__ -x __init__.py -x py.typed build/stubs/onelog/v1 onelog/v1
+	$(BIN)/pytest -q tests/test_tidy.py
+
+bench: $(READY)  ## run the benchmarks, one JSON line per result
+	$(BIN)/python bench/log.py
+
+proto: $(READY)  ## regenerate the stubs in onelog/v1
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. $(PROTOS)
+
+fmt: $(READY)  ## format the code and fix what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove the environment and everything built
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,229 @@
+"""The file port: the only door between the log and a disk.
+
+Everything in ``ual`` (and whatever stands on it) opens, writes, syncs, renames and deletes files
+through ``Files``. That keeps one list of the operations whose order matters in a crash, and lets
+tests put a disk under the real code that forgets, tears and fails (``tests/simulation/disk.py``).
+
+What an implementation promises:
+
+* ``File.write`` writes all of ``data`` or raises; after an error any part of it may be on disk.
+* Nothing is durable before ``File.sync`` (content and size) or ``sync_directory`` (names) returned.
+* ``rename`` replaces the target atomically: after a crash a name refers to one of the two files.
+* A ``File`` or a mapping stays readable after its name was renamed or removed, and is released
+  with its last reference. So a reader in another thread is never cut off by a rename or delete.
+* ``map`` is a read-only view. The mapped file must not be truncated while it is mapped; the log
+  maps sealed segments only, and those are replaced or unlinked, never changed.
+
+Errors are ``OSError``; the callers turn ENOSPC into ``DiskFull`` and the rest into ``LogFailed``.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+
+class File(Protocol):
+    """An open file, addressed by offset. There is no file position to share or to lose."""
+
+    def write(self, data: bytes | memoryview, offset: int) -> None:
+        """Write all of ``data`` at ``offset``, extending the file where needed."""
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file to ``size`` bytes."""
+
+    def sync(self) -> None:
+        """Make content and size durable (fdatasync)."""
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+
+
+class FileLock(Protocol):
+    """An exclusive lock on a file, held until ``release`` or the end of the process."""
+
+    def release(self) -> None:
+        """Let another process take the lock."""
+
+
+class Files(Protocol):
+    """A directory tree. Paths are ``Path`` objects, absolute or relative to the process."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open for reading and writing; ``create`` makes it, and fails if it exists."""
+
+    def open_read(self, path: Path) -> File:
+        """Open an existing file for reading only."""
+
+    def map(self, path: Path) -> memoryview:
+        """Map a whole existing, non-empty file read-only."""
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether a file or directory has this name."""
+
+    def list(self, path: Path) -> list[str]:
+        """Return the names in a directory, sorted."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents; an existing one is fine."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name in the same directory, replacing the target."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file's name."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the directory's names durable."""
+
+    def free_bytes(self, path: Path) -> int:
+        """Return the space that an ordinary user may still fill."""
+
+    def lock(self, path: Path) -> FileLock | None:
+        """Take an exclusive lock on a file, created if missing; None if it is held elsewhere."""
+
+
+class DiskFile:
+    """A file descriptor that closes itself with its last reference.
+
+    There is no ``close``: a reader in another thread may be inside ``read``, and closing under it
+    would let the kernel hand the same number to another file.
+    """
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def write(self, data: bytes | memoryview, offset: int) -> None:
+        """See ``File.write``."""
+        written = os.pwrite(self._descriptor, data, offset)
+        # A short write is legal (a signal, or the last free bytes); the rest tells which.
+        while written < len(data):
+            step = os.pwrite(self._descriptor, memoryview(data)[written:], offset + written)
+            if step == 0:
+                raise OSError(errno.EIO, "a write made no progress")
+            written += step
+
+    def read(self, size: int, offset: int) -> bytes:
+        """See ``File.read``."""
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def truncate(self, size: int) -> None:
+        """See ``File.truncate``."""
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        """See ``File.sync``."""
+        os.fdatasync(self._descriptor)
+
+    def size(self) -> int:
+        """See ``File.size``."""
+        return os.fstat(self._descriptor).st_size
+
+
+class DiskLock:
+    """flock on an open descriptor; the kernel drops it when the process dies."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """See ``FileLock.release``."""
+        os.close(self._descriptor)
+
+
+class DiskFiles:
+    """The real file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """See ``Files.open``."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return DiskFile(os.open(path, flags, 0o644))
+
+    def open_read(self, path: Path) -> File:
+        """See ``Files.open_read``."""
+        return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def map(self, path: Path) -> memoryview:
+        """See ``Files.map``."""
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def exists(self, path: Path) -> bool:
+        """See ``Files.exists``."""
+        return path.exists()
+
+    def list(self, path: Path) -> list[str]:
+        """See ``Files.list``."""
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: Path) -> None:
+        """See ``Files.make_directory``."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See ``Files.rename``."""
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        """See ``Files.remove``."""
+        os.unlink(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """See ``Files.sync_directory``."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: Path) -> int:
+        """See ``Files.free_bytes``."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self, path: Path) -> FileLock | None:
+        """See ``Files.lock``."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return DiskLock(descriptor)
+
+
+def replace_file(files: Files, path: Path, chunks: Iterable[bytes]) -> None:
+    """Write ``path`` so that a crash leaves the old file or the new one, whole.
+
+    The order is the point: the data is durable before the name refers to it, and the name is
+    durable before this returns. A stale ``.tmp`` is harmless: nobody opens it, and it is removed
+    here first.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    if files.exists(temporary):
+        files.remove(temporary)
+    file = files.open(temporary, create=True)
+    offset = 0
+    for chunk in chunks:
+        file.write(chunk, offset)
+        offset += len(chunk)
+    file.sync()
+    files.rename(temporary, path)
+    files.sync_directory(path.parent)
