@@ -1,0 +1,541 @@
+"""The log through its public calls: what goes in comes out, in order, once, from every tier."""
+
+import errno
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.simulation.disk import CrashPolicy, SimDisk
+from tests.ual.shards import SMALL, make_shard, open_shard
+from ual.entry import Entry, check_group
+from ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
+from ual.files import DiskFiles
+from ual.log import Log
+from ual.log_config import LogConfig
+from ual.sealed import SealedSegment
+
+SECOND = 1_000_000_000
+
+
+def new_log(disk: SimDisk | None = None, config: LogConfig = SMALL) -> Log:
+    disk = disk or SimDisk()
+    return open_shard(disk, make_shard(disk), config)[0]
+
+
+def fill(log: Log, count: int, size: int = 20, seed: int = 1) -> list[bytes]:
+    """Append ``count`` groups of one to three entries, a second apart; return the payloads."""
+    rng = Random(seed)
+    payloads = []
+    for _ in range(count):
+        group = [rng.randbytes(size) for _ in range(rng.randint(1, 3))]
+        log.append(
+            [(0x0101, payload, 0) for payload in group],
+            term=1,
+            timestamp_ns=log.last_timestamp_ns + SECOND,
+        )
+        payloads += group
+    return payloads
+
+
+def settle(log: Log) -> None:
+    """Sync, commit and apply everything."""
+    log.sync()
+    log.mark_committed(log.last_index)
+    log.mark_applied(log.last_index)
+
+
+def append_one(log: Log, payload: bytes = b"x", entry_type: int = 0x0101) -> int:
+    log.append([(entry_type, payload, 0)], term=1, timestamp_ns=log.last_timestamp_ns)
+    return log.last_index
+
+
+def test_every_tier_gives_the_same_entries() -> None:
+    """Ring, active file, closed files and sealed files hold one sequence."""
+    log = new_log()
+    payloads = fill(log, 60)
+    settle(log)
+
+    def read_all() -> list[bytes]:
+        return [log.read(index).payload for index in range(1, log.last_index + 1)]
+
+    assert read_all() == payloads
+    assert log.seal() > 2
+    assert read_all() == payloads
+    assert [entry.payload for entry in log.scan(1)] == payloads
+    assert [entry.index for entry in log.scan(5, 20)] == list(range(5, 21))
+    log.check()
+
+
+def test_nothing_above_the_commit_index_is_read() -> None:
+    log = new_log()
+    fill(log, 10)
+    log.mark_committed(4)
+
+    assert [entry.index for entry in log.scan(1)] == [1, 2, 3, 4]
+    with pytest.raises(IndexInFuture) as caught:
+        log.read(5)
+    assert (caught.value.index, caught.value.last_index) == (5, 4)
+    assert log.seek_time(log.last_timestamp_ns) is None
+
+
+def test_scans_filter_by_type_stream_and_void_in_every_tier() -> None:
+    log = new_log()
+    rng = Random(5)
+    expected: dict[str, list[int]] = {"stream": [], "valid": [], "type": []}
+    for _ in range(120):
+        kind = rng.choice([0x0101, 0x0201, 0x0401])
+        index = append_one(log, rng.randbytes(15), kind)
+        void = rng.random() < 0.3
+        if void:
+            log.notes.add_void(index, index)
+        elif kind == 0x0401:
+            log.notes.add_record(rng.choice([7, 8]), index)
+            expected["stream"] += [index] if index in log.notes.records(7, index, index) else []
+        expected["valid"] += [] if void else [index]
+        expected["type"] += [index] if kind == 0x0201 and not void else []
+    settle(log)
+    closed = len(log.segments.segments)
+    for _ in range(2):
+        assert [e.index for e in log.scan(1, stream_id=7)] == expected["stream"]
+        assert [e.index for e in log.scan(1, skip_voids=True)] == expected["valid"]
+        found = log.scan(1, types={0x0201}, skip_voids=True)
+        assert [e.index for e in found] == expected["type"]
+        log.seal()  # all but the active file; the second round reads sealed tables
+    assert closed > 3
+    assert isinstance(log.segments.segments[-2], SealedSegment)
+
+
+def test_a_filtered_scan_ends_where_apply_has_come_to() -> None:
+    """Past that point nobody knows yet which entries are records, or void."""
+    log = new_log()
+    fill(log, 10)
+    log.mark_committed(8)
+    log.mark_applied(5)
+
+    assert [entry.index for entry in log.scan(1, skip_voids=True)] == [1, 2, 3, 4, 5]
+    assert [entry.index for entry in log.scan(1)][-1] == 8
+
+
+def test_a_scan_that_began_before_a_seal_still_knows_its_streams() -> None:
+    """Sealing forgets the notes in memory; a reader must not lose records by that."""
+    log = new_log()
+    for _ in range(60):
+        log.notes.add_record(7, append_one(log, b"r" * 30, 0x0401))
+    settle(log)
+    expected = list(range(1, 61))
+
+    scan = log.scan(1, stream_id=7)
+    first = next(scan).index
+    log.seal()
+
+    assert [first, *(entry.index for entry in scan)] == expected
+
+
+def test_seek_time_agrees_with_a_loop() -> None:
+    log = new_log()
+    rng = Random(9)
+    now = 10 * SECOND
+    for _ in range(150):
+        now += rng.choice([0, 0, 1, SECOND // 2, 3 * SECOND])
+        log.append([(0x0101, b"p" * 10, 0)] * rng.randint(1, 3), term=1, timestamp_ns=now)
+    settle(log)
+    log.seal()
+    times = [(entry.timestamp_ns, entry.index) for entry in log.scan(1)]
+    for wanted in [0, now, now + 1, *(rng.randrange(now + SECOND) for _ in range(200))]:
+        expected = next((index for time_ns, index in times if time_ns >= wanted), None)
+        assert log.seek_time(wanted) == expected
+
+
+def test_proposals_are_read_by_number_and_sliced_lazily() -> None:
+    log = new_log()
+    fill(log, 50)
+    settle(log)
+    log.seal()
+
+    proposals = log.proposals()
+    assert len(proposals) == log.last_proposal == 50
+    entries: list[Entry] = []
+    for number, data in enumerate(proposals, start=1):
+        first, last = log.proposal_range(number)
+        group = check_group(data, 0, first)
+        assert group.last_index == last
+        assert data == log.segments.proposal(number).data
+        entries += list(log.scan(first, last))
+    assert entries == list(log.scan(1))
+    # A slice of everything costs nothing and reads nothing until it is asked.
+    assert proposals[10:][5] == proposals[15]
+    assert len(proposals[10:][:5]) == 5
+    assert isinstance(proposals, Sequence)
+
+
+@pytest.mark.parametrize(
+    ("config", "closes_after"),
+    [
+        (LogConfig(4096, segment_bytes_max=300, free_bytes_min=0), 3),
+        (LogConfig(4096, segment_entries_max=4, free_bytes_min=0), 4),
+        (LogConfig(4096, segment_age_ns_max=5 * SECOND, free_bytes_min=0), 5),
+    ],
+)
+def test_a_segment_closes_by_size_by_entries_and_by_age(
+    config: LogConfig, closes_after: int
+) -> None:
+    log = new_log(config=config)
+    while len(log.segments.segments) == 1:
+        log.append([(0x0101, b"p" * 30, 0)], term=1, timestamp_ns=log.last_timestamp_ns + SECOND)
+    assert log.last_index - 1 == closes_after
+
+
+def test_an_idle_segment_is_closed_by_age_and_an_empty_one_is_not() -> None:
+    log = new_log()
+    hour = SMALL.segment_age_ns_max
+    log.append([(0x0101, b"x", 0)], term=1, timestamp_ns=SECOND)
+
+    log.close_aged(hour)
+    assert len(log.segments.segments) == 1
+    log.close_aged(hour + SECOND)
+    assert len(log.segments.segments) == 2
+    log.close_aged(10 * hour)
+    assert len(log.segments.segments) == 2
+
+
+def test_only_applied_segments_are_sealed() -> None:
+    log = new_log()
+    fill(log, 60)
+    log.sync()
+    boundary = log.segments.segments[0].last_index
+    log.mark_committed(log.last_index)
+
+    log.mark_applied(boundary - 1)
+    assert log.seal() == 0
+    log.mark_applied(boundary)
+    assert log.seal() == 1
+
+
+def test_a_sync_covers_what_was_appended_before_it_began() -> None:
+    log = new_log()
+    append_one(log)
+    job = log.sync_begin()
+    append_one(log)
+    job.run()
+    log.sync_finish(job)
+
+    assert (log.durable_index, log.durable_proposal) == (1, 1)
+    log.sync()
+    assert log.durable_index == 2
+
+
+def test_a_sync_from_before_a_cut_covers_nothing() -> None:
+    """Index 2 is another entry now: the old sync says nothing about it."""
+    log = new_log()
+    append_one(log, b"first")
+    append_one(log, b"old")
+    job = log.sync_begin()
+    log.truncate_from(2)
+    append_one(log, b"new")
+    job.run()
+    log.sync_finish(job)
+
+    assert log.durable_index == 1
+
+
+def test_a_group_fills_while_a_slow_sync_is_in_flight() -> None:
+    disk = SimDisk()
+    log = new_log(disk)
+    append_one(log)
+    started, release = threading.Event(), threading.Event()
+
+    def wait(_: str) -> None:
+        started.set()
+        assert release.wait(10)
+
+    disk.before_sync = wait
+    job = log.sync_begin()
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    assert started.wait(10)
+    append_one(log)
+    append_one(log)
+    assert (log.last_index, log.durable_index) == (3, 0)
+    disk.before_sync = None
+    release.set()
+    thread.join(10)
+    log.sync_finish(job)
+    assert log.durable_index == 1
+
+
+def test_never_more_than_the_limit_is_unsynced() -> None:
+    log = new_log()
+    for _ in range(100):
+        append_one(log, b"p" * 100)
+        assert log.unsynced_bytes <= SMALL.unsynced_bytes_max
+
+
+def test_a_group_that_recovery_could_not_judge_is_refused() -> None:
+    log = new_log()
+    with pytest.raises(GroupTooLarge):
+        append_one(log, Random(1).randbytes(SMALL.unsynced_bytes_max))
+    assert log.last_index == 0
+
+
+def test_a_cut_removes_the_suffix_and_the_log_goes_on() -> None:
+    log = new_log()
+    fill(log, 60)
+    index = log.proposal_range(20)[0]
+    generation = log.generation
+
+    log.truncate_from(index)
+
+    log.check()
+    assert (log.last_index, log.last_proposal, log.durable_index) == (index - 1, 19, index - 1)
+    assert log.generation == generation + 1
+    log.append([(0x0101, b"other", 0)], term=2, timestamp_ns=log.last_timestamp_ns)
+    settle(log)
+    assert log.read(index).payload == b"other"
+    assert log.last_term == 2
+
+
+def test_a_cut_inside_a_group_or_below_the_commit_index_is_a_programming_error() -> None:
+    log = new_log()
+    log.append([(0x0101, b"x", 0)] * 3, term=1, timestamp_ns=0)
+    with pytest.raises(AssertionError, match="does not start a group"):
+        log.truncate_from(2)
+    log.mark_committed(3)
+    with pytest.raises(AssertionError):
+        log.truncate_from(1)
+    assert log.manifest.cut_from_index is None
+
+
+def test_a_dropped_prefix_is_gone_and_said_so() -> None:
+    disk = SimDisk()
+    log = new_log(disk)
+    fill(log, 60)
+    settle(log)
+    log.seal()
+    held = log.scan(1)
+    next(held)
+    target = log.segments.segments[2].first_index
+
+    assert log.drop_before(target + 1) == 2
+
+    assert log.first_index == target
+    with pytest.raises(IndexDropped):
+        log.read(1)
+    with pytest.raises(IndexDropped):
+        log.scan(target - 1)
+    names = disk.list(Path("/data/00000/segs"))
+    assert not [name for name in names if name.endswith(".tomb")]
+    # A scan that began before goes on as far as its files are open, and says where it stopped.
+    with pytest.raises(IndexDropped):
+        list(held)
+
+
+def test_the_last_entry_is_never_dropped() -> None:
+    log = new_log()
+    fill(log, 20)
+    settle(log)
+    log.close_active()
+    log.seal()
+
+    log.drop_before(log.last_index + 1)
+
+    assert log.segments.segments[0].last_index == log.last_index
+    assert log.last_timestamp_ns > 0
+
+
+def test_below_the_minimum_of_free_space_appends_are_refused_and_reads_go_on() -> None:
+    disk = SimDisk()
+    paths = make_shard(disk)
+    disk.capacity = 30_000
+    config = LogConfig(4096, segment_bytes_max=900, free_bytes_min=4_000)
+    log, _ = open_shard(disk, paths, config)
+    payloads: list[bytes] = []
+
+    def fill_up() -> None:
+        while True:
+            payloads.extend(fill(log, 1))
+
+    with pytest.raises(DiskFull, match="must stay free"):
+        fill_up()
+    settle(log)
+    log.seal()  # what the minimum is kept for
+
+    assert len(payloads) > 50
+    assert [entry.payload for entry in log.scan(1)] == payloads
+    disk.capacity = None
+    assert append_one(log) == len(payloads) + 1
+
+
+@pytest.mark.parametrize("room", range(0, 400, 13))
+def test_a_disk_that_fills_in_the_midst_of_anything_keeps_the_log_intact(room: int) -> None:
+    """Appending, closing, sealing and MANIFEST each meet ENOSPC at some of these rooms."""
+    disk = SimDisk()
+    log = new_log(disk)
+    payloads = fill(log, 25)
+    used = sum(len(disk.contents(p)) for p in _all_files(disk, Path("/data")))
+    disk.capacity = used + room
+    refused = 0
+    for _ in range(20):
+        for act in (lambda: payloads.extend(fill(log, 1)), lambda: settle(log), log.seal,
+                    log.close_active, log.checkpoint):  # fmt: skip
+            before = log.last_index
+            try:
+                act()
+            except DiskFull:
+                refused += 1
+                assert log.last_index == before
+        log.check()
+    assert refused
+    disk.capacity = None
+    payloads += fill(log, 3)
+    settle(log)
+    log.seal()
+    log.checkpoint()
+    assert [entry.payload for entry in log.scan(1)] == payloads
+
+    crashed = disk.crash(CrashPolicy.LOST)
+    reopened, _ = open_shard(crashed, make_shard(crashed))
+    assert [e.payload for e in reopened.scan(1)] == payloads[: reopened.commit_index]
+    assert reopened.last_index == len(payloads)
+
+
+def test_a_full_disk_during_a_cut_either_cuts_or_leaves_the_log() -> None:
+    for after in range(3):
+        disk = SimDisk()
+        log = new_log(disk)
+        fill(log, 30)
+        index = log.proposal_range(10)[0]
+        disk.fail("write", errno.ENOSPC, path_contains="MANIFEST", after=after)
+        try:
+            log.truncate_from(index)
+        except DiskFull:
+            assert log.last_index in (index - 1, log.segments.segments[-1].last_index)
+        log.check()
+        # An intent that could not be cleared must be cleared before the next entry is written.
+        fill(log, 3, seed=2)
+        log.sync()
+        crashed = disk.crash(CrashPolicy.LOST)
+        reopened, _ = open_shard(crashed, make_shard(crashed))
+        assert reopened.last_index == log.last_index
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_failed_write_or_sync_ends_the_log_until_it_is_opened_again(operation: str) -> None:
+    disk = SimDisk()
+    log = new_log(disk)
+    fill(log, 3)
+    settle(log)
+    safe = log.durable_index
+    disk.fail(operation, errno.EIO, path_contains=".flseg")  # type: ignore[arg-type]
+
+    def write_through() -> None:
+        append_one(log)
+        log.sync()
+
+    with pytest.raises(LogFailed):
+        write_through()
+    with pytest.raises(LogFailed, match="open the log again"):
+        append_one(log)
+    assert log.read(safe).index == safe  # reads go on
+
+    disk.heal()
+    crashed = disk.crash(CrashPolicy.LOST)
+    reopened, _ = open_shard(crashed, make_shard(crashed))
+    assert reopened.last_index >= safe
+
+
+def test_a_disk_that_lies_about_syncs_is_found_out_or_loses_only_a_tail() -> None:
+    """Nothing can be promised on such a disk, but nothing is invented either."""
+    disk = SimDisk()
+    log = new_log(disk)
+    payloads = fill(log, 10)
+    settle(log)
+    disk.lie_about_sync = True
+    payloads += fill(log, 3)
+    settle(log)
+
+    crashed = disk.crash(CrashPolicy.LOST)
+    crashed.lie_about_sync = False
+    reopened, _ = open_shard(crashed, make_shard(crashed))
+    entries = [reopened.segments.read(i).payload for i in range(1, reopened.last_index + 1)]
+    assert entries == payloads[: len(entries)]
+    assert len(entries) >= 10
+
+
+def test_a_log_reopens_on_a_real_disk_where_it_stopped(tmp_path: Path) -> None:
+    files = DiskFiles()
+    paths = make_shard(files, tmp_path / "data")
+    log, _ = open_shard(files, paths)
+    payloads = fill(log, 80)
+    settle(log)
+    log.seal()
+    log.close()
+    with pytest.raises(LogFailed, match="closed"):
+        append_one(log)
+
+    again, found = open_shard(files, paths)
+    assert found.actions == []
+    assert again.commit_index == again.last_index == len(payloads)
+    assert [entry.payload for entry in again.scan(1)] == payloads
+    assert (again.last_term, again.last_proposal) == (1, 80)
+
+
+def test_readers_in_other_threads_see_whole_entries_while_the_log_changes(tmp_path: Path) -> None:
+    """Appends, closes, seals and drops go on; a read returns the right entry or says dropped."""
+    files = DiskFiles()
+    log, _ = open_shard(files, make_shard(files, tmp_path / "data"))
+    done = threading.Event()
+    problems: list[BaseException] = []
+    reads = [0, 0]
+
+    def expected(index: int) -> bytes:
+        return index.to_bytes(8, "little") * 5
+
+    def read(number: int) -> None:
+        rng = Random(number)
+        try:
+            while not done.is_set():
+                last = log.commit_index
+                if not last:
+                    continue
+                index = rng.randint(max(1, log.first_index), last)
+                try:
+                    if number:
+                        for entry in log.scan(index, index + 50, skip_voids=True):
+                            assert entry.payload == expected(entry.index)
+                    else:
+                        assert log.read(index).payload == expected(index)
+                except IndexDropped:
+                    continue
+                reads[number] += 1
+        except BaseException as error:  # noqa: BLE001 - reported by the test below
+            problems.append(error)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(400):
+        first = log.last_index + 1
+        log.append([(0x0101, expected(first + at), 0) for at in range(3)], term=1, timestamp_ns=0)
+        settle(log)
+        log.seal()
+        if log.last_index > 300:
+            log.drop_before(log.last_index - 200)
+    done.set()
+    for thread in threads:
+        thread.join(10)
+    assert not problems
+    assert min(reads) > 0
+
+
+def _all_files(disk: SimDisk, path: Path) -> list[Path]:
+    found: list[Path] = []
+    for name in disk.list(path):
+        child = path / name
+        try:
+            found += _all_files(disk, child)
+        except NotADirectoryError:
+            found.append(child)
+    return found

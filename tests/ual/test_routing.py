@@ -1,0 +1,63 @@
+"""Routing is part of the format: the numbers here may never change."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ual.routing import partition_of, routing_key, shard_of
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        (b"", b""),
+        (b"order:1", b"order:1"),
+        (b"{user7}:cart", b"user7"),
+        (b"cart:{user7}", b"user7"),
+        (b"{a}{b}", b"a"),
+        (b"{}{b}", b"b"),
+        (b"x{}y", b"x{}y"),
+        (b"{}}", b"{}}"),
+        (b"}{a}", b"a"),
+        (b"{unclosed", b"{unclosed"),
+        (b"a{b{c}d}", b"b{c"),
+        (b"{{}}", b"{"),
+        (b"{\0\xff}", b"\0\xff"),
+    ],
+)
+def test_the_first_tag_that_is_not_empty_is_the_routing_key(name: bytes, key: bytes) -> None:
+    assert routing_key(name) == key
+
+
+@given(st.lists(st.sampled_from([b"{", b"}", b"a", b"\n", b"\xff"]), max_size=20).map(b"".join))
+def test_the_routing_key_agrees_with_the_plain_pattern(name: bytes) -> None:
+    match = re.search(rb"\{([^}]+)\}", name)
+
+    assert routing_key(name) == (match.group(1) if match else name)
+
+
+def test_the_partition_of_a_known_key_never_changes() -> None:
+    """0xe3069283 is the published check value of crc32c for these nine digits."""
+    assert partition_of(b"123456789", 1 << 32) == 0xE3069283
+    assert partition_of(b"123456789", 256) == 0x83
+    assert partition_of(b"any{123456789}where", 256) == 0x83
+    assert partition_of(b"", 256) == 0
+
+
+def test_shards_take_partitions_in_turn() -> None:
+    assert [shard_of(partition, 4) for partition in range(9)] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+
+
+_no_braces = st.binary(max_size=40).map(lambda name: name.translate(None, b"{}"))
+
+
+@given(_no_braces, _no_braces.filter(bool), st.integers(1, 65_536))
+def test_names_with_the_same_tag_share_a_partition(
+    rest: bytes, tag: bytes, partitions: int
+) -> None:
+    partition = partition_of(tag, partitions)
+
+    assert partition_of(b"%s{%s}" % (rest, tag), partitions) == partition
+    assert partition_of(b"{%s}%s" % (tag, rest), partitions) == partition

@@ -1,0 +1,409 @@
+"""The data directory: who may use it, what it is part of, where its files are.
+
+::
+
+    {data_dir}/
+      LOCK        held by the one process that uses the directory
+      NODE        JSON: which node this is
+      SYSTEM      JSON: which cluster this is, and how its keys are spread
+      00000/      shard 0
+        MANIFEST  RAFT  cold.fcold  segs/  snaps/
+
+Invariants:
+
+* SYSTEM is written once, last of all that creation writes. A directory with SYSTEM is complete.
+* Shards, partitions, cluster and node never change afterwards. Whoever asks for others is refused:
+  keys would be looked for in the wrong shard, or a node would speak with another one's votes.
+* Every other file of the directory is opened only while LOCK is held (offline readers that ask for
+  no lock excepted).
+
+A crash during creation leaves a directory without SYSTEM that holds nothing but NODE and empty
+shard directories; the next start finishes it. If there is data but no SYSTEM, no crash did that,
+and making a new SYSTEM could give the data to another cluster: it is refused. Shard directories
+that disappeared are refused too, because an empty replica that keeps its name would vote again.
+
+No clock and no randomness here: ids and times are handed in.
+"""
+
+import errno
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from uuid import UUID
+
+from ual.errors import (
+    CorruptFile,
+    DirectoryError,
+    DirectoryInUse,
+    NotADataDirectory,
+    TopologyMismatch,
+    WrongNode,
+)
+from ual.files import FileLock, Files
+from ual.json_file import Fields, read_json_file, write_json_file
+
+SYSTEM_VERSION = 1
+NODE_VERSION = 1
+
+SHARDS_DEFAULT = 4
+SHARDS_MAX = 65_535  # a segment's header has two bytes for the shard
+PARTITIONS_DEFAULT = 256
+PARTITIONS_MAX = 65_536
+NODE_NAME_SIZE_MAX = 255
+CREATED_AT_SIZE_MAX = 64
+
+LOCK_NAME = "LOCK"
+NODE_NAME = "NODE"
+SYSTEM_NAME = "SYSTEM"
+_CREATION_NAMES = frozenset(
+    (LOCK_NAME, NODE_NAME, f"{NODE_NAME}.tmp", SYSTEM_NAME, f"{SYSTEM_NAME}.tmp")
+)
+_SHARD_NAME = re.compile(r"[0-9]{5}")
+_IGNORED_NAMES = frozenset(("lost+found",))  # in the root of a freshly made file system
+_NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS)
+
+_NODE_ADVICE = (
+    "restore it from a backup, or remove this node from the cluster and add it as a new one "
+    "with an empty directory"
+)
+_SYSTEM_ADVICE = "restore it from a backup, or copy it from another node of the same cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """How keys are spread. Fixed when a cluster is created; see ``ual/routing.py``."""
+
+    shards: int = SHARDS_DEFAULT
+    partitions: int = PARTITIONS_DEFAULT
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shards <= SHARDS_MAX:
+            raise DirectoryError(f"{self.shards} shards: choose 1 to {SHARDS_MAX}")
+        if not self.shards <= self.partitions <= PARTITIONS_MAX:
+            raise DirectoryError(
+                f"{self.partitions} partitions for {self.shards} shards: "
+                f"choose {self.shards} to {PARTITIONS_MAX}, or a shard would stay empty"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What SYSTEM says."""
+
+    cluster_id: UUID
+    topology: Topology
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What NODE says. ``node_id`` is the node's name in Raft; ``name`` is for people."""
+
+    node_id: UUID
+    name: str
+    created_at: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.name) <= NODE_NAME_SIZE_MAX or not self.name.isprintable():
+            raise DirectoryError(
+                f"node name {self.name[:80]!r}: choose 1 to {NODE_NAME_SIZE_MAX} printable "
+                "characters"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPaths:
+    """Where the files of one shard are."""
+
+    root: Path
+    segments: Path
+    snapshots: Path
+    manifest: Path
+    hard_state: Path
+    cold_list: Path
+
+
+def shard_paths(path: Path, shard: int) -> ShardPaths:
+    """Return the paths of a shard in the data directory ``path``."""
+    root = path / f"{shard:05d}"
+    return ShardPaths(
+        root=root,
+        segments=root / "segs",
+        snapshots=root / "snaps",
+        manifest=root / "MANIFEST",
+        hard_state=root / "RAFT",
+        cold_list=root / "cold.fcold",
+    )
+
+
+class DataDirectory:
+    """An opened data directory; holds LOCK until ``close``."""
+
+    __slots__ = ("_lock", "node", "path", "system")
+
+    def __init__(self, path: Path, system: System, node: Node, lock: FileLock | None) -> None:
+        self.path = path
+        self.system = system
+        self.node = node
+        self._lock = lock
+
+    @classmethod
+    def open_or_create(
+        cls,
+        files: Files,
+        path: Path,
+        *,
+        topology: Topology | None,
+        node_name: str,
+        cluster_id: UUID,
+        node_id: UUID,
+        created_at: str,
+        cluster_id_expected: UUID | None = None,
+        node_id_expected: UUID | None = None,
+    ) -> "DataDirectory":
+        """Open the directory for a server, creating it where there is nothing yet.
+
+        ``node_name``, ``cluster_id``, ``node_id`` and ``created_at`` are for a new directory; an
+        existing one keeps its own. What the caller insists on is ``topology`` and the two expected
+        ids: a directory that says otherwise, or would have to be created otherwise, is refused.
+        """
+        assert 1 <= len(created_at) <= CREATED_AT_SIZE_MAX, created_at
+        system = System(cluster_id, topology or Topology(), created_at)
+        node = Node(node_id, node_name, created_at)
+        # Before LOCK, which would leave a file of ours in somebody else's directory.
+        _refuse_foreign(files, path)
+        files.make_directory(path)
+        lock = _lock(files, path)
+        try:
+            _refuse_foreign(files, path)
+            if files.exists(path / SYSTEM_NAME):
+                system, node = _read_system(files, path), _read_node(files, path)
+            elif files.exists(path / NODE_NAME):
+                node = _read_node(files, path)
+            is_made = files.exists(path / SYSTEM_NAME)
+            shown = f"{path} belongs" if is_made else f"{path} is new and would belong"
+            _refuse_other_cluster(shown, system, cluster_id_expected)
+            _refuse_other_node(shown, node, node_id_expected)
+            _refuse_other_topology(path, system.topology, topology)
+            if is_made:
+                _refuse_missing_shards(files, path, system.topology.shards)
+                # A start that was killed may have left SYSTEM in the page cache only. If the power
+                # failed later, the data of this run would stand there without it.
+                files.sync_directory(path)
+            else:
+                _create(files, path, system, node)
+        except BaseException:
+            lock.release()
+            raise
+        return cls(path, system, node, lock)
+
+    @classmethod
+    def open_existing(cls, files: Files, path: Path, *, lock: bool) -> "DataDirectory":
+        """Open a directory for an offline tool: nothing is created or repaired.
+
+        Without ``lock`` a server may be writing at the same time. Shard directories are not looked
+        at: a tool that is there to find damage must be able to start.
+        """
+        if not files.exists(path):
+            raise NotADataDirectory(f"{path} does not exist; give the path of a data directory")
+        names = _list(files, path)
+        if SYSTEM_NAME not in names:
+            if NODE_NAME in names:
+                raise NotADataDirectory(
+                    f"{path} has a {NODE_NAME} file but no {SYSTEM_NAME} file; if its creation was "
+                    "interrupted start the server once, otherwise restore the file from a backup"
+                )
+            raise NotADataDirectory(
+                f"{path} has no {SYSTEM_NAME} file; give the path of a data directory"
+            )
+        held = _lock(files, path) if lock else None
+        try:
+            return cls(path, _read_system(files, path), _read_node(files, path), held)
+        except BaseException:
+            if held is not None:
+                held.release()
+            raise
+
+    def shard_path(self, shard: int) -> ShardPaths:
+        """Return where the files of ``shard`` are."""
+        assert 0 <= shard < self.system.topology.shards, shard
+        return shard_paths(self.path, shard)
+
+    def close(self) -> None:
+        """Let another process use the directory; closing again does nothing."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def __enter__(self) -> "DataDirectory":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _create(files: Files, path: Path, system: System, node: Node) -> None:
+    """Write what a new directory holds; each step is durable before the next begins."""
+    if not files.exists(path / NODE_NAME):
+        write_json_file(
+            files,
+            path / NODE_NAME,
+            {
+                "version": NODE_VERSION,
+                "node_id": str(node.node_id),
+                "name": node.name,
+                "created_at": node.created_at,
+            },
+        )
+    for shard in range(system.topology.shards):
+        paths = shard_paths(path, shard)
+        files.make_directory(paths.segments)
+        files.make_directory(paths.snapshots)
+        files.sync_directory(paths.root)
+    files.sync_directory(path)
+    _sync_parents(files, path)
+    write_json_file(
+        files,
+        path / SYSTEM_NAME,
+        {
+            "version": SYSTEM_VERSION,
+            "cluster_id": str(system.cluster_id),
+            "shards": system.topology.shards,
+            "partitions": system.topology.partitions,
+            "created_at": system.created_at,
+        },
+    )
+
+
+def _sync_parents(files: Files, path: Path) -> None:
+    """Make the name of the data directory durable, and the names of all directories above it.
+
+    All, not only those made by this start: an earlier one may have made some and died before it
+    could sync them. What cannot be opened or synced (a parent without permission, a read-only
+    image with a volume mounted in it) was not made by us and needs no sync.
+    """
+    for parent in path.parents:
+        try:
+            files.sync_directory(parent)
+        except OSError as error:
+            if error.errno not in _NOT_OURS_TO_SYNC:
+                raise
+
+
+def _lock(files: Files, path: Path) -> FileLock:
+    lock = files.lock(path / LOCK_NAME)
+    if lock is None:
+        raise DirectoryInUse(f"another process is using {path}; stop it first")
+    return lock
+
+
+def _list(files: Files, path: Path) -> list[str]:
+    try:
+        return files.list(path)
+    except NotADirectoryError as error:
+        raise NotADataDirectory(f"{path} is a file; choose a directory") from error
+
+
+def _refuse_foreign(files: Files, path: Path) -> None:
+    """Refuse what is neither a data directory nor empty nor a creation that was interrupted."""
+    if not files.exists(path):
+        return
+    names = set(_list(files, path)) - _IGNORED_NAMES
+    if SYSTEM_NAME in names:
+        return
+    shard_names = {name for name in names if _SHARD_NAME.fullmatch(name)}
+    if names - _CREATION_NAMES - shard_names or (shard_names and NODE_NAME not in names):
+        raise NotADataDirectory(
+            f"{path} holds files that are not onelog's; choose an empty directory"
+        )
+    for name in sorted(shard_names):
+        if not _is_unused(files, shard_paths(path, int(name))):
+            raise CorruptFile(
+                str(path / SYSTEM_NAME), f"missing, but {name} holds data; {_SYSTEM_ADVICE}"
+            )
+
+
+def _is_unused(files: Files, shard: ShardPaths) -> bool:
+    """Tell whether a shard directory is as creation makes it, or less."""
+    made = {shard.segments.name, shard.snapshots.name}
+    names = _list(files, shard.root)
+    return made.issuperset(names) and not any(_list(files, shard.root / name) for name in names)
+
+
+def _refuse_other_cluster(shown: str, system: System, expected: UUID | None) -> None:
+    if expected not in (None, system.cluster_id):
+        raise TopologyMismatch(
+            f"{shown} to cluster {system.cluster_id}, not to {expected}; "
+            "correct the cluster id or choose another directory"
+        )
+
+
+def _refuse_other_node(shown: str, node: Node, expected: UUID | None) -> None:
+    if expected not in (None, node.node_id):
+        raise WrongNode(
+            f"{shown} to node {node.node_id} ({node.name}), not to {expected}; "
+            "use that node's own directory, or add this node to the cluster as a new one"
+        )
+
+
+def _refuse_other_topology(path: Path, found: Topology, asked: Topology | None) -> None:
+    if asked is None:
+        return
+    for name, there, wanted in (
+        ("shards", found.shards, asked.shards),
+        ("partitions", found.partitions, asked.partitions),
+    ):
+        if there != wanted:
+            raise TopologyMismatch(
+                f"{path} has {there} {name}, {wanted} were asked for; the number is fixed when a "
+                f"cluster is created: ask for {there}, or start with an empty directory"
+            )
+
+
+def _refuse_missing_shards(files: Files, path: Path, shards: int) -> None:
+    for shard in range(shards):
+        paths = shard_paths(path, shard)
+        for directory in (paths.root, paths.segments, paths.snapshots):
+            if not files.exists(directory):
+                raise CorruptFile(
+                    str(directory),
+                    "missing; mount its volume or restore it from a backup, or remove this node "
+                    "from the cluster and add it as a new one with an empty directory",
+                )
+
+
+def _read_system(files: Files, path: Path) -> System:
+    fields = _read(files, path / SYSTEM_NAME, SYSTEM_VERSION, _SYSTEM_ADVICE)
+    fields.only("version", "cluster_id", "shards", "partitions", "created_at")
+    shards = fields.integer("shards", minimum=1, maximum=SHARDS_MAX)
+    return System(
+        fields.uuid("cluster_id"),
+        Topology(shards, fields.integer("partitions", minimum=shards, maximum=PARTITIONS_MAX)),
+        fields.text("created_at", size_max=CREATED_AT_SIZE_MAX),
+    )
+
+
+def _read_node(files: Files, path: Path) -> Node:
+    fields = _read(files, path / NODE_NAME, NODE_VERSION, _NODE_ADVICE)
+    fields.only("version", "node_id", "name", "created_at")
+    name = fields.text("name", size_max=NODE_NAME_SIZE_MAX)
+    if not name.isprintable():
+        fields.refuse("field name has characters that cannot be printed")
+    return Node(
+        fields.uuid("node_id"), name, fields.text("created_at", size_max=CREATED_AT_SIZE_MAX)
+    )
+
+
+def _read(files: Files, path: Path, version_max: int, advice: str) -> Fields:
+    if not files.exists(path):
+        raise CorruptFile(str(path), f"missing; {advice}")
+    try:
+        return Fields(str(path), read_json_file(files, path, version_max))
+    except CorruptFile as error:
+        raise CorruptFile(error.path, f"{error.rule}; {advice}", error.offset) from error

@@ -1,0 +1,502 @@
+"""The Unified Append Log of one shard: groups go in, entries come out, nothing is lost between.
+
+Positions, always in this order::
+
+    first_index <= sealed <= applied_index <= commit_index         (readers stop at commit_index)
+                                      durable_index <= last_index
+
+Invariants:
+
+* Indexes are dense from ``first_index`` to ``last_index``; a group is in one file.
+* ``durable_index`` is covered by an fdatasync that began after its bytes were written and that
+  no cut has come between. Nobody is told that an entry is safe before that.
+* At most ``unsynced_bytes_max`` bytes are written and not synced: recovery depends on it.
+* Only applied, hence committed, entries are sealed; only uncommitted ones are ever cut.
+
+Appending and syncing are separate, so that many groups share one fdatasync: ``sync_begin`` notes
+what a sync will cover, its ``run`` blocks and belongs on another thread, ``sync_finish`` takes the
+result. Sealing is split in the same way. Every other call that changes the log comes from one
+thread; ``read``, ``scan`` and ``seek_time`` may come from any.
+
+Failure: a full disk refuses the write that met it and everything before it stays (``DiskFull``).
+Any other failed write or sync leaves unknown bytes on disk, so the log refuses all further writes
+(``LogFailed``) until it is opened again and finds out.
+"""
+
+import errno
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from ual.directory import ShardPaths
+from ual.entry import Entry, Group, decode_entry, encode_group
+from ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
+from ual.files import Files
+from ual.hard_state import HardStateFile
+from ual.jobs import SealJob, SyncJob
+from ual.log_config import LogConfig
+from ual.manifest import Checkpoint, ColdRange, Manifest, SnapshotRecord
+from ual.manifest import save as write_manifest
+from ual.proposals import ProposalRange
+from ual.ring import HotRing
+from ual.sealed import SealedSegment
+from ual.segment_format import SegmentHeader
+from ual.segment_set import SegmentSet
+from ual.tombstones import remove_segments
+from ual.unsealed import UnsealedSegment
+
+# Free space is asked for again after so many bytes; the call costs more than a small write.
+SPACE_CHECK_BYTES = 4 << 20
+
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Log:
+    """One shard's log over its segment files. Made by ``open_log`` (ual/opening.py)."""
+
+    def __init__(
+        self,
+        files: Files,
+        paths: ShardPaths,
+        hard_state: HardStateFile,
+        config: LogConfig,
+        segments: SegmentSet,
+        *,
+        commit_index: int,
+        generation: int,
+        snapshots: tuple[SnapshotRecord, ...],
+        cold: tuple[ColdRange, ...],
+    ) -> None:
+        self.config = config
+        self.notes = segments.notes
+        self.commit_index = commit_index
+        # How often a suffix was cut: a position from before a cut means nothing after it.
+        self.generation = generation
+        self._files = files
+        self._paths = paths
+        self._hard_state = hard_state
+        self._segments = segments
+        active = segments.segments[-1]
+        assert isinstance(active, UnsealedSegment), active.path
+        self._active = active
+        self.applied_index = segments.sealed_index
+        self.last_index = self.durable_index = active.last_index
+        self.last_term, self.last_timestamp_ns = segments.last_term_and_time()
+        self._durable_position = active.end
+        self._ring = HotRing(config.ring_bytes, active.last_index + 1)
+        self._space_credit = 0
+        self._close_due = False
+        self._failure: str | None = None
+        self.manifest = Manifest(self._checkpoint(), None, snapshots, cold)
+
+    @property
+    def first_index(self) -> int:
+        """The first index that is kept."""
+        return self._segments.first_index
+
+    @property
+    def first_proposal(self) -> int:
+        """The number of the first group that is kept."""
+        return self._segments.segments[0].first_proposal
+
+    @property
+    def last_proposal(self) -> int:
+        """The number of the last group."""
+        return self._active.last_proposal
+
+    @property
+    def durable_proposal(self) -> int:
+        """The number of the last group that is durable."""
+        active = self._active
+        if self.durable_index < active.first_index:  # every earlier file is durable to its end
+            return active.first_proposal - 1
+        return active.proposal_of(self.durable_index)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """How many bytes a power loss could take."""
+        return self._active.end - self._durable_position
+
+    @property
+    def segments(self) -> SegmentSet:
+        """The segments as they are now; the set itself never changes."""
+        return self._segments
+
+    # Writing. One thread only.
+
+    def append(
+        self, drafts: Sequence[tuple[int, bytes, int]], *, term: int, timestamp_ns: int
+    ) -> Group:
+        """Append drafts as the next group, stamped; not durable before a sync."""
+        assert timestamp_ns >= self.last_timestamp_ns, (timestamp_ns, self.last_timestamp_ns)
+        group = encode_group(
+            drafts, term=term, first_index=self.last_index + 1, timestamp_ns=timestamp_ns
+        )
+        self.append_group(group)
+        return group
+
+    def append_group(self, group: Group) -> None:
+        """Append a group that ``encode_group`` made or ``check_group`` verified."""
+        assert group.first_index == self.last_index + 1, (group.first_index, self.last_index)
+        assert group.term >= self.last_term, (group.term, self.last_term)
+        size = len(group.data)
+        if size > self.config.unsynced_bytes_max:
+            limit = self.config.unsynced_bytes_max
+            raise GroupTooLarge(f"a group of {size} bytes, limit {limit}")
+        self._refuse_if_failed()
+        self._reserve_space(size)
+        if self.manifest.cut_from_index is not None:
+            self.save_manifest(replace(self.manifest, cut_from_index=None))
+        if self._close_due or self._outgrown_by(group):
+            self.close_active()
+        if self.unsynced_bytes + size > self.config.unsynced_bytes_max:
+            self.sync()
+        active = self._active
+        try:
+            active.append(group)
+        except OSError as error:
+            self._undo_write(error)
+        self._ring.append(group)
+        self.last_term = group.term
+        self.last_timestamp_ns = group.last_timestamp_ns
+        self.last_index = group.last_index
+
+    def sync_begin(self) -> SyncJob:
+        """Note what a sync started now will cover."""
+        self._refuse_if_failed()
+        active = self._active
+        return SyncJob(active.file, self.generation, self.last_index, active.end)
+
+    def sync_finish(self, job: SyncJob) -> None:
+        """Take the result of a sync whose ``run`` has returned.
+
+        After a failed fdatasync the kernel may have dropped the pages and forgotten the error,
+        so trying again proves nothing: the log has failed.
+        """
+        if job.error is not None:
+            self._fail("sync", job.error)
+        if job.generation != self.generation or job.index <= self.durable_index:
+            return
+        self.durable_index = job.index
+        if job.file is self._active.file:
+            self._durable_position = job.position
+        self._save_hint()
+
+    def sync(self) -> None:
+        """Make everything appended so far durable, on this thread."""
+        job = self.sync_begin()
+        job.run()
+        self.sync_finish(job)
+
+    def mark_committed(self, index: int) -> None:
+        """Let readers see everything up to ``index``."""
+        assert self.commit_index <= index <= self.last_index, (self.commit_index, index)
+        self.commit_index = index
+
+    def mark_applied(self, index: int) -> None:
+        """Say that apply has handled everything up to ``index`` and noted what it found."""
+        assert self.applied_index <= index <= self.commit_index, (self.applied_index, index)
+        self.applied_index = index
+
+    def close_active(self) -> None:
+        """Close the active file, synced to its end, and start the next one."""
+        self._refuse_if_failed()
+        active = self._active
+        if not active.entry_count:
+            return
+        self.sync()
+        header = SegmentHeader(
+            active.header.shard,
+            active.header.segment_id + 1,
+            self.last_index + 1,
+            active.last_proposal + 1,
+        )
+        # From here on the next file may exist, and its name says that this one has ended. So
+        # nothing more goes into this one, even if the next cannot be made right now.
+        self._close_due = True
+        try:
+            successor = UnsealedSegment.create(self._files, self._paths.segments, header)
+        except OSError as error:
+            self._refuse_or_fail("create a segment", error)
+        self._segments = self._segments.with_segments((*self._segments.segments, successor))
+        self._active = successor
+        self._durable_position = successor.end
+        self._close_due = False
+
+    def close_aged(self, now_ns: int) -> None:
+        """Close the active file if its first entry is older, in log time, than the limit."""
+        age_ns = now_ns - self._active.first_timestamp_ns
+        if self._active.entry_count and age_ns >= self.config.segment_age_ns_max:
+            self.close_active()
+
+    def seal_begin(self) -> SealJob | None:
+        """Return the job that seals the oldest closed segment, if all of it is applied."""
+        self._refuse_if_failed()
+        for segment in self._segments.segments:
+            if isinstance(segment, SealedSegment):
+                continue
+            if segment is self._active or segment.last_index > self.applied_index:
+                return None
+            notes = self.notes.select(segment.first_index, segment.last_index)
+            return SealJob(self._files, segment, notes)
+        return None
+
+    def seal_finish(self, job: SealJob) -> None:
+        """Put the sealed file in the place of the closed one.
+
+        A full disk leaves the segment closed and readable, and a later seal starts again.
+        """
+        if isinstance(job.error, OSError):
+            self._refuse_or_fail("seal a segment", job.error)
+        if job.error is not None:
+            raise job.error
+        assert job.sealed is not None, "the job did not run"
+        segments = tuple(
+            job.sealed if part is job.segment else part for part in self._segments.segments
+        )
+        self._segments = self._segments.with_segments(segments)
+        # A reader that still scans the unsealed one looks here before it trusts the notes.
+        job.segment.sealed = job.sealed
+        self.notes.forget_through(job.segment.last_index)
+
+    def seal(self) -> int:
+        """Seal everything that can be sealed, on this thread; return how many files it was."""
+        count = 0
+        while (job := self.seal_begin()) is not None:
+            job.run()
+            self.seal_finish(job)
+            count += 1
+        return count
+
+    def truncate_from(self, index: int) -> None:
+        """Cut the log from ``index``, the start of a group, to its end. Durable on return.
+
+        The intent is recorded together with the lowered checkpoint: after a crash, recovery
+        finishes the cut and does not mistake what is missing for a loss.
+        """
+        assert self.commit_index < index <= self.last_index, (self.commit_index, index)
+        self._refuse_if_failed()
+        parts = list(self._segments.segments)
+        while parts[-1].first_index > index:
+            parts.pop()
+        last = parts[-1]
+        assert isinstance(last, UnsealedSegment), "only uncommitted entries are cut"
+        removed = self._segments.segments[len(parts) :]
+        proposal = last.proposal_of(index)
+        assert last.proposal_at(proposal)[0] == index, f"index {index} does not start a group"
+        checkpoint = replace(
+            self._checkpoint(),
+            end_index=index - 1,
+            end_proposal=proposal - 1,
+            durable_index=min(self.durable_index, index - 1),
+            active_file=last.path.name,
+            generation=self.generation + 1,
+        )
+        self.save_manifest(replace(self.manifest, checkpoint=checkpoint, cut_from_index=index))
+        self.generation += 1
+        try:
+            for segment in reversed(removed):
+                self._files.remove(segment.path)
+            self._files.sync_directory(self._paths.segments)
+            last.cut_from(index)
+        except OSError as error:
+            self._fail("cut", error)
+        self._segments = self._segments.with_segments(tuple(parts))
+        self._active = last
+        self._close_due = False
+        self._durable_position = last.end
+        self.last_index = self.durable_index = index - 1
+        self.last_term, self.last_timestamp_ns = self._segments.last_term_and_time()
+        self._ring.clear(index)
+        self.notes.cut_from(index)
+        self.save_manifest(replace(self.manifest, cut_from_index=None))
+
+    def drop_before(self, index: int) -> int:
+        """Delete the sealed segments that end before ``index``; return how many.
+
+        The newest segment with an entry stays: the log must know its last term and time.
+        """
+        self._refuse_if_failed()
+        parts = self._segments.segments
+        count = 0
+        while isinstance(parts[count], SealedSegment) and parts[count].last_index < min(
+            index, self.last_index
+        ):
+            count += 1
+        if not count:
+            return 0
+        self._segments = self._segments.with_segments(parts[count:])
+        self.checkpoint()  # with the new start: from here on the drop is decided
+        try:
+            remove_segments(self._files, self._paths.segments, parts[:count])
+        except OSError as error:
+            self._fail("drop", error)
+        return count
+
+    def checkpoint(self) -> None:
+        """Record in MANIFEST how far the log is known to be good."""
+        self.save_manifest(replace(self.manifest, checkpoint=self._checkpoint()))
+
+    def save_manifest(self, manifest: Manifest) -> None:
+        """Replace MANIFEST, durably; a full disk leaves the old one."""
+        try:
+            write_manifest(self._files, self._paths.manifest, manifest)
+        except OSError as error:
+            self._refuse_or_fail("write MANIFEST", error)
+        self.manifest = manifest
+
+    def close(self) -> None:
+        """Sync and record the end; the log is not used after this."""
+        if self._failure is None:
+            self.sync()
+            self._save_hint()
+            self.checkpoint()
+            self._failure = "the log was closed"
+
+    # Reading. Any thread.
+
+    def read(self, index: int) -> Entry:
+        """Return a committed entry, from wherever it is."""
+        if index > self.commit_index:
+            raise IndexInFuture(index, self.first_index, self.commit_index)
+        data = self._ring.read(index)
+        if data is not None:
+            return decode_entry(data)
+        while True:
+            segments = self._segments
+            if index < segments.first_index:
+                raise IndexDropped(index, segments.first_index, self.commit_index)
+            try:
+                return segments.read(index)
+            except FileNotFoundError:
+                # Dropped or replaced since; the log's new set says which.
+                if segments is self._segments:
+                    raise
+
+    def scan(
+        self,
+        first_index: int,
+        last_index: int | None = None,
+        *,
+        types: Collection[int] | None = None,
+        stream_id: int | None = None,
+        skip_voids: bool = False,
+    ) -> Iterator[Entry]:
+        """Yield committed entries in order, up to ``last_index`` or the commit index of now.
+
+        Streams and voids are known up to ``applied_index``; a scan that filters by them ends
+        there. Memory stays bounded by a block of entries, however long the range is.
+        """
+        segments = self._segments
+        if first_index < segments.first_index:
+            raise IndexDropped(first_index, segments.first_index, self.commit_index)
+        end = self.commit_index if stream_id is None and not skip_voids else self.applied_index
+        last_index = end if last_index is None else min(last_index, end)
+        return segments.scan(
+            first_index, last_index, types=types, stream_id=stream_id, skip_voids=skip_voids
+        )
+
+    def seek_time(self, timestamp_ns: int) -> int | None:
+        """Return the first committed index with at least this timestamp, if there is one."""
+        index = self._segments.seek_time(timestamp_ns)
+        return index if index is not None and index <= self.commit_index else None
+
+    # What Raft sees. The owning thread only: this goes past the commit index.
+
+    def proposals(self) -> ProposalRange:
+        """Return all kept proposals as a lazy sequence of stored groups."""
+        return ProposalRange(self.proposal, range(self.first_proposal, self.last_proposal + 1))
+
+    def proposal(self, number: int) -> bytes:
+        """Return the stored group of a proposal."""
+        first_index, last_index = self.proposal_range(number)
+        data = self._ring.read_range(first_index, last_index)
+        return data if data is not None else self._segments.proposal(number).data
+
+    def proposal_range(self, number: int) -> tuple[int, int]:
+        """Return the first and last index of a proposal."""
+        if not self.first_proposal <= number <= self.last_proposal:
+            error = IndexDropped if number < self.first_proposal else IndexInFuture
+            raise error(number, self.first_proposal, self.last_proposal)
+        return self._segments.proposal_range(number)
+
+    def check(self) -> None:
+        """Assert the invariants at the top of this file."""
+        self._segments.check()
+        self._ring.check()
+        assert self._active is self._segments.segments[-1]
+        assert self.last_index == self._active.last_index
+        assert self._ring.next_index == self.last_index + 1
+        assert self.applied_index <= self.commit_index <= self.last_index
+        assert self.durable_index <= self.last_index
+        assert 0 <= self.unsynced_bytes <= self.config.unsynced_bytes_max
+        assert self._segments.sealed_index <= self.applied_index
+
+    def _checkpoint(self) -> Checkpoint:
+        start = self._segments.segments[0]
+        return Checkpoint(
+            first_index=start.first_index,
+            first_proposal=start.first_proposal,
+            end_index=self.last_index,
+            end_proposal=self.last_proposal,
+            durable_index=self.durable_index,
+            commit_index=self.commit_index,
+            active_file=self._active.path.name,
+            generation=self.generation,
+        )
+
+    def _outgrown_by(self, group: Group) -> bool:
+        """Tell whether the active file must close before this group."""
+        active, config = self._active, self.config
+        if not active.entry_count:
+            return False
+        return (
+            active.end + len(group.data) > config.segment_bytes_max
+            or active.entry_count + len(group.offsets) > config.segment_entries_max
+            or group.first_timestamp_ns - active.first_timestamp_ns >= config.segment_age_ns_max
+        )
+
+    def _reserve_space(self, size: int) -> None:
+        """Refuse a write that would go below the minimum of free space."""
+        if self._space_credit < size:
+            free = self._files.free_bytes(self._paths.segments)
+            available = free - self.config.free_bytes_min
+            if available < size:
+                raise DiskFull(
+                    f"{free} bytes free in {self._paths.segments}, "
+                    f"{self.config.free_bytes_min} must stay free; free some space"
+                )
+            self._space_credit = min(available, max(size, SPACE_CHECK_BYTES))
+        self._space_credit -= size
+
+    def _undo_write(self, error: OSError) -> NoReturn:
+        """Take back what a failed append may have left behind the end, and report it."""
+        try:
+            self._active.file.truncate(self._active.end)
+        except OSError as second:
+            self._fail("undo a write", second)
+        self._refuse_or_fail("append", error)
+
+    def _save_hint(self) -> None:
+        try:
+            self._hard_state.save_hint(self.commit_index, self.durable_index, self.generation)
+        except DiskFull:
+            pass  # costs no more than an older hint; the sync itself has succeeded
+        except LogFailed as error:
+            self._failure = str(error)
+            raise
+
+    def _refuse_if_failed(self) -> None:
+        if self._failure is not None:
+            raise LogFailed(f"{self._failure}; open the log again to recover")
+
+    def _refuse_or_fail(self, what: str, error: OSError) -> NoReturn:
+        """A full disk is the caller's to wait out; anything else ends this log's writing."""
+        if error.errno in OUT_OF_SPACE:
+            self._space_credit = 0
+            raise DiskFull(f"{what}: {error}; free some space") from error
+        self._fail(what, error)
+
+    def _fail(self, what: str, error: OSError) -> NoReturn:
+        self._failure = f"{what} failed: {error}"
+        raise LogFailed(f"{self._failure}; open the log again to recover") from error

@@ -1,0 +1,315 @@
+"""Recovery: what a shard's segment files hold after any crash, and what must be tidied.
+
+``survey`` only reads. It opens sealed files by their tables, scans unsealed ones entry by entry,
+and returns the segments together with the ``Action`` list that makes the directory match them.
+The log carries the list out when it opens; ``onelog log verify`` reports it, and ``repair`` shows
+it before doing the same. Surveying again after the actions finds the same log and nothing to do.
+
+Torn or corrupt. Pages reach the disk in any order, so after a power loss a hole in what was not
+synced may be followed by intact entries. Damage is the harmless tail of interrupted writes unless
+somebody was told that the bytes are safe, and that is known in four ways:
+
+* the damaged index is at or below one recorded as durable (MANIFEST, or the hint in RAFT);
+* a file follows this one: it is created only after this one was synced to its end;
+* an intact entry stands more than ``unsynced_bytes_max`` behind the damage: never are more bytes
+  unsynced than that, so the damaged ones were synced;
+* the header is bad and something stands behind it: a header is synced before the first entry.
+
+Then it is ``CorruptFile``. Otherwise the file is cut behind its last whole group.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from ual.entry import (
+    FLAGS_KNOWN,
+    OWNER_COUNT_MAX,
+    PAYLOAD_SIZE_MAX,
+    check_entry,
+    check_group,
+)
+from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
+from ual.errors import CorruptFile, EntryError, MissingSegment
+from ual.files import Files
+from ual.sealed import SealedSegment
+from ual.segment_format import HEADER_SIZE, SegmentHeader, SegmentKind, parse_segment_name
+from ual.segment_set import Segment, check_touching
+from ual.tables import ENTRY_DTYPE
+from ual.unsealed import UnsealedSegment
+
+# The search for an intact entry behind damage looks at every byte offset; in pieces, so that
+# the columns it compares stay small.
+SEARCH_SIZE = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is recorded outside the segments (MANIFEST and the hint in RAFT)."""
+
+    first_index: int | None  # the first index that must be there; None: not recorded
+    first_proposal: int
+    durable_index: int  # every entry up to here was synced
+    generation: int  # suffix cuts so far
+    cut_from_index: int | None  # an interrupted cut: nothing from here on may stay
+    unsynced_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove a file that has no part in the log."""
+
+    path: Path
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut a file to ``size`` bytes."""
+
+    path: Path
+    size: int
+    size_before: int
+    why: str
+
+
+Action = Remove | Cut
+
+
+@dataclass(slots=True)
+class Survey:
+    """The segments of a shard and what must be tidied; ``foreign`` names are left alone."""
+
+    segments: list[Segment]
+    actions: list[Action]
+    foreign: list[str]
+
+    @property
+    def cut_bytes(self) -> int:
+        """How many bytes of torn writes are to be cut."""
+        return sum(
+            action.size_before - action.size for action in self.actions if isinstance(action, Cut)
+        )
+
+
+def survey(files: Files, directory: Path, known: Known) -> Survey:
+    """Read a shard's segment directory; raise a ``DataError`` for anything but a torn tail."""
+    names, found = _sort_names(files, directory)
+    found.actions.extend(_finish_deletions(directory, names, known))
+    gone = {action.path.name for action in found.actions if isinstance(action, Remove)}
+    sealed = [
+        SealedSegment.open(files, directory / name)
+        for name in names[SegmentKind.SEALED].values()
+        if name not in gone
+    ]
+    unsealed = {
+        first: directory / name
+        for first, name in names[SegmentKind.UNSEALED].items()
+        if name not in gone
+    }
+    for segment in sealed:
+        if segment.first_index in unsealed:
+            raise CorruptFile(str(segment.path), "stands beside an unsealed file of the same name")
+    scanned = _scan_unsealed(files, unsealed, known, found.actions)
+    found.segments = [*sealed, *scanned]
+    _check_range(directory, found.segments, known)
+    return found
+
+
+def carry_out(files: Files, directory: Path, actions: Sequence[Action]) -> None:
+    """Do what a survey found necessary; interrupted, it is surveyed and done again.
+
+    Tombstones are listed last. They go only once the removals before them are durable, or a
+    crash could bring a dropped file back with nothing to say that it was dropped.
+    """
+    data = [action for action in actions if not _is_tombstone(action)]
+    for action in data:
+        if isinstance(action, Remove):
+            files.remove(action.path)
+        else:
+            file = files.open(action.path)
+            file.truncate(action.size)
+            file.sync()
+    if data:
+        files.sync_directory(directory)
+    tombstones = [action for action in actions if _is_tombstone(action)]
+    for action in tombstones:
+        files.remove(action.path)
+    if tombstones:
+        files.sync_directory(directory)
+
+
+def _is_tombstone(action: Action) -> bool:
+    parsed = parse_segment_name(action.path.name)
+    return parsed is not None and parsed[1] is SegmentKind.TOMBSTONE
+
+
+def _sort_names(files: Files, directory: Path) -> tuple[dict[SegmentKind, dict[int, str]], Survey]:
+    """Return the names by kind, each by first index in numeric order."""
+    names: dict[SegmentKind, dict[int, str]] = {kind: {} for kind in SegmentKind}
+    foreign: list[str] = []
+    for name in files.list(directory):
+        parsed = parse_segment_name(name)
+        if parsed is None:
+            foreign.append(name)
+        else:
+            names[parsed[1]][parsed[0]] = name
+    ordered = {kind: dict(sorted(group.items())) for kind, group in names.items()}
+    return ordered, Survey([], [], foreign)
+
+
+def _finish_deletions(
+    directory: Path, names: dict[SegmentKind, dict[int, str]], known: Known
+) -> list[Action]:
+    """List what interrupted drops, compactions and cuts left behind."""
+    actions: list[Action] = []
+    tombs = names[SegmentKind.TOMBSTONE]
+    actions.extend(
+        Remove(directory / name, "an interrupted compaction")
+        for name in names[SegmentKind.COMPACTING].values()
+    )
+    sealed = names[SegmentKind.SEALED]
+    # A segment ends where the next one starts, so its successor tells whether all of it lies
+    # below the recorded start of the log.
+    firsts = sorted([*sealed, *names[SegmentKind.UNSEALED]])
+    successors = dict(pairwise(firsts))
+    for first, name in sealed.items():
+        dropped = (
+            known.first_index is not None
+            and first in successors
+            and successors[first] <= known.first_index
+        )
+        if first in tombs or dropped:
+            actions.append(Remove(directory / name, "dropped from the log"))
+    if known.cut_from_index is not None:
+        actions.extend(
+            Remove(directory / name, "an interrupted cut")
+            for first, name in names[SegmentKind.UNSEALED].items()
+            if first > known.cut_from_index
+        )
+    actions.extend(
+        Remove(directory / name, "the tombstone of a dropped segment") for name in tombs.values()
+    )
+    return actions
+
+
+def _scan_unsealed(
+    files: Files, paths: dict[int, Path], known: Known, actions: list[Action]
+) -> list[UnsealedSegment]:
+    """Scan the unsealed files in order; everything behind their whole groups is to be cut."""
+    segments: list[UnsealedSegment] = []
+    firsts = list(paths)
+    for number, (first, path) in enumerate(paths.items()):
+        successor = firsts[number + 1] if number + 1 < len(firsts) else None
+        file = files.open_read(path)
+        size = file.size()
+        header_bytes = file.read(HEADER_SIZE, 0)
+        try:
+            header = SegmentHeader.decode_identity(str(path), header_bytes)
+        except CorruptFile:
+            if size > HEADER_SIZE or successor is not None:
+                raise
+            actions.append(Remove(path, "created by a crash before its header was written"))
+            continue
+        if header.first_index != first:
+            raise CorruptFile(str(path), f"the header says first index {header.first_index}")
+        segment = UnsealedSegment(path, file, header)
+        limits = [successor - 1] if successor is not None else []
+        if known.cut_from_index is not None:
+            limits.append(known.cut_from_index - 1)
+        damage = _scan(files, segment, size, min(limits, default=None))
+        if successor is not None:
+            if segment.last_index != successor - 1:
+                rule = f"entries {segment.last_index + 1} to {successor - 1} are damaged: {damage}"
+                raise CorruptFile(str(path), rule, segment.end)
+        elif damage is not None:
+            _refuse_corruption(files, segment, size, damage, known)
+        if size > segment.end:
+            why = "an interrupted seal" if successor is not None else f"a torn write: {damage}"
+            if damage is None and successor is None:
+                why = "an interrupted cut"
+            actions.append(Cut(path, segment.end, size, why))
+        segments.append(segment)
+    return segments
+
+
+def _scan(
+    files: Files, segment: UnsealedSegment, size: int, last_index_max: int | None
+) -> EntryError | None:
+    """Add the file's whole groups to ``segment``; return what stopped before the file's end."""
+    if size <= HEADER_SIZE:
+        return None
+    view = files.map(segment.path)
+    while segment.end < size:
+        if last_index_max is not None and segment.last_index >= last_index_max:
+            return None
+        try:
+            group = check_group(
+                view, segment.end, segment.last_index + 1, segment.last_timestamp_ns
+            )
+        except EntryError as error:
+            # Without its traceback, which would keep the mapping of a file that is cut next.
+            return error.with_traceback(None)
+        if last_index_max is not None and group.last_index > last_index_max:
+            raise CorruptFile(
+                str(segment.path), f"a group crosses index {last_index_max}", segment.end
+            )
+        segment.add(group)
+    return None
+
+
+def _refuse_corruption(
+    files: Files, segment: UnsealedSegment, size: int, damage: EntryError, known: Known
+) -> None:
+    """Raise if the damage at the segment's end cannot be the tail of interrupted writes."""
+    path = str(segment.path)
+    if segment.last_index < known.durable_index:
+        rule = (
+            f"entries {segment.last_index + 1} to {known.durable_index} were durable "
+            f"and are damaged: {damage}"
+        )
+        raise CorruptFile(path, rule, segment.end)
+    beyond = segment.end + known.unsynced_bytes_max
+    if beyond < size:
+        intact = _find_entry(files.map(segment.path), beyond, segment.last_index + 1)
+        if intact is not None:
+            rule = f"damaged, with an intact entry at offset {intact} behind it: {damage}"
+            raise CorruptFile(path, rule, segment.end)
+
+
+def _find_entry(view: memoryview, start: int, index_min: int) -> int | None:
+    """Return the offset of some intact entry at or behind ``start``, of ``index_min`` or later."""
+    index_max = index_min + len(view) // ENTRY_HEADER_SIZE
+    while start + ENTRY_HEADER_SIZE <= len(view):
+        stop = min(start + SEARCH_SIZE, len(view) - ENTRY_HEADER_SIZE + 1)
+        # The headers as they would be if an entry began at every byte of the piece.
+        headers = np.ndarray((stop - start,), ENTRY_DTYPE, view, start, (1,))
+        plausible = (headers["index"] >= index_min) & (headers["index"] <= index_max)
+        plausible &= headers["flags"] <= FLAGS_KNOWN
+        plausible &= headers["entry_type"] < OWNER_COUNT_MAX << 8
+        plausible &= headers["payload_len"] <= PAYLOAD_SIZE_MAX
+        for at in np.flatnonzero(plausible).tolist():
+            offset = start + at
+            index = int.from_bytes(view[offset + 16 : offset + 24], "little")
+            try:
+                check_entry(view, offset, index)
+            except EntryError:
+                continue
+            return offset
+        start = stop
+    return None
+
+
+def _check_range(directory: Path, segments: list[Segment], known: Known) -> None:
+    """Refuse a log that lacks a file, at its start, inside or at its end."""
+    if segments:
+        lowest = segments[0].first_index
+        expected = lowest if known.first_index is None else known.first_index
+        # The start may be lower than recorded: a drop was recorded and not carried out yet.
+        check_touching(directory, segments, min(lowest, expected))
+    last_index = segments[-1].last_index if segments else (known.first_index or 1) - 1
+    if last_index < known.durable_index:
+        raise MissingSegment(str(directory), last_index + 1, known.durable_index)

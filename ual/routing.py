@@ -1,0 +1,42 @@
+"""Where a name lives: routing key, partition, shard.
+
+Clients and servers compute this on their own and must agree for as long as a cluster lives, so
+these three functions are part of the file format: a change would strand every key already written.
+
+Partitions stand between names and shards so that what is counted and moved later is a partition,
+not a name. Shards take partitions in turn, which keeps them equal within one partition.
+"""
+
+from crc32c import crc32c
+
+
+def routing_key(name: bytes) -> bytes:
+    """Return the content of the first non-empty ``{tag}`` in ``name``, else all of ``name``.
+
+    Names with the same tag share a shard, which is what an atomic batch across them needs. A tag
+    ends at the first closing brace after it began; an opening brace inside belongs to the tag.
+    """
+    # Two searches that only move forward. A pattern like \{[^}]+\} would start again at every
+    # opening brace, and a name of nothing but braces would cost its length squared.
+    begin = name.find(b"{")
+    while begin >= 0:
+        end = name.find(b"}", begin + 1)
+        if end < 0:
+            return name
+        if end > begin + 1:
+            return name[begin + 1 : end]
+        begin = name.find(b"{", end + 1)
+    return name
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition of a key or name, found by its routing key."""
+    assert partitions > 0, partitions
+    return crc32c(routing_key(key)) % partitions
+
+
+def shard_of(partition: int, shards: int) -> int:
+    """Return the shard that holds a partition."""
+    assert shards > 0, shards
+    assert partition >= 0, partition
+    return partition % shards

@@ -1,0 +1,230 @@
+"""Unsealed segments: the files that the log still appends to, or has closed but not sealed.
+
+Invariants:
+
+* The file is the 64-byte header, then whole groups back to back up to ``end``. Bytes past ``end``
+  mean nothing: they are what an interrupted write or an interrupted seal left.
+* ``offsets[i]`` is where entry ``first_index + i`` starts; ``group_firsts[g]`` is the number
+  (from 0, in this file) of the first entry of the file's group ``g``.
+* A write goes to ``end`` and moves it only when it succeeded. So a failed write changes nothing.
+
+One thread appends and cuts; any thread reads what was committed. The arrays only grow below the
+commit index, and ``last_index`` moves after them, so readers need no lock.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ual.entry import HEADER, Entry, Group, check_entry
+from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
+from ual.errors import CorruptFile, EntryError
+from ual.files import File, Files
+from ual.notes import IndexArray
+from ual.sealed import SealedSegment
+from ual.segment_format import HEADER_SIZE, SegmentHeader, unsealed_name
+
+# How much of the file a scan holds at once, unless one entry is larger.
+READ_SIZE = 256 << 10
+
+_TIMESTAMP_AT = 24  # where an entry's header keeps its timestamp_ns
+
+
+class UnsealedSegment:
+    """One ``.flseg.tmp`` file with its offsets in memory."""
+
+    __slots__ = (
+        "end", "file", "first_timestamp_ns", "group_firsts", "header", "last_index",
+        "last_timestamp_ns", "offsets", "path", "sealed",
+    )  # fmt: skip
+
+    def __init__(self, path: Path, file: File, header: SegmentHeader) -> None:
+        self.path = path
+        self.file = file
+        self.header = header
+        self.offsets = array("I")
+        self.group_firsts = array("I")
+        self.end = HEADER_SIZE
+        self.first_timestamp_ns = 0
+        self.last_timestamp_ns = 0
+        self.last_index = header.first_index - 1
+        # What took this one's place; set before the notes about its entries are forgotten.
+        self.sealed: SealedSegment | None = None
+
+    @classmethod
+    def create(cls, files: Files, directory: Path, header: SegmentHeader) -> "UnsealedSegment":
+        """Make a new file whose name and header are durable when this returns.
+
+        So a file with anything behind its header had a durable header: a bad one is corruption.
+        """
+        path = directory / unsealed_name(header.first_index)
+        if files.exists(path):
+            # Left by a creation that met a full disk; nothing was ever appended to it.
+            files.remove(path)
+        file = files.open(path, create=True)
+        file.write(header.encode(), 0)
+        file.sync()
+        files.sync_directory(directory)
+        return cls(path, file, header)
+
+    @property
+    def first_index(self) -> int:
+        """The index of the first entry, present or to come."""
+        return self.header.first_index
+
+    @property
+    def first_proposal(self) -> int:
+        """The number of the first group, present or to come."""
+        return self.header.first_proposal
+
+    @property
+    def last_proposal(self) -> int:
+        """The number of the last group; one less than the first while there is none."""
+        return self.header.first_proposal + len(self.group_firsts) - 1
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries the file holds."""
+        return len(self.offsets)
+
+    def append(self, group: Group) -> None:
+        """Write a group at the end; on ``OSError`` the segment is as before."""
+        self.file.write(group.data, self.end)
+        self.add(group)
+
+    def add(self, group: Group) -> None:
+        """Take note of a group whose bytes stand at ``end`` already."""
+        assert group.first_index == self.last_index + 1, (group.first_index, self.last_index)
+        base = self.end
+        if not self.offsets:
+            self.first_timestamp_ns = group.first_timestamp_ns
+        self.group_firsts.append(len(self.offsets))
+        self.offsets.extend([base + offset for offset in group.offsets])
+        self.end = base + len(group.data)
+        self.last_timestamp_ns = group.last_timestamp_ns
+        self.last_index = group.last_index
+
+    def cut_from(self, index: int) -> None:
+        """Drop the entries from ``index`` on, which must start a group, and sync the file."""
+        number = index - self.first_index
+        group = bisect_left(self.group_firsts, number)
+        if number < len(self.offsets):
+            assert self.group_firsts[group] == number, f"index {index} does not start a group"
+            self.end = self.offsets[number]
+        self.file.truncate(self.end)
+        self.file.sync()
+        self.last_index = index - 1
+        del self.offsets[number:]
+        del self.group_firsts[group:]
+        if self.offsets:
+            self.last_timestamp_ns = self._timestamp_ns(number - 1)
+        else:
+            self.first_timestamp_ns = self.last_timestamp_ns = 0
+
+    def read(self, index: int) -> Entry:
+        """Read one entry from the file."""
+        return self._checked(self.raw_range(index, index), 0, index)
+
+    def raw_range(self, first_index: int, last_index: int) -> bytes:
+        """Return the stored bytes of a range of entries."""
+        assert self.first_index <= first_index <= last_index <= self.last_index
+        start = self.offsets[first_index - self.first_index]
+        end = self._end_of(last_index - self.first_index)
+        data = self.file.read(end - start, start)
+        if len(data) != end - start:
+            raise CorruptFile(str(self.path), "the file is shorter than what was written", start)
+        return data
+
+    def entries(
+        self,
+        first_index: int,
+        last_index: int,
+        *,
+        types: Collection[int] | None = None,
+        records: IndexArray | None = None,
+        voids: IndexArray | None = None,
+    ) -> Iterator[Entry]:
+        """Yield the entries of a range, filtered; holds about ``READ_SIZE`` bytes at a time.
+
+        ``records`` are the only indexes wanted (a stream's), ``voids`` ranges to leave out.
+        """
+        first_index = max(first_index, self.first_index)
+        last_index = min(last_index, self.last_index)
+        offsets, base = self.offsets, self.first_index
+        keep = _mask(first_index, last_index, records, voids)
+        block_first = first_index
+        while block_first <= last_index:
+            start = offsets[block_first - base]
+            # All entries that start within READ_SIZE of the first one.
+            number, count = block_first - base, last_index - base + 1
+            block_last = base + bisect_right(offsets, start + READ_SIZE, number, count) - 1
+            wanted = keep[block_first - first_index : block_last - first_index + 1]
+            data = self.raw_range(block_first, block_last) if wanted.any() else b""
+            for step in np.flatnonzero(wanted).tolist():
+                index = block_first + step
+                at = offsets[index - base] - start
+                if types is None or int.from_bytes(data[at + 4 : at + 6], "little") in types:
+                    yield self._checked(data, at, index)
+            block_first = block_last + 1
+
+    def seek_time(self, timestamp_ns: int) -> int | None:
+        """Return the first index whose timestamp is at least ``timestamp_ns``."""
+        count = self.last_index - self.first_index + 1
+        number = bisect_left(range(count), timestamp_ns, key=self._timestamp_ns)
+        return self.first_index + number if number < count else None
+
+    def proposal_at(self, number: int) -> tuple[int, int]:
+        """Return the first and last index of a proposal's group."""
+        group = number - self.first_proposal
+        assert 0 <= group < len(self.group_firsts), (number, self.first_proposal)
+        first = self.group_firsts[group]
+        is_last = group + 1 == len(self.group_firsts)
+        after = len(self.offsets) if is_last else self.group_firsts[group + 1]
+        return self.first_index + first, self.first_index + after - 1
+
+    def proposal_of(self, index: int) -> int:
+        """Return the number of the proposal whose group holds ``index``."""
+        return self.first_proposal + bisect_right(self.group_firsts, index - self.first_index) - 1
+
+    def check(self) -> None:
+        """Assert the structure's invariants."""
+        assert self.last_index - self.first_index + 1 == len(self.offsets)
+        assert list(self.offsets) == sorted(set(self.offsets)), "offsets do not ascend"
+        assert not self.offsets or self.offsets[0] == HEADER_SIZE
+        assert list(self.group_firsts) == sorted(set(self.group_firsts))
+        assert bool(self.group_firsts) == bool(self.offsets)
+        assert self.end >= HEADER_SIZE + ENTRY_HEADER_SIZE * len(self.offsets)
+
+    def _checked(self, data: bytes, at: int, index: int) -> Entry:
+        try:
+            return check_entry(data, at, index)
+        except EntryError as error:
+            offset = self.offsets[index - self.first_index]
+            raise CorruptFile(str(self.path), error.rule, offset) from error
+
+    def _end_of(self, number: int) -> int:
+        # ``end`` is read first: a writer may append between the two, and moves ``end`` last.
+        end = self.end
+        return self.offsets[number + 1] if number + 1 < len(self.offsets) else end
+
+    def _timestamp_ns(self, number: int) -> int:
+        data = self.file.read(HEADER.size, self.offsets[number])
+        return int.from_bytes(data[_TIMESTAMP_AT : _TIMESTAMP_AT + 8], "little")
+
+
+def _mask(
+    first_index: int, last_index: int, records: IndexArray | None, voids: IndexArray | None
+) -> NDArray[np.bool_]:
+    """Return for each index of a range whether a scan wants it, as far as notes tell."""
+    count = max(last_index - first_index + 1, 0)
+    keep = np.full(count, records is None)
+    if records is not None:
+        inside = records[(records >= first_index) & (records <= last_index)]
+        keep[inside - np.uint64(first_index)] = True
+    for first, last in [] if voids is None else voids.tolist():
+        keep[max(first - first_index, 0) : max(last - first_index + 1, 0)] = False
+    return keep
