@@ -48,8 +48,6 @@ from ual.unsealed import UnsealedSegment
 # Free space is asked for again after so many bytes; the call costs more than a small write.
 SPACE_CHECK_BYTES = 4 << 20
 
-OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
 
 class Log:
     """One shard's log over its segment files. Made by ``open_log`` (ual/opening.py)."""
@@ -448,9 +446,7 @@ class Log:
     def _outgrown_by(self, group: Group) -> bool:
         """Tell whether the active file must close before this group."""
         active, config = self._active, self.config
-        if not active.entry_count:
-            return False
-        return (
+        return active.entry_count > 0 and (
             active.end + len(group.data) > config.segment_bytes_max
             or active.entry_count + len(group.offsets) > config.segment_entries_max
             or group.first_timestamp_ns - active.first_timestamp_ns >= config.segment_age_ns_max
@@ -492,7 +488,7 @@ class Log:
 
     def _refuse_or_fail(self, what: str, error: OSError) -> NoReturn:
         """A full disk is the caller's to wait out; anything else ends this log's writing."""
-        if error.errno in OUT_OF_SPACE:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             self._space_credit = 0
             raise DiskFull(f"{what}: {error}; free some space") from error
         self._fail(what, error)

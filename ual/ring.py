@@ -61,7 +61,7 @@ class HotRing:
         self._copy_in(data, position % self.size)
         starts, mask = self._starts, self._mask
         slot = self.next_index & mask
-        absolute = array("Q", [position + offset for offset in offsets])
+        absolute = array("Q", map(position.__add__, offsets))
         absolute.append(position + size)  # where the entry after this group will start
         fitting = len(starts) - slot
         starts[slot : slot + count + 1] = absolute[:fitting]

@@ -346,8 +346,10 @@ class SealedSegment:
             self._tables_checked = True
         footer, count = self.footer, self.entry_count
         offsets = np.frombuffer(view, "<u4", count, footer.offsets.position)
+        if not self.is_compacted:
+            return MappedFile(view, offsets, None)
         indexes = np.frombuffer(view, "<u8", count, footer.indexes.position)
-        return MappedFile(view, offsets, indexes if self.is_compacted else None)
+        return MappedFile(view, offsets, indexes)
 
     def _check_tables(self, view: memoryview) -> None:
         offsets_table = self._table(view, "offsets", self.footer.offsets)

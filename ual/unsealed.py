@@ -103,7 +103,7 @@ class UnsealedSegment:
         if not self.offsets:
             self.first_timestamp_ns = group.first_timestamp_ns
         self.group_firsts.append(len(self.offsets))
-        self.offsets.extend([base + offset for offset in group.offsets])
+        self.offsets.extend(map(base.__add__, group.offsets))
         self.end = base + len(group.data)
         self.last_timestamp_ns = group.last_timestamp_ns
         self.last_index = group.last_index

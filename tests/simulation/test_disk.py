@@ -54,6 +54,10 @@ def lost(disk: SimDisk) -> dict[str, bytes]:
     return tree(disk.crash(CrashPolicy.LOST))
 
 
+def states(disk: SimDisk) -> tuple[dict[str, bytes], ...]:
+    return tree(disk), lost(disk), tree(disk.crash(CrashPolicy.KEPT))
+
+
 @dataclass(eq=False)
 class TwinFile:
     """A file as all its states since it was synced: the first is durable, the last visible."""
@@ -153,27 +157,28 @@ def test_what_was_synced_survives_and_nothing_appears_that_was_never_written(
     visible = {path.name: file.states[-1] for path, file in twin.names.items()}
     durable = {path.name: was[0].states[0] for path, was in twin.meanings.items() if was[0]}
 
-    assert (tree(disk), lost(disk)) == (visible, durable)
+    scribble(disk.crash(CrashPolicy.LOST))  # a disk and its copies share bytes, never changes
+    assert states(disk) == (visible, durable, visible)
     for _ in range(5):
         state = rng.getstate()
         survivor = disk.crash(CrashPolicy.RANDOM, rng)
         check_possible(tree(survivor), twin)
+        assert lost(survivor) == tree(survivor), "what a power loss leaves is durable"
         rng.setstate(state)
         assert tree(disk.crash(CrashPolicy.RANDOM, rng)) == tree(survivor), "all from the seed"
-        assert lost(survivor) == tree(survivor), "what a power loss leaves is durable"
-
     killed = disk.crash(CrashPolicy.KEPT)
-    assert (tree(killed), lost(killed)) == (visible, durable)
+    assert states(killed) == (visible, durable, visible)
     check_possible(tree(killed.crash(CrashPolicy.RANDOM, rng)), twin)
+    scribble(disk.crash(CrashPolicy.KEPT))
+    assert states(disk) == (visible, durable, visible)
+    scribble(disk)
+    assert states(killed) == (visible, durable, visible)
 
-    # A disk and its copies share bytes, never changes.
-    for scribbled in (disk.crash(CrashPolicy.LOST), disk.crash(CrashPolicy.KEPT), disk):
-        for name in scribbled.list(ROOT):
-            scribbled.open(ROOT / name).write(b"scribble", 0)
-            scribbled.open(ROOT / name).sync()
-        if scribbled is not disk:
-            assert (tree(disk), lost(disk)) == (visible, durable)
-    assert (tree(killed), lost(killed)) == (visible, durable)
+
+def scribble(disk: SimDisk) -> None:
+    for name in disk.list(ROOT):
+        disk.open(ROOT / name).write(b"scribble", 0)
+        disk.open(ROOT / name).sync()
 
 
 def test_unsynced_pages_survive_in_any_combination() -> None:
@@ -220,6 +225,7 @@ def test_an_unsynced_truncate_may_or_may_not_have_happened() -> None:
 def test_what_a_truncate_cut_off_does_not_come_back_above_it() -> None:
     """Once the cut is on disk, the file grows again over zeros, never over the old bytes."""
     disk = new_disk(a=b"o" * 64)
+    disk.open(A).write(b"o" * 64, 0)  # nor over unsynced ones
     disk.open(A).truncate(8)
     disk.open(A).write(b"n" * 16, 32)
 
@@ -282,6 +288,9 @@ def test_unsynced_names_may_vanish_and_removed_ones_come_back() -> None:
     assert names(disk) == {"a", "", "ab", "b"}
     disk.sync_directory(ROOT)
     assert names(disk) == {"b"}
+    survivor = disk.crash(CrashPolicy.LOST)
+    survivor.remove(B)
+    assert names(survivor) == {"b", ""}
 
 
 def test_a_rename_is_atomic() -> None:
@@ -323,10 +332,8 @@ def test_a_killed_process_leaves_everything_and_all_of_it_as_unsynced_as_before(
     disk.open(A).write(b"new", 0)
     disk.open(B, create=True)
 
-    killed = disk.crash(CrashPolicy.KEPT)
-
-    assert tree(killed) == {"a": b"new", "b": b""}
-    assert lost(killed) == {"a": b"old"}
+    new, old = {"a": b"new", "b": b""}, {"a": b"old"}
+    assert states(disk.crash(CrashPolicy.KEPT)) == (new, old, new)
 
 
 def test_a_crash_releases_locks_and_leaves_hooks_and_faults_behind() -> None:
@@ -408,16 +415,11 @@ def test_a_lying_sync_and_a_failed_one_make_nothing_durable() -> None:
         disk.open(A).sync()
     assert lost(disk) == {"a": b"old"}
 
-    disk.lie_about_sync = True
-    disk.open(A).sync()
-    disk.sync_directory(ROOT)
-    assert tree(disk) == {"a": b"new", "b": b""}
-    assert lost(disk) == {"a": b"old"}
-
-    disk.lie_about_sync = False
-    disk.open(A).sync()
-    disk.sync_directory(ROOT)
-    assert lost(disk) == {"a": b"new", "b": b""}
+    for lie, left in ((True, {"a": b"old"}), (False, {"a": b"new", "b": b""})):
+        disk.lie_about_sync = lie
+        disk.open(A).sync()
+        disk.sync_directory(ROOT)
+        assert lost(disk) == left
 
 
 ATTEMPTS: dict[Operation, Callable[[SimDisk], object]] = {

@@ -4,15 +4,16 @@
 the tests compare what the files say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from hypothesis import strategies as st
 
-from tests.simulation.disk import SimDisk
+from tests.simulation.disk import CrashPolicy, SimDisk
 from ual.entry import FLAG_CONDITIONAL, Entry, Group, decode_group, encode_group
+from ual.errors import UalError
 from ual.files import Files
 from ual.notes import ApplyNotes, SegmentNotes
 from ual.sealed import SealedSegment
@@ -164,3 +165,33 @@ def interesting_times(entries: list[Entry]) -> Iterator[int]:
     yield from (0, (1 << 64) - 1)
     for entry in entries[:: max(1, len(entries) // 40)]:
         yield from (max(entry.timestamp_ns - 1, 0), entry.timestamp_ns, entry.timestamp_ns + 1)
+
+
+class CrashRecorder:
+    """Forks a disk at each operation as crashes of many kinds would leave it."""
+
+    def __init__(self, disk: SimDisk, seed: int, *, random_count: int = 10) -> None:
+        self._disk = disk
+        self._rng = Random(seed)
+        self._random_count = random_count
+        self._crashed: list[tuple[str, SimDisk]] = []
+        self.record("before the first operation")
+
+    def record(self, operation: str) -> None:
+        """Take note of what a crash right after the operation may leave."""
+        policies = [CrashPolicy.LOST, CrashPolicy.KEPT, *[CrashPolicy.RANDOM] * self._random_count]
+        self._crashed += [
+            (f"crash after: {operation}, {policy}", self._disk.crash(policy, self._rng))
+            for policy in policies
+        ]
+
+    def check(self, check: Callable[[SimDisk], str]) -> set[str]:
+        """Run a check on each disk; return all that it returned."""
+        found: set[str] = set()
+        for description, disk in self._crashed:
+            try:
+                found.add(check(disk))
+            except (AssertionError, UalError, OSError) as error:
+                error.add_note(description)
+                raise
+        return found

@@ -13,9 +13,9 @@ from ual.recovery import Survey
 # Small enough that a short workload closes, wraps and syncs often.
 SMALL = LogConfig(
     ring_bytes=4096,
-    segment_bytes_max=1500,
+    segment_bytes_max=2000,
     segment_entries_max=40,
-    unsynced_bytes_max=1200,
+    unsynced_bytes_max=700,
     free_bytes_min=0,
 )
 

@@ -348,8 +348,8 @@ def test_the_last_entry_is_never_dropped() -> None:
 def test_below_the_minimum_of_free_space_appends_are_refused_and_reads_go_on() -> None:
     disk = SimDisk()
     paths = make_shard(disk)
-    disk.capacity = 30_000
-    config = LogConfig(4096, segment_bytes_max=900, free_bytes_min=4_000)
+    disk.capacity = 60_000
+    config = LogConfig(4096, segment_bytes_max=900, free_bytes_min=25_000)
     log, _ = open_shard(disk, paths, config)
     payloads: list[bytes] = []
 

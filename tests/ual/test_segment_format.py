@@ -258,7 +258,7 @@ def test_names_have_ten_digits_and_grow_beyond() -> None:
         "0000000042.flseg.tmp.tmp",
         " 0000000042.flseg",
         "0000000042.flseg\n",
-        "٠٠٠٠٠٠٠٠٤٢.flseg",  # noqa: RUF001 - digits, but not ours
+        "٠٠٠٠٠٠٠٠٤٢.flseg",  # digits, but not ours
         "18446744073709551616.flseg",
         "0000000042.FLSEG",
         "MANIFEST",

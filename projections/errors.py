@@ -1,0 +1,50 @@
+"""What projections raise. Bad entries are not here: they are refused, as results.
+
+::
+
+    ProjectionError
+    ├── BadPayload       inside decoding only: the router turns it into Refused(reason)
+    ├── BadResult        bytes that are not a stored result
+    ├── CorruptSection   a snapshot section that cannot be loaded; the router is unusable after it
+    └── SpillLost        a value that was moved out cannot be read back; the replica must stop
+"""
+
+from projections.reasons import Reason
+
+
+class ProjectionError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class BadPayload(ProjectionError):
+    """A payload breaks its format. Raised by decoders, before any state has changed."""
+
+    def __init__(self, reason: Reason, detail: int = 0) -> None:
+        super().__init__(f"{reason.name} ({detail})")
+        self.reason = reason
+        self.detail = detail
+
+
+class BadResult(ProjectionError):
+    """Bytes that should be a result (of a session) are not."""
+
+
+class CorruptSection(ProjectionError):
+    """The section of ``owner`` breaks ``rule``; what was loaded so far is worthless."""
+
+    def __init__(self, owner: int, rule: str) -> None:
+        super().__init__(f"snapshot section 0x{owner:02x}: {rule}")
+        self.owner = owner
+        self.rule = rule
+
+
+class SpillLost(ProjectionError):
+    """The spill store does not return what was put into it.
+
+    Spill stores are derived data: the cure is a restart, which rebuilds the state.
+    """
+
+    def __init__(self, value_id: int, rule: str) -> None:
+        super().__init__(f"spilled value {value_id}: {rule}")
+        self.value_id = value_id
+        self.rule = rule

@@ -1,0 +1,139 @@
+"""What applying an entry says: results are values, and a refusal is a result.
+
+* ``Applied``   the entry took effect. What it wrote has the entry's index as its version.
+* ``Refused``   it did not, for a stable reason; state is as before, on every replica.
+* ``Duplicate`` a session sent it before; the first result is repeated, nothing was done again.
+* ``Skipped``   the entry is at or below the applied index: a replay met known ground.
+* ``Pending``   the entry belongs to a batch whose last entry has not come yet.
+
+Sessions and snapshots keep results, so they have bytes (docs/payloads.md). Text is not among
+them: a message is made from reason and number when somebody reads it.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from projections.errors import BadResult
+from projections.reasons import MESSAGES, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The entry took effect; what the fields mean is told with each operation."""
+
+    number: int = 0
+    value: bytes | None = None
+    results: tuple["Applied | Refused", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The entry (or a read) had no effect; ``detail`` is the number that the message speaks of."""
+
+    reason: Reason
+    detail: int = 0
+    cause: Reason | None = None  # of the operation that made a batch or transaction fail
+
+    @property
+    def message(self) -> str:
+        """The reason in words, for people."""
+        cause = "" if self.cause is None else self.cause.name
+        return MESSAGES[self.reason].format(detail=self.detail, cause=cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A repeated request of a session: ``first`` is its result at ``index``."""
+
+    index: int
+    first: Applied | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The entry was applied before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The entry waits for the rest of its batch."""
+
+
+Outcome = Applied | Refused
+Result = Applied | Refused | Duplicate | Skipped | Pending
+
+# Building a frozen dataclass costs as much as the rest of a put: the common result is shared.
+APPLIED = Applied()
+SKIPPED = Skipped()
+PENDING = Pending()
+
+_KIND_APPLIED = 1
+_KIND_REFUSED = 2
+_HAS_VALUE = 0x01
+_HAS_RESULTS = 0x02
+_DEPTH_MAX = 2  # a batch's results, of which one may be a transaction's
+
+_APPLIED = struct.Struct("<BBq")  # kind, fields, number
+_REFUSED = struct.Struct("<BBB16s")  # kind, reason, cause, detail (signed)
+_SIZE = struct.Struct("<I")
+_COUNT = struct.Struct("<H")
+
+
+def encode_result(result: Outcome) -> bytes:
+    """Return the bytes of a result that a session or a snapshot keeps."""
+    if isinstance(result, Refused):
+        cause = 0 if result.cause is None else int(result.cause)
+        # A detail may repeat any 64-bit field, signed or not: no machine width holds both.
+        detail = result.detail.to_bytes(16, "little", signed=True)
+        return _REFUSED.pack(_KIND_REFUSED, int(result.reason), cause, detail)
+    fields = (_HAS_VALUE if result.value is not None else 0) | (
+        _HAS_RESULTS if result.results else 0
+    )
+    parts = [_APPLIED.pack(_KIND_APPLIED, fields, result.number)]
+    if result.value is not None:
+        parts += (_SIZE.pack(len(result.value)), result.value)
+    if result.results:
+        parts.append(_COUNT.pack(len(result.results)))
+        parts += map(encode_result, result.results)
+    return b"".join(parts)
+
+
+def decode_result(data: bytes) -> Outcome:
+    """Return the result that ``data`` is; raise ``BadResult`` for anything else."""
+    try:
+        result, end = _decode(data, 0, 0)
+    except (struct.error, IndexError, ValueError) as error:
+        raise BadResult(f"{len(data)} bytes are not a result: {error}") from error
+    if end != len(data):
+        raise BadResult(f"{len(data) - end} bytes follow a result")
+    return result
+
+
+def _decode(data: bytes, at: int, depth: int) -> tuple[Outcome, int]:
+    if depth > _DEPTH_MAX:
+        raise ValueError("nested too deep")
+    if data[at] == _KIND_REFUSED:
+        _, reason, cause, raw = _REFUSED.unpack_from(data, at)
+        detail = int.from_bytes(raw, "little", signed=True)
+        refused = Refused(Reason(reason), detail, Reason(cause) if cause else None)
+        return refused, at + _REFUSED.size
+    kind, fields, number = _APPLIED.unpack_from(data, at)
+    if kind != _KIND_APPLIED or fields & ~(_HAS_VALUE | _HAS_RESULTS):
+        raise ValueError(f"kind {kind} with fields {fields}")
+    at += _APPLIED.size
+    value: bytes | None = None
+    if fields & _HAS_VALUE:
+        (size,) = _SIZE.unpack_from(data, at)
+        at += _SIZE.size
+        value = data[at : at + size]
+        if len(value) != size:
+            raise ValueError("the value is cut")
+        at += size
+    results: list[Outcome] = []
+    if fields & _HAS_RESULTS:
+        (count,) = _COUNT.unpack_from(data, at)
+        at += _COUNT.size
+        for _ in range(count):
+            result, at = _decode(data, at, depth + 1)
+            results.append(result)
+    return Applied(number, value, tuple(results)), at
