@@ -5,7 +5,7 @@ READY := .venv/.ready
 PROTOS := $(wildcard proto/onelog/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench proto fmt clean
+.PHONY: help serve test check bench crashes proto fmt clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## *' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -35,6 +35,11 @@ check: $(READY)  ## format, lint, types, import contracts, generated stubs, tidi
 
 bench: $(READY)  ## run the benchmarks, one JSON line per result
 	$(BIN)/python bench/log.py
+
+SEEDS ?= 50
+crashes: $(READY)  ## a long crash sweep over SEEDS random workloads (default 50)
+	CRASH_SEEDS=$$($(BIN)/python -c 'import random; b = random.randrange(10**9); \
+		print(*range(b, b + $(SEEDS)), sep=",")') $(BIN)/pytest -n auto tests/faults/test_crash_sweep.py
 
 proto: $(READY)  ## regenerate the stubs in onelog/v1
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. $(PROTOS)

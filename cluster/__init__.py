@@ -1,1 +1,1 @@
-"""x"""
+"""Raft groups over the log. Empty so far: replication is not built yet."""

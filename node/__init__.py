@@ -1,1 +1,1 @@
-"""x"""
+"""The server process. Empty so far: ``onelog serve`` says so."""

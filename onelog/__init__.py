@@ -1,1 +1,1 @@
-"""x"""
+"""What applications import, and the ``onelog`` command."""

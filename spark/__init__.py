@@ -1,1 +1,1 @@
-"""x"""
+"""The Spark data source. Empty so far."""

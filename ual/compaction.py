@@ -26,7 +26,7 @@ from ual.notes import SegmentNotes
 from ual.sealed import SealedSegment
 from ual.sealing import sealed_image
 from ual.segment_format import ENTRIES_OFFSET, compacting_name
-from ual.tables import Indexes
+from ual.tables import Indexes, are_in
 
 
 def compact_segment(files: Files, path: Path, keep_indexes: Indexes) -> SealedSegment:
@@ -63,7 +63,7 @@ def reduce_notes(notes: SegmentNotes, keep_indexes: Indexes) -> SegmentNotes:
     """
     streams: dict[int, Indexes] = {}
     for stream_id, records in notes.streams.items():
-        kept = records[np.isin(records, keep_indexes, assume_unique=True)]
+        kept = records[are_in(records, keep_indexes)]
         if len(kept):
             streams[stream_id] = kept
     firsts = np.searchsorted(keep_indexes, notes.voids[:, 0], "left")

@@ -144,8 +144,11 @@ class DiskLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """See ``FileLock.release``."""
-        os.close(self._descriptor)
+        """See ``FileLock.release``; a second call does nothing."""
+        # Closing a number twice would close whichever file has been given it since.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class DiskFiles:

@@ -59,6 +59,7 @@ from ual.tables import (
     Rows,
     StreamTable,
     Table,
+    are_in,
     decode_indexes,
     decode_offsets,
     decode_sparse,
@@ -399,11 +400,10 @@ class SealedSegment:
     def _rows_of(self, mapping: MappedFile, indexes: Indexes) -> Rows:
         """Return the numbers of entries that must be there."""
         if mapping.indexes is None:
+            assert ((indexes >= self.first_index) & (indexes <= self.last_index)).all()
             return (indexes - np.uint64(self.first_index)).astype(np.intp)
-        rows = np.searchsorted(mapping.indexes, indexes)
-        found = mapping.indexes.take(rows, mode="clip") if self.entry_count else rows
-        assert len(rows) == 0 or (found == indexes).all(), "an index that is not in the segment"
-        return rows
+        assert are_in(indexes, mapping.indexes).all(), "an index that is not in the segment"
+        return np.searchsorted(mapping.indexes, indexes)
 
     def _locate_rows(
         self, mapping: MappedFile, rows: Rows
@@ -460,7 +460,7 @@ class SealedSegment:
 
     def _stream_records(self, mapping: MappedFile, stream_id: int) -> Indexes:
         records = self._streams(mapping).records(stream_id)
-        if mapping.indexes is not None and not np.isin(records, mapping.indexes).all():
+        if mapping.indexes is not None and not are_in(records, mapping.indexes).all():
             rule = f"a record of stream {stream_id} is no entry"
             raise CorruptFile(str(self.path), rule, self.footer.streams.position)
         return records

@@ -52,6 +52,8 @@ assert TIME_DTYPE.itemsize == layout.TIME_ROW_SIZE
 assert STREAM_DTYPE.itemsize == layout.STREAM_ROW_SIZE
 assert VOID_DTYPE.itemsize == layout.VOID_ROW_SIZE
 
+CHECKSUM_BLOCK_ENTRIES = 65_536
+
 VARINT_SIZE_MAX = 10  # 7 bits a byte
 VARINT_TOP_MAX = 1  # what the tenth byte may hold: bit 63
 _LOW_BITS = np.uint8(0x7F)
@@ -93,10 +95,25 @@ def first_bad_checksum(
 ) -> int | None:
     """Return the row of the first entry whose bytes do not add up to its checksum."""
     view = memoryview(buffer)
-    starts = (offsets + np.uint32(CRC_SIZE)).tolist()
-    found = [crc32c(view[start:end]) for start, end in zip(starts, ends.tolist(), strict=True)]
-    bad = np.flatnonzero(np.array(found, np.uint32) != crcs)
-    return int(bad[0]) if len(bad) else None
+    # In blocks: as Python objects, the offsets of a million entries take more than their bytes.
+    for first in range(0, len(offsets), CHECKSUM_BLOCK_ENTRIES):
+        block = slice(first, first + CHECKSUM_BLOCK_ENTRIES)
+        starts = (offsets[block] + np.uint32(CRC_SIZE)).tolist()
+        bounds = zip(starts, ends[block].tolist(), strict=True)
+        found = np.array([crc32c(view[start:end]) for start, end in bounds], np.uint32)
+        bad = np.flatnonzero(found != crcs[block])
+        if len(bad):
+            return first + int(bad[0])
+    return None
+
+
+def are_in(values: Indexes, ascending: Indexes) -> NDArray[np.bool_]:
+    """Tell which values are in an ascending array (numpy's ``isin`` would sort it each time)."""
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    nearest = ascending.take(np.searchsorted(ascending, values), mode="clip")
+    found: NDArray[np.bool_] = nearest == values
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

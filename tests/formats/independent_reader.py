@@ -86,21 +86,18 @@ def read_sealed(data: bytes) -> Segment:
     identity, footer = read_identity(data), data[-212:]
     need(len(data) >= 276 and footer[204:] == b"FLO_END\0", "not sealed")
     *owners, entries_end, crc1, crc2, crc3 = struct.unpack("<16IQIII", footer[120:204])
-    crcs = crc32c(data[:64]), crc32c(footer[:196]), crc32c(data[:-12])
-    need(crcs == (crc1, crc2, crc3), "checksum of header, footer or file")
+    need((crc32c(data[:64]), crc32c(footer[:196])) == (crc1, crc2), "header or footer checksum")
+    need(crc32c(data[:-12]) == crc3, "file checksum")
     tables, end = list[bytes](), entries_end
     for position, size, _, crc in struct.iter_unpack("<QIII", footer[:120]):
         need(position == -(-end // 8) * 8, "table position")
-        end = position + size
-        tables.append(data[position:end])
+        tables.append(data[position : (end := position + size)])
         need(crc32c(tables[-1]) == crc, "table checksum")
     first, (last, _, _, count) = identity[2], struct.unpack_from("<QQQI", data, 32)
-    indexes = [row[0] for row in struct.iter_unpack("<Q", tables[1])]
-    if count == last - first + 1:  # not compacted
-        indexes = list(range(first, last + 1))
-    rows = [
-        (i, *offset) for i, offset in zip(indexes, struct.iter_unpack("<I", tables[0]), strict=True)
-    ]
+    kept = [row[0] for row in struct.iter_unpack("<Q", tables[1])]
+    indexes = kept if count <= last - first else list(range(first, last + 1))
+    offsets = [row[0] for row in struct.iter_unpack("<I", tables[0])]
+    rows = list(zip(indexes, offsets, strict=True))
     entries, times, at = list[Entry](), list[tuple[int, int]](), 64
     for index, offset in rows:
         need(offset == at, "offset")
@@ -133,8 +130,7 @@ def read_streams(table: bytes, first_index: int) -> dict[int, list[int]]:
 
 def read_json(data: bytes) -> Any:
     before, crc, after = re.split(rb'^  "crc32c": "([0-9a-f]{8})",\n', data, flags=re.MULTILINE)
-    need(crc32c(before + after) == int(crc, 16), "checksum")
-    need(json.loads(data)["version"] == 1, "version")
+    need(crc32c(before + after) == int(crc, 16) and json.loads(data)["version"] == 1, "checksum")
     return json.loads(data)
 
 

@@ -100,6 +100,7 @@ BEFORE_COMPACTION = SegmentSample(
     ((200, 205), (240, 241)),
 )
 KEPT_INDEXES = (1, 2, 131, 201, 202, 300)
+KEPT_ENTRIES = [entry for entry in BEFORE_COMPACTION.entries if entry.index in KEPT_INDEXES]
 KEPT_STREAMS = {7: [1, 131, 300], 0x1122334455667788: [202]}
 KEPT_VOIDS = [(201, 202)]
 KEPT_TIMES = [  # a row needs a second between it and the row before
@@ -148,11 +149,7 @@ UNSEALED = SegmentSample(
     (),
 )
 
-SHARD_ENTRIES = [
-    *(entry for entry in BEFORE_COMPACTION.entries if entry.index in KEPT_INDEXES),
-    *SEALED.entries,
-    *UNSEALED.entries,
-]
+SHARD_ENTRIES = [*KEPT_ENTRIES, *SEALED.entries, *UNSEALED.entries]
 
 
 # Small files -------------------------------------------------------------------------------------
@@ -321,7 +318,6 @@ def _raft_marks(_: bytes) -> Marks:
     return {0: "slot 0, hard state", 4096: "slot 1, hard state", 8192: "slot 2, hint"}
 
 
-_KEPT_ENTRIES = [entry for entry in BEFORE_COMPACTION.entries if entry.index in KEPT_INDEXES]
 SAMPLES = (
     Sample("entry", "One entry", lambda: encode([ENTRY]).data, _entry_marks),
     Sample("group", "A group of three entries", lambda: encode(GROUP).data, _group_marks),
@@ -344,7 +340,7 @@ SAMPLES = (
         "compacted_segment",
         f"{segment_name(1)}, 6 of 300 entries left",
         lambda: compacted_file(KEPT_INDEXES),
-        lambda data: _sealed_marks(data, _KEPT_ENTRIES),
+        lambda data: _sealed_marks(data, KEPT_ENTRIES),
     ),
     Sample(
         "emptied_segment",

@@ -1,14 +1,18 @@
 """A shard directory on any ``Files``, and logs on it, for tests."""
 
 from pathlib import Path
+from random import Random
 from uuid import UUID
 
+from tests.simulation.disk import SimDisk
 from ual.directory import DataDirectory, ShardPaths, Topology
 from ual.files import Files
 from ual.log import Log
 from ual.log_config import LogConfig
 from ual.opening import open_hard_state, open_log
 from ual.recovery import Survey
+
+SECOND = 1_000_000_000
 
 # Small enough that a short workload closes, wraps and syncs often.
 SMALL = LogConfig(
@@ -39,3 +43,37 @@ def open_shard(files: Files, paths: ShardPaths, config: LogConfig = SMALL) -> tu
     """Open the shard's log as a new process would."""
     hard_state = open_hard_state(files, paths)
     return open_log(files, paths, hard_state, shard=0, config=config)
+
+
+def new_log(disk: SimDisk | None = None, config: LogConfig = SMALL) -> Log:
+    """Make a log in an empty shard."""
+    disk = disk or SimDisk()
+    return open_shard(disk, make_shard(disk), config)[0]
+
+
+def fill(log: Log, count: int, size: int = 20, seed: int = 1) -> list[bytes]:
+    """Append ``count`` groups of one to three entries, a second apart; return the payloads."""
+    rng = Random(seed)
+    payloads = []
+    for _ in range(count):
+        group = [rng.randbytes(size) for _ in range(rng.randint(1, 3))]
+        log.append(
+            [(0x0101, payload, 0) for payload in group],
+            term=1,
+            timestamp_ns=log.last_timestamp_ns + SECOND,
+        )
+        payloads += group
+    return payloads
+
+
+def settle(log: Log) -> None:
+    """Sync, commit and apply everything."""
+    log.sync()
+    log.mark_committed(log.last_index)
+    log.mark_applied(log.last_index)
+
+
+def append_one(log: Log, payload: bytes = b"x", entry_type: int = 0x0101) -> int:
+    """Append a group of one entry; return its index."""
+    log.append([(entry_type, payload, 0)], term=1, timestamp_ns=log.last_timestamp_ns)
+    return log.last_index

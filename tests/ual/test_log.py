@@ -1,6 +1,5 @@
 """The log through its public calls: what goes in comes out, in order, once, from every tier."""
 
-import errno
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,48 +7,22 @@ from random import Random
 
 import pytest
 
-from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import SMALL, make_shard, open_shard
+from tests.simulation.disk import SimDisk
+from tests.ual.shards import (
+    SECOND,
+    SMALL,
+    append_one,
+    fill,
+    make_shard,
+    new_log,
+    open_shard,
+    settle,
+)
 from ual.entry import Entry, check_group
-from ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
+from ual.errors import GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
 from ual.files import DiskFiles
-from ual.log import Log
 from ual.log_config import LogConfig
 from ual.sealed import SealedSegment
-
-SECOND = 1_000_000_000
-
-
-def new_log(disk: SimDisk | None = None, config: LogConfig = SMALL) -> Log:
-    disk = disk or SimDisk()
-    return open_shard(disk, make_shard(disk), config)[0]
-
-
-def fill(log: Log, count: int, size: int = 20, seed: int = 1) -> list[bytes]:
-    """Append ``count`` groups of one to three entries, a second apart; return the payloads."""
-    rng = Random(seed)
-    payloads = []
-    for _ in range(count):
-        group = [rng.randbytes(size) for _ in range(rng.randint(1, 3))]
-        log.append(
-            [(0x0101, payload, 0) for payload in group],
-            term=1,
-            timestamp_ns=log.last_timestamp_ns + SECOND,
-        )
-        payloads += group
-    return payloads
-
-
-def settle(log: Log) -> None:
-    """Sync, commit and apply everything."""
-    log.sync()
-    log.mark_committed(log.last_index)
-    log.mark_applied(log.last_index)
-
-
-def append_one(log: Log, payload: bytes = b"x", entry_type: int = 0x0101) -> int:
-    log.append([(entry_type, payload, 0)], term=1, timestamp_ns=log.last_timestamp_ns)
-    return log.last_index
 
 
 def test_every_tier_gives_the_same_entries() -> None:
@@ -345,125 +318,6 @@ def test_the_last_entry_is_never_dropped() -> None:
     assert log.last_timestamp_ns > 0
 
 
-def test_below_the_minimum_of_free_space_appends_are_refused_and_reads_go_on() -> None:
-    disk = SimDisk()
-    paths = make_shard(disk)
-    disk.capacity = 60_000
-    config = LogConfig(4096, segment_bytes_max=900, free_bytes_min=25_000)
-    log, _ = open_shard(disk, paths, config)
-    payloads: list[bytes] = []
-
-    def fill_up() -> None:
-        while True:
-            payloads.extend(fill(log, 1))
-
-    with pytest.raises(DiskFull, match="must stay free"):
-        fill_up()
-    settle(log)
-    log.seal()  # what the minimum is kept for
-
-    assert len(payloads) > 50
-    assert [entry.payload for entry in log.scan(1)] == payloads
-    disk.capacity = None
-    assert append_one(log) == len(payloads) + 1
-
-
-@pytest.mark.parametrize("room", range(0, 400, 13))
-def test_a_disk_that_fills_in_the_midst_of_anything_keeps_the_log_intact(room: int) -> None:
-    """Appending, closing, sealing and MANIFEST each meet ENOSPC at some of these rooms."""
-    disk = SimDisk()
-    log = new_log(disk)
-    payloads = fill(log, 25)
-    used = sum(len(disk.contents(p)) for p in _all_files(disk, Path("/data")))
-    disk.capacity = used + room
-    refused = 0
-    for _ in range(20):
-        for act in (lambda: payloads.extend(fill(log, 1)), lambda: settle(log), log.seal,
-                    log.close_active, log.checkpoint):  # fmt: skip
-            before = log.last_index
-            try:
-                act()
-            except DiskFull:
-                refused += 1
-                assert log.last_index == before
-        log.check()
-    assert refused
-    disk.capacity = None
-    payloads += fill(log, 3)
-    settle(log)
-    log.seal()
-    log.checkpoint()
-    assert [entry.payload for entry in log.scan(1)] == payloads
-
-    crashed = disk.crash(CrashPolicy.LOST)
-    reopened, _ = open_shard(crashed, make_shard(crashed))
-    assert [e.payload for e in reopened.scan(1)] == payloads[: reopened.commit_index]
-    assert reopened.last_index == len(payloads)
-
-
-def test_a_full_disk_during_a_cut_either_cuts_or_leaves_the_log() -> None:
-    for after in range(3):
-        disk = SimDisk()
-        log = new_log(disk)
-        fill(log, 30)
-        index = log.proposal_range(10)[0]
-        disk.fail("write", errno.ENOSPC, path_contains="MANIFEST", after=after)
-        try:
-            log.truncate_from(index)
-        except DiskFull:
-            assert log.last_index in (index - 1, log.segments.segments[-1].last_index)
-        log.check()
-        # An intent that could not be cleared must be cleared before the next entry is written.
-        fill(log, 3, seed=2)
-        log.sync()
-        crashed = disk.crash(CrashPolicy.LOST)
-        reopened, _ = open_shard(crashed, make_shard(crashed))
-        assert reopened.last_index == log.last_index
-
-
-@pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a_failed_write_or_sync_ends_the_log_until_it_is_opened_again(operation: str) -> None:
-    disk = SimDisk()
-    log = new_log(disk)
-    fill(log, 3)
-    settle(log)
-    safe = log.durable_index
-    disk.fail(operation, errno.EIO, path_contains=".flseg")  # type: ignore[arg-type]
-
-    def write_through() -> None:
-        append_one(log)
-        log.sync()
-
-    with pytest.raises(LogFailed):
-        write_through()
-    with pytest.raises(LogFailed, match="open the log again"):
-        append_one(log)
-    assert log.read(safe).index == safe  # reads go on
-
-    disk.heal()
-    crashed = disk.crash(CrashPolicy.LOST)
-    reopened, _ = open_shard(crashed, make_shard(crashed))
-    assert reopened.last_index >= safe
-
-
-def test_a_disk_that_lies_about_syncs_is_found_out_or_loses_only_a_tail() -> None:
-    """Nothing can be promised on such a disk, but nothing is invented either."""
-    disk = SimDisk()
-    log = new_log(disk)
-    payloads = fill(log, 10)
-    settle(log)
-    disk.lie_about_sync = True
-    payloads += fill(log, 3)
-    settle(log)
-
-    crashed = disk.crash(CrashPolicy.LOST)
-    crashed.lie_about_sync = False
-    reopened, _ = open_shard(crashed, make_shard(crashed))
-    entries = [reopened.segments.read(i).payload for i in range(1, reopened.last_index + 1)]
-    assert entries == payloads[: len(entries)]
-    assert len(entries) >= 10
-
-
 def test_a_log_reopens_on_a_real_disk_where_it_stopped(tmp_path: Path) -> None:
     files = DiskFiles()
     paths = make_shard(files, tmp_path / "data")
@@ -528,14 +382,3 @@ def test_readers_in_other_threads_see_whole_entries_while_the_log_changes(tmp_pa
         thread.join(10)
     assert not problems
     assert min(reads) > 0
-
-
-def _all_files(disk: SimDisk, path: Path) -> list[Path]:
-    found: list[Path] = []
-    for name in disk.list(path):
-        child = path / name
-        try:
-            found += _all_files(disk, child)
-        except NotADirectoryError:
-            found.append(child)
-    return found

@@ -5,6 +5,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import make_shard, open_shard
@@ -64,6 +65,19 @@ def test_damage_in_the_unsynced_window_is_a_tail_and_the_bytes_are_counted() -> 
     assert (cut.size, cut.size_before) == (64 + 11 * ENTRY_SIZE, 64 + 20 * ENTRY_SIZE)
     assert found.cut_bytes == 9 * ENTRY_SIZE
     assert "torn" in cut.why
+
+
+def test_what_stood_behind_a_torn_write_never_comes_back() -> None:
+    """The next entry may have the lost one's size; the one after that would then fit again."""
+    disk, paths, _ = make_log(20, ONE_FILE)
+    forget_hint(disk, paths)
+    damage(disk, active(paths), 12)
+    log, _ = open_shard(disk, paths, ONE_FILE)
+    log.append([(0x0101, b"n" * 20, 0)], term=1, timestamp_ns=11)
+    log.sync()
+
+    again, _ = open_shard(disk.crash(CrashPolicy.LOST), paths, ONE_FILE)
+    assert again.last_index == 12
 
 
 def test_an_intact_entry_far_behind_the_damage_proves_corruption() -> None:
@@ -242,8 +256,6 @@ def test_an_unknown_version_is_refused_and_nothing_is_changed() -> None:
     disk, paths, _ = make_log(3, ONE_FILE)
     data = bytearray(disk.contents(active(paths)))
     data[8:10] = (2).to_bytes(2, "little")
-    from crc32c import crc32c
-
     data[60:64] = crc32c(bytes(data[:32])).to_bytes(4, "little")
     disk.put(active(paths), bytes(data))
 

@@ -1,0 +1,1 @@
+"""Stubs generated from ``proto/onelog/v1`` by ``make proto``."""
