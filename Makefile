@@ -17,7 +17,7 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-serve: $(READY)  ## run a database (not built yet: says so)
+serve: $(READY)  ## run a database (the server is not built yet: says so and exits)
 	@$(BIN)/onelog serve
 
 test: $(READY)  ## run the whole test suite
