@@ -360,16 +360,10 @@ class Log:
         data = self._ring.read(index)
         if data is not None:
             return decode_entry(data)
-        while True:
-            segments = self._segments
-            if index < segments.first_index:
-                raise IndexDropped(index, segments.first_index, self.commit_index)
-            try:
-                return segments.read(index)
-            except FileNotFoundError:
-                # Dropped or replaced since; the log's new set says which.
-                if segments is self._segments:
-                    raise
+        segments = self._segments
+        if index < segments.first_index:
+            raise IndexDropped(index, segments.first_index, self.commit_index)
+        return segments.read(index)
 
     def scan(
         self,

@@ -16,7 +16,9 @@ class LogConfig:
     segment_bytes_max: int = 64 << 20
     segment_entries_max: int = 1_000_000
     segment_age_ns_max: int = 3600 * 1_000_000_000
-    # The window in which damage may be a torn write. Must hold the largest group.
+    # The window in which damage may be a torn write. Must hold the largest group. It belongs to
+    # the directory, not to the operator: after a lower value, a torn tail of the old size would
+    # be taken for corruption.
     unsynced_bytes_max: int = GROUP_SIZE_MAX
     # Below this much free space appends are refused; sealing and MANIFEST still may use it.
     free_bytes_min: int = 100 << 20

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ual.directory import ShardPaths
+from ual.errors import CorruptFile, MissingSegment
 from ual.files import Files
 from ual.hard_state import HardStateFile, Hint
 from ual.log import Log
@@ -38,6 +39,10 @@ def open_log(
     manifest, hint = load_manifest(files, paths.manifest), hard_state.hint
     known = what_is_known(manifest, hint, config.unsynced_bytes_max)
     found = survey(files, paths.segments, known)
+    for segment in found.segments:
+        if segment.header.shard != shard:
+            rule = f"belongs to shard {segment.header.shard}, not to shard {shard}"
+            raise CorruptFile(str(segment.path), rule, 0)
     carry_out(files, paths.segments, found.actions)
     parts = tuple(_open_for_append(files, paths.segments, shard, found.segments, known))
     segments = SegmentSet(parts, ApplyNotes())
@@ -108,6 +113,8 @@ def _open_for_append(
         header = SegmentHeader(shard, 1, known.first_index or 1, known.first_proposal)
         yield UnsealedSegment.create(files, directory, header)
     elif not isinstance(last, UnsealedSegment):
+        if last.is_compacted:  # only old segments are, so others have followed it
+            raise MissingSegment(str(directory), last.last_index + 1, last.last_index + 1)
         first_proposal = last.first_proposal + last.proposal_count()
         header = SegmentHeader(shard, last.segment_id + 1, last.last_index + 1, first_proposal)
         yield UnsealedSegment.create(files, directory, header)

@@ -165,6 +165,10 @@ class SealedSegment:
         voids = decode_voids(table("voids", footer.voids), header)
         return cls(files, path, header, footer, Summary(*sparse, *time, voids), size)
 
+    def reopen(self) -> "SealedSegment":
+        """Open what has this segment's name now: itself, or what compaction made of it."""
+        return SealedSegment.open(self._files, self.path)
+
     # Facts
 
     @property

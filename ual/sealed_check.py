@@ -63,7 +63,7 @@ class Part:
     first_index: int
     last_index: int  # one less than the first where there is no entry yet
     first_proposal: int
-    proposal_count: int | None  # None: compaction has dropped some
+    proposal_count: int | None  # None: not known, or compaction has dropped some
     terms: tuple[int, int] | None  # of the first and the last entry that are left
     timestamps_ns: tuple[int, int] | None
 
@@ -106,7 +106,7 @@ def check_sealed(path: Path, data: memoryview, shard: int) -> tuple[Part | None,
         problems.append(problem)
     if not problems and notes is not None:
         problems += _compare(data, header, walk, notes)
-    return _part(path, header, walk), problems
+    return _part(path, header, walk if problem is None else None), problems
 
 
 def identity_problems(path: Path, header: SegmentHeader, shard: int) -> list[Problem]:
@@ -281,13 +281,13 @@ def _compare(
     return [Problem("TABLE_DAMAGED", "a table differs from what follows from the entries", at)]
 
 
-def _part(path: Path, header: SegmentHeader, walk: EntryWalk) -> Part:
-    headers = walk.headers
-    terms = timestamps_ns = None
-    if len(headers):
-        terms = int(headers["term"][0]), int(headers["term"][-1])
-        timestamps_ns = header.first_timestamp_ns, header.last_timestamp_ns
-    groups = None if header.is_compacted else int(np.count_nonzero(headers["group_left"] == 0))
+def _part(path: Path, header: SegmentHeader, walk: EntryWalk | None) -> Part:
+    """Return what is known of the segment; without a walk, its entries are not to be trusted."""
+    terms = groups = None
+    if walk is not None and not header.is_compacted:
+        groups = int(np.count_nonzero(walk.headers["group_left"] == 0))
+    if walk is not None and len(walk.headers):
+        terms = int(walk.headers["term"][0]), int(walk.headers["term"][-1])
     return Part(
         path,
         header.first_index,
@@ -295,5 +295,5 @@ def _part(path: Path, header: SegmentHeader, walk: EntryWalk) -> Part:
         header.first_proposal,
         groups,
         terms,
-        timestamps_ns,
+        (header.first_timestamp_ns, header.last_timestamp_ns),
     )

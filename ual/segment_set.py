@@ -104,20 +104,20 @@ class SegmentSet:
                     )
                     continue
                 segment = segment.sealed
-            self._note_mapping(segment)
-            try:
-                yield from segment.entries(
-                    first, last, types=wanted, stream_id=stream_id, skip_voids=skip_voids
-                )
-            except FileNotFoundError as error:
-                # Dropped between the start of this scan and its coming to this file.
-                raise IndexDropped(first, segment.last_index + 1, last_index) from error
+            sealed = self._readable(segment)
+            assert isinstance(sealed, SealedSegment)
+            yield from sealed.entries(
+                first, last, types=wanted, stream_id=stream_id, skip_voids=skip_voids
+            )
 
     def seek_time(self, timestamp_ns: int) -> int | None:
         """Return the first index whose timestamp is at least ``timestamp_ns``, if there is one."""
         for segment in self.segments:
             if segment.entry_count and segment.last_timestamp_ns >= timestamp_ns:
-                return segment.seek_time(timestamp_ns)
+                # A compacted segment may have lost the entries that its last timestamp was of.
+                index = self._readable(segment).seek_time(timestamp_ns)
+                if index is not None:
+                    return index
         return None
 
     def proposal_range(self, number: int) -> tuple[int, int]:
@@ -148,28 +148,35 @@ class SegmentSet:
         segments = self.segments
         at = bisect_right(segments, index, key=lambda segment: segment.first_index) - 1
         assert at >= 0, (index, self.first_index)
-        segment = segments[at]
-        assert index <= segment.last_index, (index, segment.last_index)
-        if isinstance(segment, SealedSegment):
-            self._note_mapping(segment)
-        return segment
+        assert index <= segments[at].last_index, (index, segments[at].last_index)
+        return self._readable(segments[at])
 
     def _find_proposal(self, number: int) -> Segment:
         segments = self.segments
         at = bisect_right(segments, number, key=lambda segment: segment.first_proposal) - 1
         assert at >= 0, (number, segments[0].first_proposal)
-        if isinstance(segments[at], SealedSegment):
-            self._note_mapping(segments[at])
-        return segments[at]
+        return self._readable(segments[at])
 
-    def _note_mapping(self, segment: Segment) -> None:
-        """Keep the number of mapped files bounded: the one mapped longest ago goes first."""
-        assert isinstance(segment, SealedSegment)
-        if segment.is_mapped:
-            return
+    def _readable(self, segment: Segment) -> Segment:
+        """Return the segment with its file mapped, or what compaction put in its place.
+
+        The number of mapped files stays bounded: the one mapped longest ago goes first.
+        """
+        if isinstance(segment, UnsealedSegment) or segment.is_mapped:
+            return segment
+        try:
+            try:
+                segment.mapped_bytes()
+            except FileNotFoundError:
+                segment = segment.reopen()
+                segment.mapped_bytes()
+        except FileNotFoundError as error:
+            first, last = segment.first_index, segment.last_index
+            raise IndexDropped(first, last + 1, self.last_index) from error
         self._mapped.append(segment)
         while len(self._mapped) > MAPPED_SEGMENTS_MAX:
             self._mapped.popleft().unmap()
+        return segment
 
 
 def check_touching(directory: Path, segments: Collection[Segment], first_index: int) -> None:

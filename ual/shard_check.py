@@ -262,11 +262,12 @@ class ShardCheck:
             return "a newer onelog wrote to this shard: use that one"
         # Without a record of what was durable, a damaged end may be anything.
         end_is_unknown = self._manifest is None and self._hint is None and "TORN_TAIL" in reasons
-        if finding.reason == "TORN_TAIL":
-            if end_is_unknown:
-                return f"nothing tells whether it was durable; {found.ADVICE_PEER}"
-            if reasons & _CHAIN_BROKEN:
-                return "it is not cut while other files are missing; bring those back first"
+        if finding.reason == "TORN_TAIL" and end_is_unknown:
+            return f"nothing tells whether it was durable; {found.ADVICE_PEER}"
+        # What looks like a tail or a leftover may be what a missing or strange file makes it.
+        if reasons & _CHAIN_BROKEN and finding.path.parent == self.paths.segments:
+            if isinstance(finding.remedy, Cut | Remove):
+                return "left as it is until the files of the log touch again"
         if isinstance(finding.remedy, RebuildManifest):
             if end_is_unknown or any(self._blocking(finding)):
                 return "it is made from the segments and RAFT, which must be in order first"

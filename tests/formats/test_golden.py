@@ -26,7 +26,8 @@ from ual.directory import DataDirectory, ShardPaths, shard_paths
 from ual.entry import FLAG_ZSTD, Entry, check_group, decode_group
 from ual.files import Files
 from ual.hard_state import HardStateFile, inspect_hard_state
-from ual.log import Log, LogConfig
+from ual.log import Log
+from ual.log_config import LogConfig
 from ual.opening import open_log
 from ual.recovery import Survey
 from ual.sealed import SealedSegment

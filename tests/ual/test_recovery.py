@@ -252,6 +252,16 @@ def test_names_sort_as_numbers() -> None:
     assert (again.first_index, again.last_index) == (first, first + 39)
 
 
+def test_a_segment_of_another_shard_is_refused() -> None:
+    """Its indexes may fit; its entries belong to other keys."""
+    disk, paths, _ = make_log(3, ONE_FILE)
+    other = SegmentHeader(1, 1, 1, 1).encode()
+    disk.put(active(paths), other + disk.contents(active(paths))[64:])
+
+    with pytest.raises(CorruptFile, match="belongs to shard 1"):
+        open_shard(disk, paths, ONE_FILE)
+
+
 def test_an_unknown_version_is_refused_and_nothing_is_changed() -> None:
     disk, paths, _ = make_log(3, ONE_FILE)
     data = bytearray(disk.contents(active(paths)))

@@ -13,6 +13,7 @@ from crc32c import crc32c
 from tests.simulation.disk import SimDisk
 from tests.ual.segment_files import (
     DIRECTORY,
+    SECOND_NS,
     make_model,
     sealed_bytes,
 )
@@ -237,6 +238,21 @@ def test_a_damaged_streams_table_is_found_on_first_use() -> None:
         segment.stream_records(7)
     with pytest.raises(CorruptFile, match="streams table: checksum"):
         list(segment.entries(1, 4, stream_id=7))
+
+
+@pytest.mark.parametrize(("row", "shift_ns"), [(1, -7), (1, 7)])
+def test_a_time_table_that_contradicts_the_entries_is_refused(row: int, shift_ns: int) -> None:
+    """All checksums are right: only the entries tell that the table lies."""
+    model = make_model(Random(5), group_sizes=[1] * 9, gaps_ns=(2 * SECOND_NS,), stream_count=0)
+    entry = model.entries[row]
+    rows = [[entry.timestamp_ns, entry.index] for entry in model.entries]
+    rows[row][0] += shift_ns
+    forged = with_table(sealed_bytes(model), "time", np.array(rows, "<u8").tobytes())
+    segment = SealedSegment.open(disk_with(forged), PATH)
+    segment.check_file()
+    with pytest.raises(CorruptFile, match="time table differs") as caught:
+        segment.seek_time(entry.timestamp_ns + (shift_ns + 1 if shift_ns < 0 else 1))
+    assert caught.value.offset == model.offsets()[row]
 
 
 def test_a_file_that_was_damaged_since_it_was_opened_is_not_taken_for_another() -> None:

@@ -109,7 +109,11 @@ def test_columns_give_the_entries_back() -> None:
     assert list(columns.select(odd).entries()) == [e for e in model.entries if e.index % 2]
 
 
-def test_the_first_wrong_checksum_is_found() -> None:
+@pytest.mark.parametrize("block_entries", [1, 2, 3, 65_536])
+def test_the_first_wrong_checksum_is_found(
+    block_entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "CHECKSUM_BLOCK_ENTRIES", block_entries)
     model = make_model(Random(7), group_sizes=[5])
     offsets = np.array(model.offsets(), np.uint32)
     ends = np.append(offsets[1:], np.uint32(len(model.data)))
