@@ -37,7 +37,7 @@ from ual.jobs import SealJob, SyncJob
 from ual.log_config import LogConfig
 from ual.manifest import Checkpoint, ColdRange, Manifest, SnapshotRecord
 from ual.manifest import save as write_manifest
-from ual.proposals import ProposalRange
+from ual.proposals import Proposals
 from ual.ring import HotRing
 from ual.sealed import SealedSegment
 from ual.segment_format import SegmentHeader
@@ -73,7 +73,7 @@ class Log:
         self._files = files
         self._paths = paths
         self._hard_state = hard_state
-        self._segments = segments
+        self.segments = segments  # replaced as a whole; a set never changes
         active = segments.segments[-1]
         assert isinstance(active, UnsealedSegment), active.path
         self._active = active
@@ -81,7 +81,7 @@ class Log:
         self.last_index = self.durable_index = active.last_index
         self.last_term, self.last_timestamp_ns = segments.last_term_and_time()
         self._durable_position = active.end
-        self._ring = HotRing(config.ring_bytes, active.last_index + 1)
+        self.ring = HotRing(config.ring_bytes, active.last_index + 1)
         self._space_credit = 0
         self._close_due = False
         self._failure: str | None = None
@@ -90,12 +90,12 @@ class Log:
     @property
     def first_index(self) -> int:
         """The first index that is kept."""
-        return self._segments.first_index
+        return self.segments.first_index
 
     @property
     def first_proposal(self) -> int:
         """The number of the first group that is kept."""
-        return self._segments.segments[0].first_proposal
+        return self.segments.segments[0].first_proposal
 
     @property
     def last_proposal(self) -> int:
@@ -103,22 +103,14 @@ class Log:
         return self._active.last_proposal
 
     @property
-    def durable_proposal(self) -> int:
-        """The number of the last group that is durable."""
-        active = self._active
-        if self.durable_index < active.first_index:  # every earlier file is durable to its end
-            return active.first_proposal - 1
-        return active.proposal_of(self.durable_index)
+    def proposals(self) -> Proposals:
+        """The log as Raft sees it: by group, past the commit index."""
+        return Proposals(self)
 
     @property
     def unsynced_bytes(self) -> int:
         """How many bytes a power loss could take."""
         return self._active.end - self._durable_position
-
-    @property
-    def segments(self) -> SegmentSet:
-        """The segments as they are now; the set itself never changes."""
-        return self._segments
 
     # Writing. One thread only.
 
@@ -154,7 +146,7 @@ class Log:
             active.append(group)
         except OSError as error:
             self._undo_write(error)
-        self._ring.append(group)
+        self.ring.append(group)
         self.last_term = group.term
         self.last_timestamp_ns = group.last_timestamp_ns
         self.last_index = group.last_index
@@ -216,7 +208,7 @@ class Log:
             successor = UnsealedSegment.create(self._files, self._paths.segments, header)
         except OSError as error:
             self._refuse_or_fail("create a segment", error)
-        self._segments = self._segments.with_segments((*self._segments.segments, successor))
+        self.segments = self.segments.with_segments((*self.segments.segments, successor))
         self._active = successor
         self._durable_position = successor.end
         self._close_due = False
@@ -230,7 +222,7 @@ class Log:
     def seal_begin(self) -> SealJob | None:
         """Return the job that seals the oldest closed segment, if all of it is applied."""
         self._refuse_if_failed()
-        for segment in self._segments.segments:
+        for segment in self.segments.segments:
             if isinstance(segment, SealedSegment):
                 continue
             if segment is self._active or segment.last_index > self.applied_index:
@@ -250,9 +242,9 @@ class Log:
             raise job.error
         assert job.sealed is not None, "the job did not run"
         segments = tuple(
-            job.sealed if part is job.segment else part for part in self._segments.segments
+            job.sealed if part is job.segment else part for part in self.segments.segments
         )
-        self._segments = self._segments.with_segments(segments)
+        self.segments = self.segments.with_segments(segments)
         # A reader that still scans the unsealed one looks here before it trusts the notes.
         job.segment.sealed = job.sealed
         self.notes.forget_through(job.segment.last_index)
@@ -274,12 +266,12 @@ class Log:
         """
         assert self.commit_index < index <= self.last_index, (self.commit_index, index)
         self._refuse_if_failed()
-        parts = list(self._segments.segments)
+        parts = list(self.segments.segments)
         while parts[-1].first_index > index:
             parts.pop()
         last = parts[-1]
         assert isinstance(last, UnsealedSegment), "only uncommitted entries are cut"
-        removed = self._segments.segments[len(parts) :]
+        removed = self.segments.segments[len(parts) :]
         proposal = last.proposal_of(index)
         assert last.proposal_at(proposal)[0] == index, f"index {index} does not start a group"
         checkpoint = replace(
@@ -299,13 +291,13 @@ class Log:
             last.cut_from(index)
         except OSError as error:
             self._fail("cut", error)
-        self._segments = self._segments.with_segments(tuple(parts))
+        self.segments = self.segments.with_segments(tuple(parts))
         self._active = last
         self._close_due = False
         self._durable_position = last.end
         self.last_index = self.durable_index = index - 1
-        self.last_term, self.last_timestamp_ns = self._segments.last_term_and_time()
-        self._ring.clear(index)
+        self.last_term, self.last_timestamp_ns = self.segments.last_term_and_time()
+        self.ring.clear(index)
         self.notes.cut_from(index)
         self.save_manifest(replace(self.manifest, cut_from_index=None))
 
@@ -315,7 +307,7 @@ class Log:
         The newest segment with an entry stays: the log must know its last term and time.
         """
         self._refuse_if_failed()
-        parts = self._segments.segments
+        parts = self.segments.segments
         count = 0
         while isinstance(parts[count], SealedSegment) and parts[count].last_index < min(
             index, self.last_index
@@ -323,7 +315,7 @@ class Log:
             count += 1
         if not count:
             return 0
-        self._segments = self._segments.with_segments(parts[count:])
+        self.segments = self.segments.with_segments(parts[count:])
         self.checkpoint()  # with the new start: from here on the drop is decided
         try:
             remove_segments(self._files, self._paths.segments, parts[:count])
@@ -357,10 +349,10 @@ class Log:
         """Return a committed entry, from wherever it is."""
         if index > self.commit_index:
             raise IndexInFuture(index, self.first_index, self.commit_index)
-        data = self._ring.read(index)
+        data = self.ring.read(index)
         if data is not None:
             return decode_entry(data)
-        segments = self._segments
+        segments = self.segments
         if index < segments.first_index:
             raise IndexDropped(index, segments.first_index, self.commit_index)
         return segments.read(index)
@@ -379,7 +371,7 @@ class Log:
         Streams and voids are known up to ``applied_index``; a scan that filters by them ends
         there. Memory stays bounded by a block of entries, however long the range is.
         """
-        segments = self._segments
+        segments = self.segments
         if first_index < segments.first_index:
             raise IndexDropped(first_index, segments.first_index, self.commit_index)
         end = self.commit_index if stream_id is None and not skip_voids else self.applied_index
@@ -390,42 +382,23 @@ class Log:
 
     def seek_time(self, timestamp_ns: int) -> int | None:
         """Return the first committed index with at least this timestamp, if there is one."""
-        index = self._segments.seek_time(timestamp_ns)
+        index = self.segments.seek_time(timestamp_ns)
         return index if index is not None and index <= self.commit_index else None
-
-    # What Raft sees. The owning thread only: this goes past the commit index.
-
-    def proposals(self) -> ProposalRange:
-        """Return all kept proposals as a lazy sequence of stored groups."""
-        return ProposalRange(self.proposal, range(self.first_proposal, self.last_proposal + 1))
-
-    def proposal(self, number: int) -> bytes:
-        """Return the stored group of a proposal."""
-        first_index, last_index = self.proposal_range(number)
-        data = self._ring.read_range(first_index, last_index)
-        return data if data is not None else self._segments.proposal(number).data
-
-    def proposal_range(self, number: int) -> tuple[int, int]:
-        """Return the first and last index of a proposal."""
-        if not self.first_proposal <= number <= self.last_proposal:
-            error = IndexDropped if number < self.first_proposal else IndexInFuture
-            raise error(number, self.first_proposal, self.last_proposal)
-        return self._segments.proposal_range(number)
 
     def check(self) -> None:
         """Assert the invariants at the top of this file."""
-        self._segments.check()
-        self._ring.check()
-        assert self._active is self._segments.segments[-1]
+        self.segments.check()
+        self.ring.check()
+        assert self._active is self.segments.segments[-1]
         assert self.last_index == self._active.last_index
-        assert self._ring.next_index == self.last_index + 1
+        assert self.ring.next_index == self.last_index + 1
         assert self.applied_index <= self.commit_index <= self.last_index
         assert self.durable_index <= self.last_index
         assert 0 <= self.unsynced_bytes <= self.config.unsynced_bytes_max
-        assert self._segments.sealed_index <= self.applied_index
+        assert self.segments.sealed_index <= self.applied_index
 
     def _checkpoint(self) -> Checkpoint:
-        start = self._segments.segments[0]
+        start = self.segments.segments[0]
         return Checkpoint(
             first_index=start.first_index,
             first_proposal=start.first_proposal,

@@ -5,8 +5,8 @@ to go on if the plan is not the one that was shown. Then, in this order:
 
 1. Everything that will be cut, removed or replaced is copied to ``{data_dir}/repair-{stamp}``, and
    the copies are made durable. A full disk ends the repair here, with nothing changed.
-2. RAFT slots, sealed segments, tails and leftovers, MANIFEST: each step leaves a directory that a
-   crash may interrupt, and that the next plan continues from.
+2. Tails and leftovers, RAFT slots, sealed segments, MANIFEST: a crash at any point leaves a
+   directory that the next plan goes on from.
 
 What is never done: an entry that fails its checksum is not made readable, no entry that was durable
 is dropped, streams and voids (which apply made) and votes are not invented. Such damage is listed
@@ -124,8 +124,8 @@ def _repair(finding: Finding, description: str) -> Repair:
 
 
 def _order(repair: Repair) -> int:
-    """Segments are tidied when they can be read, MANIFEST is made from tidy segments and RAFT."""
-    kinds = (RewriteHardState, RebuildTables, Cut, Remove, RebuildManifest)
+    """Rebuilding may need a leftover's name; MANIFEST is made from all the rest."""
+    kinds = (Cut, Remove, RewriteHardState, RebuildTables, RebuildManifest)
     return next(number for number, kind in enumerate(kinds) if isinstance(repair.remedy, kind))
 
 
@@ -188,26 +188,27 @@ def _copy(files: Files, source: Path, start: int, target: Path) -> None:
 
 
 def _carry_out(
-    files: Files, data_dir: Path, remedies: Iterable[Remedy], unsynced_bytes_max: int
+    files: Files, data_dir: Path, remedies: Sequence[Remedy], unsynced_bytes_max: int
 ) -> None:
+    """Do what was planned: leftovers and tails first, then the rest in the plan's order."""
     tidying: dict[Path, list[Cut | Remove]] = defaultdict(list)
-    manifests: list[RebuildManifest] = []
+    for remedy in remedies:
+        if isinstance(remedy, Cut | Remove):
+            tidying[remedy.path.parent].append(remedy)
+    for directory, actions in tidying.items():
+        carry_out(files, directory, actions)
     for remedy in remedies:
         match remedy:
             case RewriteHardState(path):
                 _rewrite_hard_state(files, path)
             case RebuildTables(path, shard):
                 _rebuild_tables(files, path, shard)
-            case Cut() | Remove():
-                tidying[remedy.path.parent].append(remedy)
             case RebuildManifest():
-                manifests.append(remedy)
+                _rebuild_manifest(files, data_dir, remedy, unsynced_bytes_max)
+            case Cut() | Remove():
+                pass  # above, together, because a directory is synced once for all
             case _:
                 assert_never(remedy)
-    for directory, actions in tidying.items():
-        carry_out(files, directory, actions)
-    for manifest in manifests:
-        _rebuild_manifest(files, data_dir, manifest, unsynced_bytes_max)
 
 
 def _rewrite_hard_state(files: Files, path: Path) -> None:

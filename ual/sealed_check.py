@@ -157,7 +157,6 @@ def entry_problem(data: memoryview, walk: EntryWalk, header: SegmentHeader) -> P
         ("owner is not known", headers["entry_type"] < OWNER_COUNT_MAX << 8),
         ("payload_len is above the limit", headers["payload_len"] <= PAYLOAD_SIZE_MAX),
         ("timestamp is before the last one", _after_first(time[1:] >= time[:-1], index)),
-        ("term is below the last one", _after_first(term[1:] >= term[:-1], index)),
         (
             "term changes within a group",
             _after_first(~open_before | (term[1:] == term[:-1]), index),

@@ -26,7 +26,13 @@ from ual.findings import (
     Remedy,
     RewriteHardState,
 )
-from ual.hard_state import FILE_SIZE, HardStateReport, Hint, inspect_hard_state
+from ual.hard_state import (
+    FILE_SIZE,
+    HINT_OFFSET,
+    HardStateReport,
+    Hint,
+    inspect_hard_state,
+)
 from ual.manifest import Manifest
 from ual.manifest import load as load_manifest
 from ual.opening import what_is_known
@@ -140,18 +146,22 @@ class ShardCheck:
             self._add_unreadable(path, error)
             return
         report = self._hard_state = inspect_hard_state(data)
-        message = "; ".join(report.problems)
+        if report.hint.problem is not None:
+            message = f"the hint is not readable: {report.hint.problem}"
+            advice = "nothing to do: the next sync writes it again"
+            self._add(Level.NOTE, path, "RAFT_HINT", message, advice, HINT_OFFSET)
+        problems = [item for item in report.problems if not item.startswith("slot 2")]
+        message = "; ".join(problems)
         states = {slot.state for slot in report.slots if slot.state is not None}
         sequences = {state.sequence for state in states}
+        remedy = RewriteHardState(path)
         if any(slot.version_newer is not None for slot in report.slots):
             self._add_error(path, "UNKNOWN_VERSION", message, found.ADVICE_UPGRADE)
         elif not states or len(sequences) < len(states):
             self._add_error(path, "RAFT_LOST", f"no slot to trust: {message}", _VOTE_ADVICE)
         elif len(data) > FILE_SIZE:
-            remedy = RewriteHardState(path)
             self._add_error(path, "RAFT_SLOT", message, found.ADVICE_REPAIR, None, remedy)
-        elif report.problems:
-            remedy = RewriteHardState(path)
+        elif problems:
             advice = found.ADVICE_OPENING
             self._add(Level.TAIL, path, "RAFT_SLOT", message, advice, None, remedy)
 
@@ -265,9 +275,9 @@ class ShardCheck:
         if finding.reason == "TORN_TAIL" and end_is_unknown:
             return f"nothing tells whether it was durable; {found.ADVICE_PEER}"
         # What looks like a tail or a leftover may be what a missing or strange file makes it.
-        if reasons & _CHAIN_BROKEN and finding.path.parent == self.paths.segments:
-            if isinstance(finding.remedy, Cut | Remove):
-                return "left as it is until the files of the log touch again"
+        is_tidying = isinstance(finding.remedy, Cut | Remove)
+        if is_tidying and finding.path.parent == self.paths.segments and reasons & _CHAIN_BROKEN:
+            return "left as it is until the files of the log touch again"
         if isinstance(finding.remedy, RebuildManifest):
             if end_is_unknown or any(self._blocking(finding)):
                 return "it is made from the segments and RAFT, which must be in order first"

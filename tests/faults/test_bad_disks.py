@@ -72,7 +72,7 @@ def test_a_full_disk_during_a_cut_either_cuts_or_leaves_the_log() -> None:
         disk = SimDisk()
         log = new_log(disk)
         fill(log, 30)
-        index = log.proposal_range(10)[0]
+        index = log.proposals.indexes(10)[0]
         disk.fail("write", errno.ENOSPC, path_contains="MANIFEST", after=after)
         try:
             log.truncate_from(index)

@@ -247,7 +247,7 @@ def test_a_cut_over_many_files_is_finished_after_a_crash_at_any_point(seed: int)
     while len(workload.log.segments.segments) < 6:
         workload.append()
     workload.sync()
-    index = workload.log.proposal_range(crashes.randint(1, 4))[0]
+    index = workload.log.proposals.indexes(crashes.randint(1, 4))[0]
     promise = workload.promise
 
     def crash_here(_operation: str) -> None:

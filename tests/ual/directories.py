@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 
+from tests.simulation.disk import SimDisk
 from tests.ual.shards import SMALL, make_shard, open_shard
 from ual.compaction import compact_segment
 from ual.directory import ShardPaths
@@ -99,3 +100,12 @@ def build_directory(files: Files, data_dir: Path = Path("/data"), seed: int = 1)
         *sealed,
         *(paths.segments / name for name in names[2:]),
     )
+
+
+def built_disk(seed: int = 1) -> tuple[SimDisk, Built]:
+    """Build on a simulated disk and let everything settle, the hint as well."""
+    disk = SimDisk()
+    built = build_directory(disk, seed=seed)
+    for path in built.files:
+        disk.put(path, disk.contents(path))
+    return disk, built

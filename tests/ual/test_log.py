@@ -128,11 +128,11 @@ def test_proposals_are_read_by_number_and_sliced_lazily() -> None:
     settle(log)
     log.seal()
 
-    proposals = log.proposals()
+    proposals = log.proposals.all()
     assert len(proposals) == log.last_proposal == 50
     entries: list[Entry] = []
     for number, data in enumerate(proposals, start=1):
-        first, last = log.proposal_range(number)
+        first, last = log.proposals.indexes(number)
         group = check_group(data, 0, first)
         assert group.last_index == last
         assert data == log.segments.proposal(number).data
@@ -195,7 +195,7 @@ def test_a_sync_covers_what_was_appended_before_it_began() -> None:
     job.run()
     log.sync_finish(job)
 
-    assert (log.durable_index, log.durable_proposal) == (1, 1)
+    assert (log.durable_index, log.proposals.durable) == (1, 1)
     log.sync()
     assert log.durable_index == 2
 
@@ -256,7 +256,7 @@ def test_a_group_that_recovery_could_not_judge_is_refused() -> None:
 def test_a_cut_removes_the_suffix_and_the_log_goes_on() -> None:
     log = new_log()
     fill(log, 60)
-    index = log.proposal_range(20)[0]
+    index = log.proposals.indexes(20)[0]
     generation = log.generation
 
     log.truncate_from(index)

@@ -1,0 +1,48 @@
+"""Times and limits of a Raft group, each with what depends on it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """How a member behaves. The same on all members, or elections get unfair."""
+
+    # How often a leader speaks at least. Ticks come at most a third of this apart.
+    heartbeat_s: float = 0.1
+    # A follower that hears nothing for a random time in this range asks for votes. The lower end
+    # must leave room for a few lost heartbeats, or a busy machine deposes its leaders.
+    election_s_min: float = 0.4
+    election_s_max: float = 0.8
+    # A leader that hears from no majority for so long steps down: it may have been replaced.
+    leader_silence_s_max: float = 1.0
+    # One message; heartbeats wait behind it.
+    frame_bytes_max: int = 256 << 10
+    # Sent to a peer and not yet durable there. Bounds what a slow peer makes a leader resend.
+    window_bytes_max: int = 4 << 20
+    # How long one tick may spend on applying before it lets heartbeats go out.
+    apply_s_max: float = 0.005
+    # Proposals that wait for their commit; more are refused.
+    proposals_waiting_max: int = 4096
+
+    def __post_init__(self) -> None:
+        """Refuse what could not work."""
+        if not 0 < 3 * self.heartbeat_s <= self.election_s_min < self.election_s_max:
+            raise ValueError("three heartbeats must fit into the shortest election timeout")
+        if self.frame_bytes_max > self.window_bytes_max:
+            raise ValueError("a window must hold a frame")
+
+
+@dataclass(frozen=True, slots=True)
+class Protections:
+    """What makes pysyncobj safe. All on; tests switch one off to prove that it is needed."""
+
+    follower_durable_ack: bool = True
+    leader_own_sync: bool = True
+    stamped_acks: bool = True
+    vote_set: bool = True
+    commit_clamp: bool = True
+    pre_vote: bool = True
+    read_round: bool = True
+
+
+ALL_ON = Protections()

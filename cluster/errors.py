@@ -1,0 +1,52 @@
+"""What replication can refuse or report.
+
+::
+
+    ClusterError
+    ├── NotLeader          propose and read where the leader is
+    ├── OutcomeUnknown     a proposal lost its leader: it may or may not take effect
+    ├── ProposalRefused    too large, or too many are in flight
+    └── Diverged           two replicas hold different bytes at the same place: stop and alarm
+"""
+
+from typing import ClassVar
+from uuid import UUID
+
+
+class ClusterError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+    reason: ClassVar[str] = "CLUSTER_ERROR"
+
+
+class NotLeader(ClusterError):
+    """This replica does not lead its group; ``leader`` does, if anybody is known to."""
+
+    reason = "NOT_LEADER"
+
+    def __init__(self, leader: UUID | None) -> None:
+        super().__init__("no leader is known" if leader is None else f"the leader is {leader}")
+        self.leader = leader
+
+
+class OutcomeUnknown(ClusterError):
+    """The proposal may still be committed, by this leader or a later one; retry in a session."""
+
+    reason = "OUTCOME_UNKNOWN"
+
+
+class ProposalRefused(ClusterError):
+    """Nothing was proposed: the limit in the message would be exceeded."""
+
+    reason = "OVERLOADED"
+
+
+class Diverged(ClusterError):
+    """The same proposal number and term stands for different bytes here and at a peer."""
+
+    reason = "DIVERGED"
+
+    def __init__(self, number: int, term: int) -> None:
+        super().__init__(f"proposal {number} of term {term} differs from the leader's")
+        self.number = number
+        self.term = term

@@ -1,0 +1,54 @@
+"""Log time: the clock that leases, delays and expiries live by.
+
+A leader stamps each group with it. Invariants:
+
+* It never runs backwards along the log, whoever leads and whatever the wall clocks say.
+* While somebody leads, it runs by that member's monotonic clock, at most 10 % faster or slower to
+  come closer to the wall clock. A wall clock that jumps is not followed but reported: following it
+  would freeze every lease of the cluster, or let all of them expire at once.
+"""
+
+from collections.abc import Callable
+
+SLEW = 0.1  # at most this much faster or slower than real time
+ALARM_NS = 2_000_000_000  # so far off, the wall clock is wrong, or we are: somebody should look
+
+
+class LogTime:
+    """The log's clock on one member; it counts only while that member leads."""
+
+    def __init__(
+        self,
+        monotonic_ns: Callable[[], int],
+        wall_ns: Callable[[], int],
+        last_ns: Callable[[], int],
+    ) -> None:
+        self._monotonic_ns = monotonic_ns
+        self._wall_ns = wall_ns
+        self._last_ns = last_ns
+        self._at_ns = 0  # monotonic time of the last reading
+        self._now_ns = 0
+        self.offset_ns = 0  # wall clock minus log time, at the last reading
+
+    def start(self) -> None:
+        """Begin a leadership: at the wall clock, but never before the last entry."""
+        self._at_ns = self._monotonic_ns()
+        self._now_ns = max(self._last_ns(), self._wall_ns())
+        self.offset_ns = 0
+
+    def now_ns(self) -> int:
+        """Return the time for the next group."""
+        at_ns = self._monotonic_ns()
+        elapsed_ns = max(at_ns - self._at_ns, 0)
+        self._at_ns = at_ns
+        offset_ns = self._wall_ns() - (self._now_ns + elapsed_ns)
+        slew_ns = int(elapsed_ns * SLEW)
+        step_ns = elapsed_ns + max(-slew_ns, min(slew_ns, offset_ns))
+        self._now_ns = max(self._now_ns + step_ns, self._last_ns())
+        self.offset_ns = offset_ns
+        return self._now_ns
+
+    @property
+    def is_alarming(self) -> bool:
+        """Whether log time and wall clock are too far apart to be right."""
+        return abs(self.offset_ns) > ALARM_NS

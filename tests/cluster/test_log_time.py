@@ -1,0 +1,68 @@
+"""Log time under clocks that jump, crawl and run backwards."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.log_time import ALARM_NS, SLEW, LogTime
+
+SECOND = 1_000_000_000
+
+
+class Clocks:
+    def __init__(self, wall_ns: int) -> None:
+        self.monotonic_ns = 5 * SECOND
+        self.wall_ns = wall_ns
+        self.last_ns = 0
+        self.time = LogTime(lambda: self.monotonic_ns, lambda: self.wall_ns, lambda: self.last_ns)
+
+    def pass_time(self, elapsed_ns: int, wall_jump_ns: int = 0) -> int:
+        self.monotonic_ns += elapsed_ns
+        self.wall_ns += elapsed_ns + wall_jump_ns
+        self.last_ns = self.time.now_ns()
+        return self.last_ns
+
+
+def test_a_leader_starts_at_its_wall_clock_but_never_before_the_last_entry() -> None:
+    clocks = Clocks(wall_ns=100 * SECOND)
+    clocks.time.start()
+    assert clocks.time.now_ns() == 100 * SECOND
+
+    clocks.last_ns = 200 * SECOND
+    clocks.time.start()
+    assert clocks.time.now_ns() == 200 * SECOND
+
+
+def test_a_jump_of_the_wall_clock_is_not_followed_but_reported() -> None:
+    for jump in (3600 * SECOND, -3600 * SECOND):
+        clocks = Clocks(wall_ns=10_000 * SECOND)
+        clocks.time.start()
+        before = clocks.pass_time(SECOND)
+        assert not clocks.time.is_alarming
+
+        after = clocks.pass_time(SECOND, jump)
+
+        assert abs(after - before - SECOND) <= SLEW * SECOND
+        assert clocks.time.is_alarming
+
+
+def test_a_small_offset_is_slewed_away() -> None:
+    clocks = Clocks(wall_ns=100 * SECOND)
+    clocks.time.start()
+    clocks.pass_time(SECOND, SECOND // 2)
+    for _ in range(10):
+        clocks.pass_time(SECOND)
+    assert clocks.last_ns == clocks.wall_ns
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**10), st.integers(-(10**12), 10**12)), max_size=30))
+def test_it_never_runs_backwards_and_never_faster_than_the_slew(
+    steps: list[tuple[int, int]],
+) -> None:
+    clocks = Clocks(wall_ns=10**15)
+    clocks.time.start()
+    last = clocks.pass_time(0)
+    for elapsed_ns, jump_ns in steps:
+        now = clocks.pass_time(elapsed_ns, jump_ns)
+        assert last + elapsed_ns * (1 - SLEW) - 1 <= now <= last + elapsed_ns * (1 + SLEW) + 1
+        last = now
+    assert ALARM_NS > 0
