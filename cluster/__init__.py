@@ -1,1 +1,4 @@
-"""Raft groups over the log. Empty so far: replication is not built yet."""
+"""Raft groups over the log, on pysyncobj. In work: no server uses it yet.
+
+Read in this order: ``messages``, ``journal``, ``member``, ``reads``, ``log_time``.
+"""

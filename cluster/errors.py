@@ -5,6 +5,8 @@
     ClusterError
     ├── NotLeader          propose and read where the leader is
     ├── OutcomeUnknown     a proposal lost its leader: it may or may not take effect
+    ├── Discarded          a proposal lost its place: it will never take effect
+    ├── Expired            the deadline passed before anything was proposed
     ├── ProposalRefused    too large, or too many are in flight
     └── Diverged           two replicas hold different bytes at the same place: stop and alarm
 """
@@ -33,6 +35,21 @@ class OutcomeUnknown(ClusterError):
     """The proposal may still be committed, by this leader or a later one; retry in a session."""
 
     reason = "OUTCOME_UNKNOWN"
+
+
+class Discarded(ClusterError):
+    """Another leader's proposal is committed in its place: retry."""
+
+    reason = "DISCARDED"
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"proposal {number} was replaced by another leader's")
+
+
+class Expired(ClusterError):
+    """The deadline passed before anything was proposed: nothing happened."""
+
+    reason = "EXPIRED"
 
 
 class ProposalRefused(ClusterError):

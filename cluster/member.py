@@ -18,20 +18,19 @@ Everything happens inside calls on one thread: ``tick``, ``on_message``, ``on_sy
 Calls of different members never nest, which is what lets them share pysyncobj's module globals.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
-import pysyncobj.syncobj as seam
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.node import Node
-from pysyncobj.transport import Transport
 
 from cluster.config import ALL_ON, Protections, RaftConfig
 from cluster.errors import NotLeader, ProposalRefused
 from cluster.journal import Proposal, RaftJournal, command_of, term_of_group
 from cluster.messages import Ack, Append, Message, Stale, TimeoutNow, Vote, VoteRequest
 from cluster.peers import Peer
+from cluster.seam import Clock, NoPoller, Wire, running
 
 PRIVATE_NAMES = (
     "raftState", "raftCurrentTerm", "votedForNodeId", "votesCount", "raftLeader", "otherNodes",
@@ -48,63 +47,14 @@ FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 NEVER_ENTRIES = 10**9  # log compaction is ours: pysyncobj's would pickle this object
 
 
-class Clock(Protocol):
-    """Time and chance, handed in so that a run can be repeated exactly."""
-
-    def now_s(self) -> float:
-        """Return monotonic seconds."""
-
-    def random(self) -> float:
-        """Return a number in [0, 1)."""
-
-
 class Applier(Protocol):
     """Who learns that proposals are committed, in order, each once."""
 
+    def lead(self) -> None:
+        """This member is about to lead: its next call may append."""
+
     def apply(self, number: int, data: bytes) -> None:
         """Fold a committed group into the state. Must not raise: that would stop the replica."""
-
-
-class _SharedGlobals:
-    """pysyncobj's module asks for time and chance globally; the member that runs answers."""
-
-    clock: Clock
-
-    def now_s(self) -> float:
-        return self.clock.now_s()
-
-    def random(self) -> float:
-        return self.clock.random()
-
-
-_globals = _SharedGlobals()
-seam.monotonicTime = _globals.now_s
-seam.random = _globals
-seam.PIPE_NOTIFIER_ENABLED = False  # or each proposal costs a write to a pipe
-seam.createJournal = lambda journal: journal  # conf.journalFile carries the journal itself
-
-
-class _Wire(Transport):  # type: ignore[misc]
-    """pysyncobj's transport: its messages go to the member, which translates and stamps them."""
-
-    ready = True
-
-    def __init__(self, send: Callable[[Node, dict[str, Any]], None]) -> None:
-        super().__init__(None, None, [])
-        self.send = send
-
-    def tryGetReady(self) -> None:  # noqa: N802 - pysyncobj's name
-        """Nothing to get ready."""
-
-    def destroy(self) -> None:
-        """Nothing to destroy."""
-
-
-class _NoPoller:
-    """There are no sockets here to poll."""
-
-    def poll(self, _timeout: float) -> None:
-        """Do nothing."""
 
 
 class RaftMember(SyncObj):  # type: ignore[misc]
@@ -142,7 +92,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._matched = (0, 0, 0)  # term, round, number: what the leader vouched for
         self._waiting_count = 0
         journal.is_leading = lambda: self.state == LEADER
-        _globals.clock = clock
+        running.clock = clock
         super().__init__(
             Node(self_id),
             [Node(peer) for peer in sorted(peer_ids)],
@@ -162,9 +112,9 @@ class RaftMember(SyncObj):  # type: ignore[misc]
                 commandsQueueSize=config.proposals_waiting_max,
                 pollerType="select",
             ),
-            transport=_Wire(self._from_pysyncobj),
+            transport=Wire(self._from_pysyncobj),
         )
-        self._poller = _NoPoller()
+        self._poller = NoPoller()
         self._SyncObj__connectedNodes.update(self._SyncObj__otherNodes)
         # pysyncobj would begin at 1 and apply nothing, or everything, again.
         self._SyncObj__raftLastApplied = applied
@@ -222,12 +172,12 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def tick(self) -> None:
         """Let time pass: elections, heartbeats, stepping down, committing, applying."""
-        _globals.clock = self.clock
+        running.clock = self.clock
         self.doTick(0)
 
-    def propose(self, drafts: list[tuple[int, bytes, int]]) -> tuple[int, int]:
+    def propose(self, drafts: Sequence[tuple[int, bytes, int]]) -> tuple[int, int]:
         """Append a group as leader; return its number and term, which name its outcome."""
-        _globals.clock = self.clock
+        running.clock = self.clock
         if self.state != LEADER:
             raise NotLeader(self.leader_id)
         if self.journal.last - self.applied >= self.config.proposals_waiting_max:
@@ -245,7 +195,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def start_round(self) -> int:
         """Ask every peer to confirm that we lead; return the number of the question."""
-        _globals.clock = self.clock
+        running.clock = self.clock
         self._round += 1
         now_s = self.clock.now_s()
         for peer_id in self.peer_ids:
@@ -263,7 +213,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def on_synced(self) -> None:
         """The log's durable position has moved: tell the leader, or count it as one."""
-        _globals.clock = self.clock
+        running.clock = self.clock
         if self.state == LEADER:
             for peer_id, peer in self._peers.items():
                 self._feed_match(peer_id, peer.match)
@@ -275,7 +225,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def on_message(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer; one that is not from a member, or is stale, is dropped."""
-        _globals.clock = self.clock
+        running.clock = self.clock
         if Node(sender) not in self._SyncObj__otherNodes:
             self.dropped_messages += 1
             return
@@ -430,6 +380,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
         """Begin a leadership knowing nothing: what a peer had under an earlier one may be cut."""
         self._peers = {peer_id: Peer() for peer_id in self.peer_ids}
+        self._applier.lead()
         super()._SyncObj__onBecomeLeader()
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802

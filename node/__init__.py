@@ -1,1 +1,1 @@
-"""The server process. Empty so far: ``onelog serve`` says so."""
+"""The server process. In work: ``shard`` is one replica; ``onelog serve`` says that it is not built."""

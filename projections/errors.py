@@ -4,6 +4,7 @@
 
     ProjectionError
     ├── BadPayload       inside decoding only: the router turns it into Refused(reason)
+    ├── BadDocument      inside JSON operations only: they turn it into Refused(reason)
     ├── BadResult        bytes that are not a stored result
     ├── CorruptSection   a snapshot section that cannot be loaded; the router is unusable after it
     └── SpillLost        a value that was moved out cannot be read back; the replica must stop
@@ -18,6 +19,15 @@ class ProjectionError(Exception):
 
 class BadPayload(ProjectionError):
     """A payload breaks its format. Raised by decoders, before any state has changed."""
+
+    def __init__(self, reason: Reason, detail: int = 0) -> None:
+        super().__init__(f"{reason.name} ({detail})")
+        self.reason = reason
+        self.detail = detail
+
+
+class BadDocument(ProjectionError):
+    """A JSON text, or a path into one, does not serve. Raised before any state has changed."""
 
     def __init__(self, reason: Reason, detail: int = 0) -> None:
         super().__init__(f"{reason.name} ({detail})")

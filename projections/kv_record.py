@@ -71,7 +71,7 @@ class Version(NamedTuple):
     version: int
     digest: int
     flags: int
-    count: int
+    version_count: int
     start: int
     end: int
     expires_ns: int

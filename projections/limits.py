@@ -30,6 +30,7 @@ TTL_NS_MAX = 100 * 365 * 86_400 * 1_000_000_000
 TRANSACTION_OPERATIONS_MAX = 1_000
 CONDITIONS_MAX = 1_000
 DELETE_RANGE_KEYS_MAX = 10_000
+DELETE_RANGE_VISITS_MAX = 40_000  # keys that it may look at, deleted ones included
 RESULT_SIZE_MAX = 1 << 20  # bytes that the reads of one transaction may return
 LEASES_MAX = 100_000  # per namespace
 LEASE_KEYS_MAX = 10_000
@@ -39,7 +40,7 @@ BATCH_ENTRIES_MAX = 1_000
 RAFT_CONFIG_SIZE_MAX = 1 << 20
 
 # JSON. The depth bound is checked before parsing: a parser's own limit depends on its stack.
-JSON_SIZE_MAX = 1 << 20
+JSON_SIZE_MAX = 256 << 10  # parsed and written again by each change of a field
 JSON_DEPTH_MAX = 64
 JSON_PATH_MAX = JSON_DEPTH_MAX
 

@@ -111,16 +111,28 @@ class Reader:
             raise BadPayload(Reason.PAYLOAD_TRAILING_BYTES, self.left)
 
 
-def read_prefix(reader: Reader) -> Prefix:
-    """Read the common prefix."""
-    version, flags = reader.number(U8), reader.number(U8)
+def read_prefix(payload: bytes) -> tuple[Prefix, Reader]:
+    """Read the common prefix; return it and a reader that stands behind it.
+
+    Every entry comes by here, so the fields are taken directly instead of one by one.
+    """
+    if len(payload) < 3:
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+    version, flags, name_size = payload[0], payload[1], payload[2]
     if version != PAYLOAD_VERSION:
         raise BadPayload(Reason.PAYLOAD_VERSION_UNKNOWN, version)
     if flags & ~FLAG_SESSION:
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, flags)
-    namespace = reader.text(U8)
-    session = SessionRef(*reader.fields(_SESSION)) if flags & FLAG_SESSION else None
-    return Prefix(namespace, session)
+    end = 3 + name_size
+    session_end = end + _SESSION.size if flags else end
+    if session_end > len(payload):
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+    try:
+        namespace = payload[3:end].decode()
+    except UnicodeDecodeError as error:
+        raise BadPayload(Reason.PAYLOAD_NOT_UTF8) from error
+    session = SessionRef(*_SESSION.unpack_from(payload, end)) if flags else None
+    return Prefix(namespace, session), Reader(payload, session_end)
 
 
 def encode_prefix(namespace: str, session: SessionRef | None = None) -> bytes:

@@ -1,1 +1,31 @@
-"""x"""
+"""Snapshots: the state of a shard in a file, so that a restart replays little and a log may end.
+
+::
+
+    errors.py            everything that is refused or reported here, as one tree
+    format.py            bytes of ``.fsnap``: SnapshotHeader, SectionHeader, names
+    checksum.py          combine: the crc32c of two parts from the crc32c of each
+    writer.py            write_snapshot(files, directory, header, created_s, sections)
+    reader.py            SnapshotReader.open, verify, chunks
+    notes_section.py     encode_notes, decode_notes, restore_notes: what apply told the log
+    progress.py          Phase and Progress: what every long step tells
+
+    state.py             State, the Protocol that the router fulfils; write_state, load_state
+    replay.py            replay(state, entries): whole groups, in order, without a gap
+    loading.py           load_newest: the newest snapshot that is in order, and what was not
+    store.py             SnapshotStore: MANIFEST's list, install, keep two, tidy
+    recovery.py          recover_state(log, store, make_state): restart of a shard
+
+    shard_reader.py      read_entries: a durable range, read while another process appends
+    build.py             BuildRequest, BuildResult, build_in_process
+    builder.py           the separate process: ``python -m snapshot.builder``
+    builder_process.py   BuilderProcess: starts, watches, cancels it
+    trigger.py           when a snapshot is due
+
+    offline.py           what ``onelog log replay``, ``snapshot`` and ``prove`` do
+    verification.py      VERIFIERS: the checks of ``onelog log verify`` for snaps/
+
+One rule holds it together: a snapshot is derived, the log is not. Whatever is wrong with a
+snapshot, the older one and the log from there on give the same state, and MANIFEST says by a hash
+which state that is. docs/snapshots.md has the bytes and the crash story.
+"""

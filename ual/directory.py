@@ -178,9 +178,9 @@ class DataDirectory:
         try:
             _refuse_foreign(files, path)
             if files.exists(path / SYSTEM_NAME):
-                system, node = _read_system(files, path), _read_node(files, path)
+                system, node = read_system(files, path), read_node(files, path)
             elif files.exists(path / NODE_NAME):
-                node = _read_node(files, path)
+                node = read_node(files, path)
             is_made = files.exists(path / SYSTEM_NAME)
             shown = f"{path} belongs" if is_made else f"{path} is new and would belong"
             _refuse_other_cluster(shown, system, cluster_id_expected)
@@ -219,7 +219,7 @@ class DataDirectory:
             )
         held = _lock(files, path) if lock else None
         try:
-            return cls(path, _read_system(files, path), _read_node(files, path), held)
+            return cls(path, read_system(files, path), read_node(files, path), held)
         except BaseException:
             if held is not None:
                 held.release()
@@ -378,7 +378,8 @@ def _refuse_missing_shards(files: Files, path: Path, shards: int) -> None:
                 )
 
 
-def _read_system(files: Files, path: Path) -> System:
+def read_system(files: Files, path: Path) -> System:
+    """Read the SYSTEM file of the data directory at ``path``."""
     fields = _read(files, path / SYSTEM_NAME, SYSTEM_VERSION, _SYSTEM_ADVICE)
     fields.only("version", "cluster_id", "shards", "partitions", "created_at")
     shards = fields.integer("shards", minimum=1, maximum=SHARDS_MAX)
@@ -389,7 +390,8 @@ def _read_system(files: Files, path: Path) -> System:
     )
 
 
-def _read_node(files: Files, path: Path) -> Node:
+def read_node(files: Files, path: Path) -> Node:
+    """Read the NODE file of the data directory at ``path``."""
     fields = _read(files, path / NODE_NAME, NODE_VERSION, _NODE_ADVICE)
     fields.only("version", "node_id", "name", "created_at")
     name = fields.text("name", size_max=NODE_NAME_SIZE_MAX)

@@ -240,6 +240,19 @@ def decode_group(group: Group) -> list[Entry]:
     return entries
 
 
+def decode_entries(data: bytes) -> list[Entry]:
+    """Return the entries of stored groups that were checked before."""
+    unpack = HEADER.unpack_from
+    entries: list[Entry] = []
+    start, size = 0, len(data)
+    while start < size:
+        _, entry_type, flags, term, index, time_ns, length, left = unpack(data, start)
+        payload_at = start + HEADER_SIZE
+        start = payload_at + length
+        entries.append(Entry(entry_type, flags, term, index, time_ns, left, data[payload_at:start]))
+    return entries
+
+
 def check_groups(
     buffer: bytes | memoryview, first_index: int, timestamp_ns_min: int = 0
 ) -> Iterable[Group]:

@@ -33,7 +33,7 @@ from ual.manifest import Manifest
 from ual.manifest import load as load_manifest
 from ual.offline import ReadOnlyFiles, look_at_root
 from ual.opening import what_is_known
-from ual.recovery import Known, _finish_deletions, _scan, _sort_names
+from ual.recovery import Known, finish_deletions, scan_file, sort_names
 from ual.sealed import SealedSegment
 from ual.segment_format import HEADER_SIZE, SegmentHeader, SegmentKind
 from ual.segment_set import Segment
@@ -193,9 +193,9 @@ class OfflineLog:
         self._open_small_files()
         self._known = what_is_known(self.manifest, self.hint, GROUP_SIZE_MAX)
         directory = self.paths.segments
-        names, listing = _sort_names(self._reader, directory)
+        names, listing = sort_names(self._reader, directory)
         self.foreign = tuple(listing.foreign)
-        dropped = {action.path for action in _finish_deletions(directory, names, self._known)}
+        dropped = {action.path for action in finish_deletions(directory, names, self._known)}
         found = [
             (first, directory / name, kind)
             for kind, group in names.items()
@@ -249,7 +249,7 @@ class OfflineLog:
         header = SegmentHeader.decode_identity(str(path), file.read(HEADER_SIZE, 0))
         segment = UnsealedSegment(path, file, header)
         cut_from = self._known.cut_from_index
-        _scan(self._reader, segment, file.size(), None if cut_from is None else cut_from - 1)
+        scan_file(self._reader, segment, file.size(), None if cut_from is None else cut_from - 1)
         return segment
 
     def _is_touching(self) -> bool:

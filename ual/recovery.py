@@ -97,8 +97,8 @@ class Survey:
 
 def survey(files: Files, directory: Path, known: Known) -> Survey:
     """Read a shard's segment directory; raise a ``DataError`` for anything but a torn tail."""
-    names, found = _sort_names(files, directory)
-    found.actions.extend(_finish_deletions(directory, names, known))
+    names, found = sort_names(files, directory)
+    found.actions.extend(finish_deletions(directory, names, known))
     gone = {action.path.name for action in found.actions if isinstance(action, Remove)}
     sealed = [
         SealedSegment.open(files, directory / name)
@@ -147,7 +147,7 @@ def _is_tombstone(action: Action) -> bool:
     return parsed is not None and parsed[1] is SegmentKind.TOMBSTONE
 
 
-def _sort_names(files: Files, directory: Path) -> tuple[dict[SegmentKind, dict[int, str]], Survey]:
+def sort_names(files: Files, directory: Path) -> tuple[dict[SegmentKind, dict[int, str]], Survey]:
     """Return the names by kind, each by first index in numeric order."""
     names: dict[SegmentKind, dict[int, str]] = {kind: {} for kind in SegmentKind}
     foreign: list[str] = []
@@ -161,7 +161,7 @@ def _sort_names(files: Files, directory: Path) -> tuple[dict[SegmentKind, dict[i
     return ordered, Survey([], [], foreign)
 
 
-def _finish_deletions(
+def finish_deletions(
     directory: Path, names: dict[SegmentKind, dict[int, str]], known: Known
 ) -> list[Action]:
     """List what interrupted drops, compactions and cuts left behind."""
@@ -220,13 +220,13 @@ def _scan_unsealed(
         limits = [successor - 1] if successor is not None else []
         if known.cut_from_index is not None:
             limits.append(known.cut_from_index - 1)
-        damage = _scan(files, segment, size, min(limits, default=None))
+        damage = scan_file(files, segment, size, min(limits, default=None))
         if successor is not None:
             if segment.last_index != successor - 1:
                 rule = f"entries {segment.last_index + 1} to {successor - 1} are damaged: {damage}"
                 raise CorruptFile(str(path), rule, segment.end)
         elif damage is not None:
-            _refuse_corruption(files, segment, size, damage, known)
+            refuse_corruption(files, segment, size, damage, known)
         if size > segment.end:
             why = "an interrupted seal" if successor is not None else f"a torn write: {damage}"
             if damage is None and successor is None:
@@ -236,7 +236,7 @@ def _scan_unsealed(
     return segments
 
 
-def _scan(
+def scan_file(
     files: Files, segment: UnsealedSegment, size: int, last_index_max: int | None
 ) -> EntryError | None:
     """Add the file's whole groups to ``segment``; return what stopped before the file's end."""
@@ -261,7 +261,7 @@ def _scan(
     return None
 
 
-def _refuse_corruption(
+def refuse_corruption(
     files: Files, segment: UnsealedSegment, size: int, damage: EntryError, known: Known
 ) -> None:
     """Raise if the damage at the segment's end cannot be the tail of interrupted writes."""

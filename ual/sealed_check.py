@@ -145,27 +145,31 @@ def walk_entries(data: memoryview, end_max: int, *, intact_only: bool = False) -
 
 def entry_problem(data: memoryview, walk: EntryWalk, header: SegmentHeader) -> Problem | None:
     """Return the first entry that breaks a rule of ``header``'s segment, and which."""
-    headers = walk.headers
+    headers, last_index = walk.headers, np.uint64(header.last_index)
     bad = tables.first_bad_checksum(data, walk.starts, walk.ends, headers["crc"])
     index, time = headers["index"], headers["timestamp_ns"]
     term, left = headers["term"], headers["group_left"].astype(np.int64)
-    following = index[1:] == index[:-1] + np.uint64(1)
-    open_before = following & (left[:-1] != 0)  # this entry goes on with the group before it
+    # How far on each next entry is; more than one where compaction dropped what was between. It
+    # goes on with a group that reaches as far. A descending index wraps and is named below.
+    steps = index[1:] - index[:-1]
+    open_before = headers["group_left"][:-1] >= steps
     starts_group = np.append(True, ~open_before)[: len(index)]
     rules = [
         ("flags are not known", headers["flags"] <= FLAGS_KNOWN),
         ("owner is not known", headers["entry_type"] < OWNER_COUNT_MAX << 8),
         ("payload_len is above the limit", headers["payload_len"] <= PAYLOAD_SIZE_MAX),
         ("timestamp is before the last one", _after_first(time[1:] >= time[:-1], index)),
+        ("term is below the last one", _after_first(term[1:] >= term[:-1], index)),
         (
             "term changes within a group",
             _after_first(~open_before | (term[1:] == term[:-1]), index),
         ),
         (
             "group_left does not count down",
-            _after_first(~open_before | (left[1:] == left[:-1] - 1), index),
+            _after_first(~open_before | (left[1:] == left[:-1] - steps.astype(np.int64)), index),
         ),
         ("group_left is above the limit", ~starts_group | (left < GROUP_ENTRIES_MAX)),
+        ("group_left goes past the segment", headers["group_left"] <= last_index - index),
     ]
     if header.is_compacted:
         inside = (index >= header.first_index) & (index <= header.last_index)
@@ -177,12 +181,7 @@ def entry_problem(data: memoryview, walk: EntryWalk, header: SegmentHeader) -> P
         ]
     else:
         dense = np.arange(len(index), dtype=np.uint64) + np.uint64(header.first_index)
-        closed = np.ones(len(index), np.bool_)
-        closed[-1:] = left[-1:] == 0
-        rules += [
-            ("index is not the one that belongs here", index == dense),
-            ("group is not closed", closed),
-        ]
+        rules.append(("index is not the one that belongs here", index == dense))
     broken = [(int(np.argmin(holds)), rule) for rule, holds in rules if not holds.all()]
     if bad is not None:
         broken.insert(0, (bad, "checksum"))

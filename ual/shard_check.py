@@ -37,7 +37,7 @@ from ual.manifest import Manifest
 from ual.manifest import load as load_manifest
 from ual.opening import what_is_known
 from ual.rebuilding import rebuild_sealed
-from ual.recovery import Cut, Remove, _finish_deletions, _sort_names
+from ual.recovery import Cut, Remove, finish_deletions, sort_names
 from ual.sealed_check import Part, check_sealed
 from ual.segment_format import SegmentKind
 from ual.unsealed_check import check_unsealed
@@ -177,12 +177,12 @@ class ShardCheck:
     def _check_segments(self) -> None:
         directory = self.paths.segments
         known = what_is_known(self._manifest, self._hint, self.unsynced_bytes_max)
-        names, listing = _sort_names(self.files, directory)
+        names, listing = sort_names(self.files, directory)
         for name in listing.foreign:
             path = directory / name
             self._add(Level.FOREIGN, path, "FOREIGN", "not a segment's name", found.ADVICE_LEAVE)
         gone: set[str] = set()
-        for action in _finish_deletions(directory, names, known):
+        for action in finish_deletions(directory, names, known):
             gone.add(action.path.name)
             self._add_leftover(action)
         sealed, unsealed = (

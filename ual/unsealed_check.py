@@ -10,7 +10,7 @@ from ual import findings as found
 from ual.errors import CorruptFile, UnknownVersion
 from ual.files import Files
 from ual.findings import Finding, Level
-from ual.recovery import Cut, Known, Remove, _refuse_corruption, _scan
+from ual.recovery import Cut, Known, Remove, refuse_corruption, scan_file
 from ual.sealed_check import Part, identity_problems
 from ual.segment_format import HEADER_SIZE, SUMMARY_OFFSET, SUMMARY_SIZE, SegmentHeader
 from ual.unsealed import UnsealedSegment
@@ -65,12 +65,12 @@ def _scan_entries(
     limits = [] if successor is None else [successor - 1]
     if known.cut_from_index is not None:
         limits.append(known.cut_from_index - 1)
-    damage = _scan(files, segment, size, min(limits, default=None))
+    damage = scan_file(files, segment, size, min(limits, default=None))
     if successor is not None and segment.last_index != successor - 1:
         lost = f"entries {segment.last_index + 1} to {successor - 1} are damaged: {damage}"
         raise CorruptFile(str(path), lost, segment.end)
     if successor is None and damage is not None:
-        _refuse_corruption(files, segment, size, damage, known)
+        refuse_corruption(files, segment, size, damage, known)
     if size <= segment.end:
         return None
     if successor is not None:

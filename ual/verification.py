@@ -18,8 +18,8 @@ from ual.directory import (
     NODE_NAME,
     SYSTEM_NAME,
     ShardPaths,
-    _read_node,
-    _read_system,
+    read_node,
+    read_system,
     shard_paths,
 )
 from ual.entry import GROUP_SIZE_MAX
@@ -111,9 +111,9 @@ def _check_root(files: Files, root: Root) -> tuple[list[Finding], int | None]:
         path = root.path / name
         try:
             if name == SYSTEM_NAME:
-                shards = _read_system(files, root.path).topology.shards
+                shards = read_system(files, root.path).topology.shards
             else:
-                _read_node(files, root.path)
+                read_node(files, root.path)
         except UnknownVersion as error:
             findings.append(_error(path, None, error.reason, str(error), found.ADVICE_UPGRADE))
         except CorruptFile as error:

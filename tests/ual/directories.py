@@ -6,13 +6,15 @@ from random import Random
 
 import numpy as np
 
-from tests.simulation.disk import SimDisk
+from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import SMALL, make_shard, open_shard
 from ual.compaction import compact_segment
 from ual.directory import ShardPaths
 from ual.entry import Entry
 from ual.files import Files
+from ual.findings import Finding
 from ual.segment_format import segment_name
+from ual.verification import verify
 
 SECOND = 1_000_000_000
 START_NS = 1_767_225_600 * SECOND  # 2026-01-01
@@ -109,3 +111,30 @@ def built_disk(seed: int = 1) -> tuple[SimDisk, Built]:
     for path in built.files:
         disk.put(path, disk.contents(path))
     return disk, built
+
+
+def fork(disk: SimDisk) -> SimDisk:
+    """Return a disk with the same files, to be damaged."""
+    return disk.crash(CrashPolicy.KEPT)
+
+
+def check(files: Files, built: Built) -> list[Finding]:
+    """Verify with the limit that the log was written with."""
+    return verify(files, built.data_dir, unsynced_bytes_max=UNSYNCED_MAX)
+
+
+def only(findings: list[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def tree(disk: SimDisk, path: Path) -> dict[Path, bytes]:
+    """Return every file below a directory."""
+    files: dict[Path, bytes] = {}
+    for name in disk.list(path):
+        child = path / name
+        try:
+            files |= tree(disk, child)
+        except NotADirectoryError:
+            files[child] = disk.contents(child)
+    return files

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.directories import KEPT, STREAM_IDS, Built, built_disk, is_void, stream_of
+from tests.simulation.disk import SimDisk
+from tests.ual.directories import KEPT, STREAM_IDS, Built, built_disk, fork, is_void, stream_of
 from tests.ual.shards import make_shard, new_log
 from ual.compaction import compact_segment
 from ual.entry import Entry
@@ -30,10 +30,6 @@ from ual.segment_format import tomb_name, unsealed_name
 @pytest.fixture(scope="module")
 def healthy() -> tuple[SimDisk, Built]:
     return built_disk()
-
-
-def fork(disk: SimDisk) -> SimDisk:
-    return disk.crash(CrashPolicy.KEPT)
 
 
 def inspect_shard(disk: SimDisk, built: Built, *, count_types: bool = False) -> ShardReport:

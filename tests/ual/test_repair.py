@@ -3,7 +3,6 @@
 import errno
 import struct
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,97 +10,30 @@ from crc32c import crc32c
 
 from tests.faults.test_crash_sweep import Workload, contents
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.directories import UNSYNCED_MAX, Built, built_disk
+from tests.ual.directories import UNSYNCED_MAX, Built, built_disk, check, fork, tree
+from tests.ual.repairs import COPIES, STAMP, apply, plan_for, readable, repaired
 from tests.ual.shards import open_shard
-from ual.entry import Entry
 from ual.errors import DirectoryError, DirectoryInUse, DiskFull, UalError
 from ual.findings import (
-    Finding,
     Level,
     RebuildManifest,
-    RebuildTables,
     RewriteHardState,
 )
 from ual.hard_state import HINT_OFFSET, SLOT_SIZE
 from ual.manifest import load
-from ual.offline_log import OfflineLog
 from ual.recovery import Cut, Remove
-from ual.repair import Repair, apply_repairs, plan_repairs
+from ual.repair import apply_repairs, plan_repairs
 from ual.segment_format import (
-    FOOTER_SIZE,
-    HEADER_SIZE,
-    Footer,
     compacting_name,
     tomb_name,
     unsealed_name,
 )
 from ual.verification import verify
 
-STAMP = "20260101T000000Z"
-COPIES = Path(f"/data/repair-{STAMP}")
-
 
 @pytest.fixture(scope="module")
 def healthy() -> tuple[SimDisk, Built]:
     return built_disk()
-
-
-def fork(disk: SimDisk) -> SimDisk:
-    return disk.crash(CrashPolicy.KEPT)
-
-
-def plan_for(disk: SimDisk, built: Built) -> list[Repair]:
-    return plan_repairs(disk, built.data_dir, unsynced_bytes_max=UNSYNCED_MAX)
-
-
-def apply(disk: SimDisk, built: Built, plan: list[Repair]) -> Path | None:
-    return apply_repairs(disk, built.data_dir, plan, STAMP, unsynced_bytes_max=UNSYNCED_MAX)
-
-
-def check(disk: SimDisk, built: Built) -> list[Finding]:
-    return verify(disk, built.data_dir, unsynced_bytes_max=UNSYNCED_MAX)
-
-
-def readable(disk: SimDisk, built: Built) -> list[Entry]:
-    log = OfflineLog(disk, built.data_dir, 0)
-    first, last = log.resolve_range(None, None, past_commit=True)
-    return list(log.entries(first, last))
-
-
-def tree(disk: SimDisk, path: Path) -> dict[Path, bytes]:
-    """Return every file below a directory."""
-    files: dict[Path, bytes] = {}
-    for name in disk.list(path):
-        child = path / name
-        try:
-            files |= tree(disk, child)
-        except NotADirectoryError:
-            files[child] = disk.contents(child)
-    return files
-
-
-def repaired(disk: SimDisk, built: Built, remedy: type[object]) -> None:
-    """Repair a damaged disk by one remedy and hold the result against all that was promised."""
-    before = tree(disk, built.data_dir)
-    operations = disk.operations
-    plan = plan_for(disk, built)
-    assert disk.operations == operations, "planning changed something"
-    (repair,) = plan
-    assert isinstance(repair.remedy, remedy)
-    disk.forget_directories = True
-    assert apply(disk, built, plan) == COPIES
-    # Only the power is needed to lose what was not synced.
-    after = disk.crash(CrashPolicy.LOST)
-    assert check(after, built) == []
-    assert readable(after, built) == built.kept_entries
-    copied = tree(after, COPIES)
-    (copy,) = copied
-    start = int(copy.name.rpartition("from-")[2]) if ".from-" in copy.name else 0
-    assert copied[copy] == before[repair.path][start:]
-    untouched = {path: data for path, data in before.items() if path != repair.path}
-    assert untouched.items() <= tree(after, built.data_dir).items()
-    open_shard(after, built.paths)
-    assert plan_for(after, built) == []
 
 
 def test_a_healthy_directory_needs_no_repair(healthy: tuple[SimDisk, Built]) -> None:
@@ -183,117 +115,6 @@ def test_a_lost_manifest_is_made_from_the_files(healthy: tuple[SimDisk, Built]) 
     assert apply(damaged, built, plan) is None, "there was nothing to copy"
     assert load(damaged, built.paths.manifest) == before
     assert check(damaged, built) == []
-
-
-# Sealed segments ---------------------------------------------------------------------------------
-
-
-def derived_bytes(disk: SimDisk, path: Path) -> list[range]:
-    """Return where a sealed file holds what follows from the rest of it."""
-    data = disk.contents(path)
-    footer = Footer.decode("", data[-FOOTER_SIZE:], 0)
-    first, last = footer.offsets.position, footer.streams.position
-    return [
-        range(12),  # magic, version, shard
-        range(16, 24),  # first index
-        range(32, HEADER_SIZE) if path.name != "0000000001.flseg" else range(56, HEADER_SIZE),
-        range(first, last),
-        range(len(data) - FOOTER_SIZE, len(data)),
-    ]
-
-
-@pytest.mark.parametrize("which", ["compacted", "sealed"])
-def test_what_follows_from_the_entries_is_rebuilt(
-    healthy: tuple[SimDisk, Built], which: str
-) -> None:
-    """Any bit of it, to the byte that was there before."""
-    disk, built = healthy
-    path: Path = getattr(built, which)
-    good = disk.contents(path)
-    places = [byte for span in derived_bytes(disk, path) for byte in span]
-    seed = 3
-    rng = Random(seed)
-    for byte in rng.sample(places, 40):
-        damaged = fork(disk)
-        damaged.flip(path, 8 * byte + rng.randrange(8))
-        plan = plan_for(damaged, built)
-        assert [type(repair.remedy) for repair in plan] == [RebuildTables], (seed, byte, plan)
-        apply(damaged, built, plan)
-        assert damaged.contents(path) == good, (seed, byte)
-
-
-def test_a_rebuilt_segment_keeps_every_promise(healthy: tuple[SimDisk, Built]) -> None:
-    disk, built = healthy
-    for which in (built.compacted, built.sealed):
-        data = bytearray(disk.contents(which))
-        footer = Footer.decode("", bytes(data[-FOOTER_SIZE:]), 0)
-        damaged = fork(disk)
-        # All of the derived tables at once; the footer still vouches for the rest.
-        for at in range(footer.offsets.position, footer.time.end):
-            data[at] ^= 0xFF
-        damaged.put(which, bytes(data))
-        repaired(damaged, built, RebuildTables)
-
-
-def test_a_footer_and_tables_that_are_gone_are_rebuilt_by_the_file_checksum(
-    healthy: tuple[SimDisk, Built],
-) -> None:
-    """Nothing says where streams and voids end; the checksum of the file proves the answer."""
-    disk, built = healthy
-    for which in (built.compacted, built.sealed):
-        good = disk.contents(which)
-        footer = Footer.decode("", good[-FOOTER_SIZE:], 0)
-        data = bytearray(good)
-        data[footer.offsets.position : footer.offsets.end] = bytes(footer.offsets.size)
-        data[-FOOTER_SIZE:-12] = bytes(FOOTER_SIZE - 12)
-        damaged = fork(disk)
-        damaged.put(which, bytes(data))
-        repaired(damaged, built, RebuildTables)
-        assert damaged.contents(which) == good
-
-
-def test_no_damage_to_entries_streams_or_voids_is_ever_repaired(
-    healthy: tuple[SimDisk, Built],
-) -> None:
-    """An entry that fails its checksum stays unreadable, whatever else is done."""
-    disk, built = healthy
-    seed = 4
-    rng = Random(seed)
-    for path in (built.compacted, built.sealed):
-        data = disk.contents(path)
-        footer = Footer.decode("", data[-FOOTER_SIZE:], 0)
-        spans = [
-            range(HEADER_SIZE, footer.entries_end),
-            range(footer.streams.position, footer.streams.end),
-            range(footer.voids.position, footer.voids.end),
-        ]
-        for span in spans:
-            for byte in rng.sample(list(span), min(len(span), 25)):
-                damaged = fork(disk)
-                damaged.flip(path, 8 * byte + rng.randrange(8))
-                before = tree(damaged, built.data_dir)
-                (repair,) = [item for item in plan_for(damaged, built) if item.path == path]
-                assert not repair.is_possible, (seed, path, byte)
-                assert "peer" in repair.advice
-                assert tree(damaged, built.data_dir) == before
-
-
-def test_damage_in_two_places_is_not_guessed_at(healthy: tuple[SimDisk, Built]) -> None:
-    """A table and an entry; a footer and the checksum that could prove it."""
-    disk, built = healthy
-    good = disk.contents(built.sealed)
-    size = len(good)
-    footer = Footer.decode("", good[-FOOTER_SIZE:], 0)
-    for places in (
-        (footer.offsets.position, HEADER_SIZE + 50),
-        (size - FOOTER_SIZE, size - 10),
-        (size - FOOTER_SIZE, footer.streams.end - 1),
-        (size - FOOTER_SIZE, 13),
-    ):
-        damaged = fork(disk)
-        for byte in places:
-            damaged.flip(built.sealed, 8 * byte)
-        assert not any(repair.is_possible for repair in plan_for(damaged, built)), places
 
 
 # What is not done --------------------------------------------------------------------------------

@@ -8,13 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
-from crc32c import crc32c
 
 from tests.faults.test_crash_sweep import Workload
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.directories import UNSYNCED_MAX, Built, built_disk
+from tests.ual.directories import UNSYNCED_MAX, Built, built_disk, check, fork, only
 from tests.ual.shards import open_shard
 from ual.errors import DirectoryError, NotADataDirectory
 from ual.files import Files
@@ -22,14 +20,7 @@ from ual.findings import Finding, Level
 from ual.hard_state import SLOT_SIZE
 from ual.manifest import load, save
 from ual.offline import ReadOnlyFiles
-from ual.sealed import SealedSegment
-from ual.sealing import sealed_image
 from ual.segment_format import (
-    ENTRIES_OFFSET,
-    FOOTER_SIZE,
-    HEADER_SIZE,
-    Footer,
-    SegmentHeader,
     compacting_name,
     segment_name,
     tomb_name,
@@ -44,20 +35,6 @@ HARMLESS = {Level.TAIL, Level.LEFTOVER, Level.NOTE}
 @pytest.fixture(scope="module")
 def healthy() -> tuple[SimDisk, Built]:
     return built_disk()
-
-
-def fork(disk: SimDisk) -> SimDisk:
-    """Return a disk with the same files, to be damaged."""
-    return disk.crash(CrashPolicy.KEPT)
-
-
-def check(disk: Files, built: Built) -> list[Finding]:
-    return verify(disk, built.data_dir, unsynced_bytes_max=UNSYNCED_MAX)
-
-
-def only(findings: list[Finding]) -> Finding:
-    (finding,) = findings
-    return finding
 
 
 def test_an_undamaged_directory_yields_nothing(healthy: tuple[SimDisk, Built]) -> None:
@@ -153,123 +130,6 @@ def test_progress_ascends_and_ends_at_the_total(healthy: tuple[SimDisk, Built]) 
     assert done[-1] == total
     assert {item[1] for item in seen} == {total}
     assert {built.sealed, built.active} <= {item[2] for item in seen}
-
-
-# Sealed files ------------------------------------------------------------------------------------
-
-
-def reseal(data: bytes, footer: Footer, **changes: object) -> bytes:
-    """Return a sealed file whose footer says something else, with all checksums right."""
-    lying = replace(footer, **changes)  # type: ignore[arg-type]
-    unfinished = lying.encode_unfinished()
-    body = data[:-FOOTER_SIZE] + unfinished
-    return body + struct.pack("<I", crc32c(body)) + b"FLO_END\0"
-
-
-def read_footer(data: bytes) -> Footer:
-    return Footer.decode("", data[-FOOTER_SIZE:], 0)
-
-
-@pytest.mark.parametrize("table", ["offsets", "sparse", "time", "streams", "voids"])
-def test_a_table_that_lies_with_right_checksums_is_found(
-    healthy: tuple[SimDisk, Built], table: str
-) -> None:
-    """Whoever wrote it, a reader must not be sent to the wrong entry."""
-    disk, built = healthy
-    damaged = fork(disk)
-    data = bytearray(disk.contents(built.sealed))
-    footer = read_footer(bytes(data))
-    span = getattr(footer, table)
-    at = span.end - (1 if table == "streams" else 8 if table != "offsets" else 4)
-    data[at] ^= 1
-    changed = replace(span, crc=crc32c(bytes(data[span.position : span.end])))
-    damaged.put(built.sealed, reseal(bytes(data), footer, **{table: changed}))
-    findings = check(damaged, built)
-    if table in ("streams", "voids"):
-        # What apply said cannot be told from the entries; here it is only seen if it is absurd.
-        assert all(finding.reason == "NOTES_DAMAGED" for finding in findings)
-    else:
-        assert only(findings).reason == "TABLE_DAMAGED"
-
-
-@pytest.mark.parametrize("count", [0, 1, 1 << 31, (1 << 32) - 1])
-@pytest.mark.parametrize("table", ["offsets", "indexes", "sparse", "time", "streams", "voids"])
-def test_absurd_counts_are_found_and_allocate_nothing(
-    healthy: tuple[SimDisk, Built], table: str, count: int
-) -> None:
-    disk, built = healthy
-    damaged = fork(disk)
-    data = disk.contents(built.sealed)
-    footer = read_footer(data)
-    span = getattr(footer, table)
-    if span.count == count:
-        return
-    damaged.put(built.sealed, reseal(data, footer, **{table: replace(span, count=count)}))
-    finding = only(check(damaged, built))
-    assert (finding.path, finding.level) == (built.sealed, Level.ERROR)
-    assert finding.remedy is None
-
-
-def test_wrong_entries_with_right_checksums_are_found(healthy: tuple[SimDisk, Built]) -> None:
-    """An index that repeats, in a file whose every checksum is right."""
-    disk, built = healthy
-    damaged = fork(disk)
-    segment = SealedSegment.open(disk, built.sealed)
-    data = bytearray(disk.contents(built.sealed))
-    starts, ends = segment.locate(np.array([segment.first_index + 2], np.uint64))
-    start, end = int(starts[0]), int(ends[0])
-    data[start + 16] ^= 1
-    data[start : start + 4] = struct.pack("<I", crc32c(bytes(data[start + 4 : end])))
-    entries = memoryview(data)[ENTRIES_OFFSET : segment.footer.entries_end]
-    all_starts, _ = segment.locate(
-        np.arange(segment.first_index, segment.last_index + 1, dtype=np.uint64)
-    )
-    image = sealed_image(segment.header, entries, all_starts.astype(np.uint32), segment.notes())
-    damaged.put(built.sealed, image.header + bytes(entries) + image.tail)
-    finding = next(f for f in check(damaged, built) if f.reason == "ENTRY_DAMAGED")
-    assert finding.offset == start
-    assert "index" in finding.message
-
-
-def test_a_future_version_is_named_and_not_called_damage(
-    healthy: tuple[SimDisk, Built],
-) -> None:
-    disk, built = healthy
-    for path in (built.sealed, built.active):
-        damaged = fork(disk)
-        data = bytearray(disk.contents(path))
-        data[8:10] = struct.pack("<H", 9)
-        data[60:64] = struct.pack("<I", crc32c(bytes(data[:32])))
-        damaged.put(path, bytes(data))
-        finding = next(f for f in check(damaged, built) if f.path == path)
-        assert finding.reason == "UNKNOWN_VERSION"
-        assert finding.remedy is None
-
-
-def test_a_file_of_another_shard_or_index_is_found(healthy: tuple[SimDisk, Built]) -> None:
-    disk, built = healthy
-    for path, change, reason in (
-        (built.sealed, {"shard": 3}, "WRONG_SHARD"),
-        (built.active, {"shard": 3}, "WRONG_SHARD"),
-        (built.active, {"first_index": 5}, "WRONG_NAME"),
-    ):
-        damaged = fork(disk)
-        data = disk.contents(path)
-        identity = replace(SegmentHeader.decode_identity("", data), **change).encode()
-        lied = identity[:32] + data[32:60] + identity[60:] + data[64:]
-        if path == built.sealed:
-            lied = reseal(lied, read_footer(data), header_crc=crc32c(lied[:HEADER_SIZE]))
-        damaged.put(path, lied)
-        assert [f.reason for f in check(damaged, built) if f.path == path] == [reason]
-
-
-@pytest.mark.parametrize("size", [0, 1, 63, 64, 275, 276])
-def test_a_sealed_file_that_was_cut_is_found(healthy: tuple[SimDisk, Built], size: int) -> None:
-    disk, built = healthy
-    damaged = fork(disk)
-    damaged.put(built.sealed, disk.contents(built.sealed)[:size])
-    finding = only(check(damaged, built))
-    assert (finding.level, finding.path) == (Level.ERROR, built.sealed)
 
 
 # Unsealed files ----------------------------------------------------------------------------------

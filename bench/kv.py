@@ -1,0 +1,220 @@
+"""KV through the router: what a put costs beside a bare dict put, and what a key costs in memory.
+
+One JSON line per case. A ratio compares two loops over the same chunk, one right after the other
+in the same process, summed over all chunks: so a slow or busy machine slows both. The dict gets
+keys and values that are decoded already; the router gets entries as the log decodes them, and
+hashes, accounts and keeps versions while it is at it. State hash and accounting are not optional,
+so there is nothing to switch on.
+
+    .venv/bin/python bench/kv.py [--keys N] [--seed N]
+"""
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from projections.kv_commands import Increment, Put, encode_command
+from projections.kv_reads import KeyValue, Page, Range
+from projections.payload import SessionRef, encode_prefix
+from projections.projection import Notes
+from projections.system_commands import SessionOpen
+from projections.system_commands import encode_command as encode_system
+from projections.table import Projections, build_projections
+from ual.entry import Draft, Entry
+
+KEYS = 1_000_000
+CHUNK = 20_000
+KEY_SIZE = 16
+VERSIONS = 8
+NAMESPACE = "default"
+PUT_HEAD = encode_prefix(NAMESPACE) + b"\x00" + KEY_SIZE.to_bytes(2, "little")
+KEY_AT = len(PUT_HEAD)
+
+
+class NoNotes:
+    def add_record(self, stream_id: int, index: int) -> None:
+        raise AssertionError(f"no streams here: {stream_id} {index}")
+
+    def add_void(self, first_index: int, last_index: int) -> None:
+        raise AssertionError(f"refused: {first_index} to {last_index}")
+
+
+def report(case: str, **figures: float | int | str) -> None:
+    rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in figures.items()}
+    print(json.dumps({"case": case, **rounded}), flush=True)
+
+
+def resident_size() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def chunks(ids: list[int], draw: random.Random) -> Iterator[list[bytes]]:
+    """Yield plain puts of all ids, in random order, with values of 64 to 128 bytes."""
+    draw.shuffle(ids)
+    for start in range(0, len(ids), CHUNK):
+        part = ids[start : start + CHUNK]
+        yield [PUT_HEAD + b"%016d" % i + draw.randbytes(draw.randint(64, 128)) for i in part]
+
+
+def entries_of(payloads: list[bytes], first_index: int) -> list[Entry]:
+    return [
+        Entry(0x0101, 0, 1, index, 1_000, 0, payload)
+        for index, payload in enumerate(payloads, first_index)
+    ]
+
+
+def run_puts(
+    case: str, state: Projections, table: dict[bytes, bytes], ids: list[int], draw: random.Random
+) -> None:
+    dict_s = router_s = 0.0
+    apply = state.router.apply
+    for payloads in chunks(ids, draw):
+        entries = entries_of(payloads, state.router.applied_index + 1)
+        keys = [payload[KEY_AT : KEY_AT + KEY_SIZE] for payload in payloads]
+        values = [payload[KEY_AT + KEY_SIZE :] for payload in payloads]
+        started = time.perf_counter()
+        for key, value in zip(keys, values, strict=True):
+            table[key] = value  # noqa: PERF403 - the loop is what is measured
+        between = time.perf_counter()
+        for entry in entries:
+            apply(entry)
+        router_s += time.perf_counter() - between
+        dict_s += between - started
+    report(
+        case,
+        ratio=router_s / dict_s,
+        put_us=router_s / len(ids) * 1e6,
+        dict_us=dict_s / len(ids) * 1e6,
+    )
+
+
+def run_drafts(case: str, state: Projections, drafts: list[Draft]) -> None:
+    first = state.router.applied_index + 1
+    entries = [
+        Entry(draft.entry_type, draft.flags, 1, index, 1_000, 0, draft.payload)
+        for index, draft in enumerate(drafts, first)
+    ]
+    started = time.perf_counter()
+    for entry in entries:
+        state.router.apply(entry)
+    report(case, operation_us=(time.perf_counter() - started) / len(entries) * 1e6)
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def run_reads(state: Projections, ids: list[int], draw: random.Random) -> None:
+    keys = [b"%016d" % i for i in draw.sample(ids, min(len(ids), 100_000))]
+    get = state.kv.get
+
+    def read_all() -> None:
+        for key in keys:
+            assert isinstance(get(NAMESPACE, key), KeyValue)
+
+    report("get", operation_us=timed(read_all) / len(keys) * 1e6)
+
+
+def run_scan(case: str, state: Projections) -> None:
+    def scan() -> None:
+        assert isinstance(state.kv.scan(NAMESPACE, Range(), limit=1_000), Page)
+
+    report(case, total_ms=timed(scan) * 1e3)
+
+
+def run_snapshot(state: Projections, keys: int) -> None:
+    sections: dict[int, list[bytes]] = {}
+
+    def dump() -> None:
+        sections.update({owner: list(chunks) for owner, chunks in state.router.dump().items()})
+
+    dump_s = timed(dump)
+    size = sum(len(chunk) for section in sections.values() for chunk in section)
+    other = build_projections(NoNotes())
+    load_s = timed(lambda: other.router.load(sections))
+    assert other.router.state_hash() == state.router.state_hash()
+    report("dump", key_us=dump_s / keys * 1e6, size_mb=size / 1e6)
+    report("load", key_us=load_s / keys * 1e6)
+
+
+def run_memory(keys: int, seed: int) -> None:
+    """Fill a fresh process with keys and compare its growth with the accounts."""
+    code = (
+        "import random, sys; sys.path.insert(0, '.');"
+        "from bench.kv import fill_and_report;"
+        f"fill_and_report({keys}, {seed})"
+    )
+    root = Path(__file__).resolve().parent.parent
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
+
+
+def fill_and_report(keys: int, seed: int) -> None:
+    draw = random.Random(seed)
+    state = build_projections(NoNotes())
+    ids = list(range(keys))
+    before = resident_size()
+    for payloads in chunks(ids, draw):
+        for entry in entries_of(payloads, state.router.applied_index + 1):
+            state.router.apply(entry)
+    grown = resident_size() - before
+    accounted = sum(sum(kinds.values()) for kinds in state.router.memory().values())
+    report("memory", rss_per_key=grown / keys, accounted_per_key=accounted / keys)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=int, default=KEYS)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    draw = random.Random(arguments.seed)
+    ids = list(range(arguments.keys))
+    notes: Notes = NoNotes()
+
+    state = build_projections(notes)
+    table: dict[bytes, bytes] = {}
+    run_puts("put new", state, table, ids, draw)
+    run_scan("first scan, 1,000 keys", state)
+    run_scan("next scan, 1,000 keys", state)
+    run_snapshot(state, len(ids))
+    run_puts("put over one version", state, table, ids, draw)
+    for _ in range(2, VERSIONS):
+        run_puts("put over several versions", state, table, ids, draw)
+    for _ in range(2):
+        run_puts("put that drops a version", state, table, ids, draw)
+    run_reads(state, ids, draw)
+    del table
+
+    some = draw.sample(ids, min(len(ids), 50_000))
+    keys = [b"%016d" % i for i in some]
+    run_drafts(
+        "put with ttl", state, [encode_command(Put(k, b"v" * 96, 10**12), NAMESPACE) for k in keys]
+    )
+    run_drafts(
+        "increment", state, [encode_command(Increment(b"n" + k, 1), NAMESPACE) for k in keys]
+    )
+    run_drafts("session open", state, [encode_system(SessionOpen(10**10))])
+    session = state.router.applied_index
+    run_drafts(
+        "put in a session",
+        state,
+        [
+            encode_command(Put(k, b"v" * 96), NAMESPACE, SessionRef(session, n, max(0, n - 8)))
+            for n, k in enumerate(keys)
+        ],
+    )
+    run_memory(arguments.keys, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()

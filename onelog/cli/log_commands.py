@@ -1,0 +1,222 @@
+"""``onelog log``: look at, check and repair the files of a data directory, without a server.
+
+Thin: the work is done in ``ual``, which is imported inside the commands, because every other
+command of the client must start without it. ``onelog/cli/log_output.py`` makes what is printed.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXIT_CLEAN = 0
+EXIT_DAMAGED = 1
+EXIT_TIDY = 3
+
+app = typer.Typer(
+    help="Look at, check and repair the files of a data directory, offline.",
+    rich_markup_mode=None,
+)
+
+DataDir = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.")]
+Shard = Annotated[int | None, typer.Option("--shard", min=0, metavar="N", help="Only this shard.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress bar.")]
+
+
+@app.callback(invoke_without_command=True)
+def log(context: typer.Context) -> None:
+    """Look at, check and repair the files of a data directory, offline."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def inspect(
+    data_dir: DataDir,
+    *,
+    shard: Shard = None,
+    types: Annotated[
+        bool, typer.Option("--types", help="Count entries by type; reads every sealed file.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the files of a data directory: ranges, sizes, times, what the entries are.
+
+    Works while a server is running. Nothing is changed.
+
+    \b
+    Examples:
+      onelog log inspect ./onelog-data
+      onelog log inspect ./onelog-data --shard 2 --types
+      onelog log inspect ./onelog-data --json | jq '.shards[].last_index'
+    """
+    from onelog.cli import log_output
+    from ual.files import DiskFiles
+    from ual.inspection import inspect_directory
+
+    report = inspect_directory(DiskFiles(), data_dir, shard=shard, count_types=types)
+    if as_json:
+        log_output.print_json(report)
+    else:
+        log_output.print_directory(report)
+
+
+@app.command()
+def dump(
+    data_dir: DataDir,
+    *,
+    shard: Annotated[int, typer.Option("--shard", min=0, metavar="N", help="The shard.")] = 0,
+    first_index: Annotated[
+        int | None, typer.Option("--from", min=1, metavar="I", help="The first index.")
+    ] = None,
+    last_index: Annotated[
+        int | None, typer.Option("--to", min=1, metavar="I", help="The last index.")
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="Only entries of this type (0x0101) or owner (kv, queue, timeseries, stream, "
+            "system); may be given several times.",
+        ),
+    ] = None,
+    stream_id: Annotated[
+        int | None,
+        typer.Option("--stream", min=0, metavar="ID", help="Only records of this stream."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many entries.")
+    ] = None,
+    skip_voids: Annotated[
+        bool, typer.Option("--skip-voids", help="Leave out entries that apply refused.")
+    ] = False,
+    past_commit: Annotated[
+        bool, typer.Option("--all", help="Go on past what is known to be committed.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line, payloads in full.")
+    ] = False,
+) -> None:
+    """Print the entries of one shard, decoded and verified.
+
+    Ends at the last index that is known to be committed unless --all is given. Which entries belong
+    to a stream, and which were refused, is known for sealed files only. Works while a server is
+    running.
+
+    \b
+    Examples:
+      onelog log dump ./onelog-data --from 1000 --to 1010
+      onelog log dump ./onelog-data --shard 1 --type kv --limit 20
+      onelog log dump ./onelog-data --type 0x0401 --json | jq -r .payload
+    """
+    from onelog.cli import log_output
+    from ual.files import DiskFiles
+    from ual.offline_log import open_offline_log
+
+    if first_index is not None and last_index is not None and last_index < first_index:
+        raise typer.BadParameter(f"--to {last_index} is below --from {first_index}")
+    types = log_output.parse_types(kinds)
+    source = open_offline_log(DiskFiles(), data_dir, shard)
+    first, last = source.resolve_range(first_index, last_index, past_commit=past_commit)
+    if last_index is not None and last_index > last:
+        what = "in the log" if past_commit else "known to be committed; --all shows more, if any"
+        typer.echo(f"note: entries above {last} are not {what}", err=True)
+    if (stream_id is not None or skip_voids) and last > source.sealed_index:
+        unsealed = f"{max(source.sealed_index + 1, first)} to {last}"
+        what = "not shown" if stream_id is not None else "all shown"
+        typer.echo(f"note: entries {unsealed} are not sealed yet and {what}", err=True)
+    entries = source.entries(first, last, types=types, stream_id=stream_id, skip_voids=skip_voids)
+    log_output.print_entries(entries, limit=limit, as_json=as_json)
+
+
+@app.command()
+def verify(
+    data_dir: DataDir,
+    *,
+    shard: Shard = None,
+    as_json: AsJson = False,
+    no_progress: NoProgress = False,
+) -> None:
+    """Check every file: checksums, order, tables, and what was promised to be there.
+
+    Changes nothing and goes on past damage. While a server is running, a write in progress may be
+    reported as a tail.
+
+    \b
+    Exit codes:
+      0  clean (notes and foreign files do not count)
+      1  damage was found, or the command failed
+      2  the command was not understood
+      3  only tails and leftovers, which opening the log tidies by itself
+
+    \b
+    Examples:
+      onelog log verify ./onelog-data
+      onelog log verify ./onelog-data --json | jq '.findings[] | select(.level == "error")'
+    """
+    from onelog.cli import log_output
+    from ual.files import DiskFiles
+    from ual.findings import Level
+    from ual.verification import verify as verify_directory
+
+    with log_output.progress_bar("verify", is_shown=not (no_progress or as_json)) as progress:
+        findings = verify_directory(DiskFiles(), data_dir, progress, shard=shard)
+    levels = {finding.level for finding in findings}
+    code = EXIT_CLEAN
+    if Level.ERROR in levels:
+        code = EXIT_DAMAGED
+    elif levels & {Level.TAIL, Level.LEFTOVER}:
+        code = EXIT_TIDY
+    log_output.print_findings(data_dir, findings, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def repair(
+    data_dir: DataDir,
+    *,
+    is_confirmed: Annotated[
+        bool, typer.Option("--yes", help="Do it; without this the plan is only printed.")
+    ] = False,
+    as_json: AsJson = False,
+    no_progress: NoProgress = False,
+) -> None:
+    """Put right what can be put right offline: torn tails, leftovers, derived tables, RAFT slots.
+
+    Prints what it would do, and does it only with --yes. The server must be stopped. Everything
+    that is cut, removed or replaced is copied to DIR/repair-TIME first. What needs a peer or a
+    backup is listed and left alone.
+
+    \b
+    Exit codes:
+      0  nothing to do, or all of it done
+      1  something cannot be repaired here, or the command failed
+      2  the command was not understood
+      3  there is something to do, and --yes was not given
+
+    \b
+    Examples:
+      onelog log repair ./onelog-data
+      onelog log repair ./onelog-data --yes
+    """
+    from onelog.cli import log_output
+    from ual.files import DiskFiles
+    from ual.repair import apply_repairs, plan_repairs
+
+    files = DiskFiles()
+    with log_output.progress_bar("verify", is_shown=not (no_progress or as_json)) as progress:
+        plan = plan_repairs(files, data_dir, progress)
+    is_needed = any(repair.is_possible for repair in plan)
+    if not as_json:
+        log_output.print_plan(data_dir, plan)
+    copies = None
+    if is_needed and is_confirmed:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        copies = apply_repairs(files, data_dir, plan, stamp)
+    log_output.print_repairs(plan, copies, is_done=is_needed and is_confirmed, as_json=as_json)
+    if not all(repair.is_possible for repair in plan):
+        raise typer.Exit(EXIT_DAMAGED)
+    raise typer.Exit(EXIT_TIDY if is_needed and not is_confirmed else EXIT_CLEAN)

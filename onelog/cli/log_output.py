@@ -1,0 +1,394 @@
+"""What ``onelog log`` prints: tables and lines for people, JSON for scripts.
+
+Names and payloads come from files that anybody may have written, and they end up on a terminal:
+whatever is not printable is escaped, so that no byte of a log can move a cursor or change a title.
+Entries are printed as they are read; nothing here holds more than one.
+"""
+
+import codecs
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry
+from ual.errors import DataError
+from ual.findings import Finding, Level
+from ual.inspection import OWNER_NAMES, DirectoryReport, FileReport, ShardReport
+from ual.offline import Progress as ProgressCall
+from ual.repair import Repair
+
+PAYLOAD_SHOWN_MAX = 120  # characters of a payload in a line for people; JSON has all of it
+WIDTH_WITHOUT_TERMINAL = 200
+
+_SECOND_NS = 1_000_000_000
+_FLAG_NAMES = {FLAG_ZSTD: "zstd", FLAG_CONDITIONAL: "conditional"}
+_ENTRY_LINE = "{:>12}  {:>6}  {:<30}  {:<6}  {:<10}  {:>5}  {:>9}  {:<11}  {}"
+_ENTRY_TITLES = ("index", "term", "time", "type", "owner", "left", "bytes", "flags", "payload")
+_LEVEL_STYLES = {Level.ERROR: "bold red", Level.TAIL: "yellow", Level.LEFTOVER: "yellow"}
+
+
+def parse_types(kinds: Sequence[str] | None) -> frozenset[int] | None:
+    """Turn ``--type`` into entry types: one of them, or all that an owner may have."""
+    if not kinds:
+        return None
+    owners = {name: owner for owner, name in OWNER_NAMES.items()}
+    types: set[int] = set()
+    for kind in kinds:
+        if kind in owners:
+            types.update(range(owners[kind] << 8, (owners[kind] + 1) << 8))
+            continue
+        try:
+            value = int(kind, 16) if kind.lower().startswith("0x") else -1
+        except ValueError:
+            value = -1
+        if not 0 <= value <= 0xFFFF:
+            names = ", ".join(owners)
+            raise typer.BadParameter(f"--type {kind}: give 0x0000 to 0xffff, or one of {names}")
+        types.add(value)
+    return frozenset(types)
+
+
+# JSON --------------------------------------------------------------------------------------------
+
+
+def print_json(report: DirectoryReport) -> None:
+    """Print a report as one JSON document."""
+    _write(json.dumps(asdict(report), indent=2) + "\n")
+
+
+def _entry_fields(entry: Entry) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "index": entry.index,
+        "term": entry.term,
+        "time": time_text(entry.timestamp_ns),
+        "timestamp_ns": entry.timestamp_ns,
+        "type": f"0x{entry.entry_type:04x}",
+        "owner": _owner_name(entry.owner),
+        "flags": _flag_names(entry.flags),
+        "group_left": entry.group_left,
+        "stored_size": len(entry.payload),
+    }
+    try:
+        payload = entry.plain_payload()
+    except DataError as error:
+        return fields | {
+            "payload_error": f"{error.reason}: {error}",
+            "payload_hex": entry.payload.hex(),
+        }
+    fields["size"] = len(payload)
+    text = _as_text(payload)
+    return fields | ({"payload_hex": payload.hex()} if text is None else {"payload": text})
+
+
+# Entries -----------------------------------------------------------------------------------------
+
+
+def print_entries(entries: Iterable[Entry], *, limit: int | None, as_json: bool) -> None:
+    """Print entries one by one."""
+    is_first = True
+    for entry in islice(entries, limit):
+        if as_json:
+            _write(json.dumps(_entry_fields(entry)) + "\n")
+            continue
+        if is_first:
+            _write(_ENTRY_LINE.format(*_ENTRY_TITLES) + "\n")
+            is_first = False
+        _write(_entry_line(entry))
+
+
+def _entry_line(entry: Entry) -> str:
+    try:
+        payload = entry.plain_payload()
+    except DataError as error:
+        size, shown = len(entry.payload), f"({error.reason}: {error})"
+    else:
+        size, shown = len(payload), _payload_text(payload)
+    line = _ENTRY_LINE.format(
+        entry.index,
+        entry.term,
+        time_text(entry.timestamp_ns),
+        f"0x{entry.entry_type:04x}",
+        _owner_name(entry.owner),
+        entry.group_left,
+        size,
+        ",".join(_flag_names(entry.flags)) or "-",
+        shown,
+    )
+    return line.rstrip() + "\n"
+
+
+def _payload_text(payload: bytes) -> str:
+    """Return the beginning of a payload: text if that is printable, else hex."""
+    # A character takes at most four bytes; one that is cut in two at the end is left out.
+    begin = payload[: 4 * PAYLOAD_SHOWN_MAX]
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(begin, final=begin == payload)
+    except UnicodeDecodeError:
+        text = "\0"
+    shown = text[:PAYLOAD_SHOWN_MAX]
+    if shown.isprintable():
+        is_cut = len(shown.encode()) < len(payload)
+    else:
+        shown = f"0x{payload[: PAYLOAD_SHOWN_MAX // 2].hex()}"
+        is_cut = len(payload) > PAYLOAD_SHOWN_MAX // 2
+    return f"{shown}…" if is_cut else shown
+
+
+def _as_text(payload: bytes) -> str | None:
+    """Return the payload as text if all of it is printable, else None."""
+    try:
+        text = payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() else None
+
+
+def time_text(timestamp_ns: int) -> str:
+    """Return log time in ISO 8601 with all its digits."""
+    return f"{_second_text(timestamp_ns // _SECOND_NS)}.{timestamp_ns % _SECOND_NS:09d}Z"
+
+
+@lru_cache(maxsize=16)  # entries come in the order of their time, many in each second
+def _second_text(second: int) -> str:
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def _owner_name(owner: int) -> str:
+    return OWNER_NAMES.get(owner, f"0x{owner:02x}")
+
+
+def _flag_names(flags: int) -> list[str]:
+    return [name for flag, name in _FLAG_NAMES.items() if flags & flag]
+
+
+# Reports -----------------------------------------------------------------------------------------
+
+
+def print_directory(report: DirectoryReport) -> None:
+    """Print a report as tables."""
+    console = _console()
+    _line(console, f"data directory {report.path}")
+    if report.cluster_id is not None:
+        _line(
+            console,
+            f"cluster {report.cluster_id}, node {report.node_id} ({report.node_name}), "
+            f"{report.shard_count} shards, {report.partition_count} partitions, "
+            f"created {report.created_at}",
+        )
+    for problem in report.problems:
+        _line(console, f"problem: {problem}", "bold red")
+    for shard in report.shards:
+        _print_shard(console, shard)
+
+
+def _print_shard(console: Console, shard: ShardReport) -> None:
+    _line(console, "")
+    what = (
+        f"entries {shard.first_index} to {shard.last_index}"
+        if shard.last_index >= shard.first_index
+        else f"empty, next entry {shard.first_index}"
+    )
+    _line(
+        console,
+        f"shard {shard.shard}: {what}, {decimal(shard.size_bytes)}, committed to "
+        f"{shard.commit_index}, durable to {shard.durable_index}, term {shard.term}, "
+        f"{shard.generation} cuts, {shard.snapshot_count} snapshots, "
+        f"{shard.cold_range_count} cold ranges",
+        "bold",
+    )
+    for problem in shard.problems:
+        _line(console, f"problem: {problem}", "bold red")
+    if shard.cut_from_index is not None:
+        _line(console, f"an interrupted cut from {shard.cut_from_index} is to be finished")
+    if shard.files:
+        console.print(_files_table(shard.files))
+    for name in shard.foreign:
+        _line(console, f"foreign: {name}")
+
+
+def _files_table(files: Sequence[FileReport]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("file")
+    for title in ("first", "last", "entries", "proposals", "size"):
+        table.add_column(title, justify="right")
+    for title in ("first time", "last time", "what"):
+        table.add_column(title)
+    for file in files:
+        table.add_row(
+            Text(_printable(file.name)),
+            str(file.first_index),
+            _number(file.last_index),
+            _number(file.entry_count),
+            _number(file.proposal_count),
+            decimal(file.size_bytes),
+            "-" if file.first_timestamp_ns is None else time_text(file.first_timestamp_ns)[:19],
+            "-" if file.last_timestamp_ns is None else time_text(file.last_timestamp_ns)[:19],
+            Text(_printable(_what(file)), "bold red" if file.problem else ""),
+        )
+    return table
+
+
+def _what(file: FileReport) -> str:
+    """Return the facts about a file that most files do not have."""
+    facts = [] if file.kind in ("sealed", "unsealed") else [file.kind]
+    if file.is_dropped:
+        facts.append("to be removed")
+    if file.is_compacted:
+        facts.append("compacted")
+    counts = file.entries_by_type or file.entries_by_owner or {}
+    facts += [f"{name} {count}" for name, count in counts.items()]
+    if file.stream_count:
+        facts.append(f"{file.stream_count} streams")
+    if file.void_index_count:
+        facts.append(f"{file.void_index_count} void")
+    if file.tail_bytes:
+        facts.append(f"{file.tail_bytes} bytes behind the last group")
+    if file.problem:
+        facts.append(file.problem)
+    return ", ".join(facts)
+
+
+# Findings and repairs ----------------------------------------------------------------------------
+
+
+def print_findings(data_dir: Path, findings: Sequence[Finding], *, as_json: bool) -> None:
+    """Print what verification found."""
+    if as_json:
+        rows = [
+            {
+                "level": finding.level.value,
+                "path": str(finding.path),
+                "offset": finding.offset,
+                "reason": finding.reason,
+                "message": finding.message,
+                "advice": finding.advice,
+                "repairable": finding.remedy is not None,
+            }
+            for finding in findings
+        ]
+        _write(json.dumps({"path": str(data_dir), "findings": rows}, indent=2) + "\n")
+        return
+    console = _console()
+    for finding in findings:
+        where = _relative(finding.path, data_dir)
+        if finding.offset is not None:
+            where += f" at {finding.offset}"
+        style = _LEVEL_STYLES.get(finding.level, "")
+        message = f"{finding.level.value}: {where}: {finding.reason}: {finding.message}"
+        _line(console, message, style)
+        _line(console, f"    {finding.advice}")
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    told = [f"{count} {level.value}" for level, count in counts.items() if count]
+    _line(console, ", ".join(told) if told else "clean")
+
+
+def print_plan(data_dir: Path, plan: Sequence[Repair]) -> None:
+    """Print what would be done, and what cannot be."""
+    console = _console()
+    for repair in plan:
+        where = _relative(repair.path, data_dir)
+        if repair.is_possible:
+            _line(console, f"repair: {where}: {repair.reason}: {repair.description}")
+        else:
+            message = f"cannot be repaired here: {where}: {repair.reason}: {repair.description}"
+            _line(console, message, "bold red")
+            _line(console, f"    {repair.advice}")
+    if not plan:
+        _line(console, "nothing to repair")
+
+
+def print_repairs(
+    plan: Sequence[Repair], copies: Path | None, *, is_done: bool, as_json: bool
+) -> None:
+    """Print what has become of the plan; as JSON, the plan as well."""
+    if as_json:
+        rows = [
+            {
+                "path": str(repair.path),
+                "reason": repair.reason,
+                "description": repair.description,
+                "possible": repair.is_possible,
+                "advice": repair.advice,
+            }
+            for repair in plan
+        ]
+        result = {"done": is_done, "copies": None if copies is None else str(copies)}
+        _write(json.dumps({**result, "repairs": rows}, indent=2) + "\n")
+        return
+    console = _console()
+    if is_done:
+        kept = "" if copies is None else f"; what was there before is in {copies}"
+        _line(console, f"done{kept}")
+    elif any(repair.is_possible for repair in plan):
+        _line(console, "nothing was changed; --yes does it")
+
+
+@contextmanager
+def progress_bar(title: str, *, is_shown: bool) -> Iterator[ProgressCall | None]:
+    """Show a bar on stderr while the block runs, if somebody is there to see it."""
+    console = Console(stderr=True)
+    if not is_shown or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def show(done_bytes: int, total_bytes: int, path: Path) -> None:
+            name = _printable(path.name)
+            bar.update(task, completed=done_bytes, total=total_bytes, description=Text(name).plain)
+
+        yield show
+
+
+# Lines -------------------------------------------------------------------------------------------
+
+
+def _console() -> Console:
+    if sys.stdout.isatty():
+        return Console(highlight=False, markup=False, soft_wrap=True)
+    return Console(highlight=False, markup=False, soft_wrap=True, width=WIDTH_WITHOUT_TERMINAL)
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(_printable(text), style))
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
+        for char in text
+    )
+
+
+def _relative(path: Path, data_dir: Path) -> str:
+    return str(path.relative_to(data_dir)) if path.is_relative_to(data_dir) else str(path)
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,81 @@
+"""Batches: conditions, then entries of any owner, all or nothing.
+
+A batch is one ``batch`` entry and the entries that it counts, all in one group. Its entries are
+collected until the last one is there and then run in one go, so that no read in between sees half
+of it. When a condition fails or an entry is refused, every projection rolls back and the whole
+range of indexes is void.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from projections.conditions import Condition
+from projections.payload import Prefix
+from projections.projection import Projection
+from projections.reasons import Reason
+from projections.result import Applied, Duplicate, Outcome, Refused, Result
+from projections.system_commands import Batch
+from ual.entry import Entry
+
+
+class Judge(Protocol):
+    """Who can tell whether conditions on keys hold: the KV projection."""
+
+    def first_failed(self, namespace: str, conditions: Sequence[Condition]) -> int | None:
+        """Return the position of the first condition that does not hold."""
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """A batch whose entries are being collected."""
+
+    head: Entry
+    prefix: Prefix
+    command: Batch
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last entry is there."""
+        return len(self.entries) == self.command.entry_count
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry, once complete."""
+        return self.head.index + self.command.entry_count
+
+
+def run_batch(
+    batch: OpenBatch,
+    judge: Judge,
+    projections: Iterable[Projection],
+    apply_entry: Callable[[Entry], Outcome],
+) -> Outcome:
+    """Run a complete batch. ``apply_entry`` applies one of its entries."""
+    assert batch.complete, f"{len(batch.entries)} of {batch.command.entry_count} entries"
+    failed = judge.first_failed(batch.prefix.namespace, batch.command.conditions)
+    if failed is not None:
+        return Refused(Reason.CONDITION_FAILED, failed)
+    owners = list(projections)
+    for projection in owners:
+        projection.begin_batch()
+    results: list[Outcome] = []
+    for position, entry in enumerate(batch.entries):
+        outcome = apply_entry(entry)
+        if isinstance(outcome, Refused):
+            for projection in owners:
+                projection.rollback_batch()
+            return Refused(Reason.BATCH_REFUSED, position, outcome.reason)
+        results.append(outcome)
+    for projection in owners:
+        projection.commit_batch()
+    return Applied(len(results), None, tuple(results))
+
+
+def spread(result: Result, entry_count: int) -> list[Result]:
+    """Return the results of a batch's entries, given the one result of the batch."""
+    if isinstance(result, Applied):
+        return list(result.results)
+    assert isinstance(result, Refused | Duplicate), result
+    return [result] * entry_count

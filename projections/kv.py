@@ -1,0 +1,286 @@
+"""The KV projection: versioned keys in namespaces, owner 0x01.
+
+``apply`` decodes a command and executes it (kv_operations.py, kv_transaction.py); reads are in
+kv_reads.py. The plain put, which is most of what a database does, has a path of its own:
+``_put_plain`` is the straight-line form of decode, execute, ``Store.put`` and ``Store._set`` for
+a put without options whose key has nothing bound to it. Whatever is unusual it leaves to the long
+way, by returning None before it has changed anything. That both ways agree is a test.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+
+from projections.conditions import Condition
+from projections.errors import BadPayload
+from projections.kv_commands import TYPE_PUT, Transaction, decode_command
+from projections.kv_evict import Evictor
+from projections.kv_operations import end_lease, execute
+from projections.kv_reads import KvReads
+from projections.kv_record import (
+    BOUND,
+    EXPIRED,
+    EXPIRES,
+    FLAGS_AT,
+    HEAD,
+    NODE_OVERHEAD,
+    OUTSIDE,
+    TOMBSTONE,
+    TRAILER,
+    TRIMMED,
+)
+from projections.kv_section import dump_parts, load_section
+from projections.kv_store import Store
+from projections.kv_transaction import first_failed, transact
+from projections.kv_values import OBJECT_SIZE, Values
+from projections.limits import INLINE_SIZE_MAX, KEY_SIZE_MAX, KEYS_RESERVED
+from projections.namespaces import Namespace
+from projections.payload import U8, U64, Reader, encode_sized
+from projections.projection import Due, FastPath, Position, SpillStore
+from projections.reasons import Reason
+from projections.result import APPLIED, Applied, Outcome, Refused
+from projections.section import chunked
+from projections.state_hash import item_hash, reduce_total
+from projections.undo import UndoLog
+from ual.entry import OWNER_KV, Entry
+
+EXPIRE_KEY = 1
+EXPIRE_LEASE = 2
+
+_PUT_HEAD = struct.Struct("<BH")
+_DIGEST = struct.Struct("<8xQ")  # of a version, read from its start
+_RESERVED_FIRST = bytes({prefix[0] for prefix in KEYS_RESERVED})
+_UNUSUAL_NEWEST = TOMBSTONE | EXPIRED | BOUND
+_UNUSUAL_OLDEST = BOUND | OUTSIDE
+
+
+class KV(KvReads):
+    """The state of all keys."""
+
+    owner = OWNER_KV
+
+    def __init__(self, position: Position, spill: SpillStore | None = None) -> None:
+        super().__init__(position)
+        self._spill = spill
+        self._value_ids = count(1)
+        self._undo = UndoLog()
+        self._by_prefix: dict[bytes, Store] = {}  # the same stores, by the prefix of a payload
+        self._evictor = Evictor(self._stores)
+
+    def fast_paths(self) -> Mapping[int, FastPath]:
+        """Return the handler of plain puts."""
+        return {TYPE_PUT: self._put_plain}
+
+    def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
+        """Fold one entry into the state."""
+        command = decode_command(entry.entry_type & 0xFF, reader)
+        store = self._stores.get(namespace)
+        if store is None:
+            return Refused(Reason.NAMESPACE_UNKNOWN)
+        if isinstance(command, Transaction):
+            return transact(store, self._undo, command, entry.index, entry.timestamp_ns)
+        return execute(store, command, entry.index, entry.timestamp_ns)
+
+    def first_failed(self, namespace: str, conditions: Sequence[Condition]) -> int | None:
+        """Return the position of the first condition that does not hold."""
+        store = self._stores.get(namespace)
+        if store is None:
+            return 0 if conditions else None
+        return first_failed(store, conditions)
+
+    def begin_batch(self) -> None:
+        """From now on, be able to take everything back."""
+        self._undo.begin()
+
+    def commit_batch(self) -> None:
+        """Keep what was applied since ``begin_batch``."""
+        self._undo.commit()
+
+    def rollback_batch(self) -> None:
+        """Return to the state at ``begin_batch``."""
+        self._undo.rollback()
+
+    def namespace_created(self, namespace: Namespace) -> None:
+        """Open an empty store."""
+        store = Store(namespace, Values(self._spill, self._value_ids), self._undo)
+        self._stores[namespace.name] = store
+        self._by_prefix[store.items.prefix] = store
+
+    def namespace_configured(self, namespace: Namespace) -> None:
+        """Take over the limits."""
+        self._stores[namespace.name].configure(namespace)
+
+    def namespace_deleted(self, namespace: Namespace) -> None:
+        """Let go of all keys."""
+        store = self._stores.pop(namespace.name)
+        del self._by_prefix[store.items.prefix]
+        store.discard_all()
+
+    def next_deadline(self) -> int | None:
+        """Return when the next key or lease is due."""
+        deadlines = [
+            first_ns
+            for store in self._stores.values()
+            for first_ns in (store.deadlines.first(), store.leases.deadlines.first())
+            if first_ns is not None
+        ]
+        return min(deadlines, default=None)
+
+    def due(self, now_ns: int, limit: int) -> list[Due]:
+        """Return keys and leases that are due, earliest first."""
+        found: list[Due] = []
+        for name, store in self._stores.items():
+            raw_name = encode_sized(U8, name.encode())
+            for deadline_ns, key in store.deadlines.due(now_ns, limit):
+                version, *_ = HEAD.unpack_from(store.records[key])
+                item = U8.pack(EXPIRE_KEY) + raw_name + U64.pack(version) + key
+                found.append(Due(deadline_ns, OWNER_KV, item, 1))
+            for deadline_ns, lease in store.leases.deadlines.due(now_ns, limit):
+                held = store.leases.get(lease)
+                assert held is not None, f"no lease {lease}"
+                item = U8.pack(EXPIRE_LEASE) + raw_name + U64.pack(lease)
+                found.append(Due(deadline_ns, OWNER_KV, item, 1 + len(held.keys)))
+        return sorted(found)[:limit]
+
+    def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:
+        """Let a key or a lease go if its time has come; anything else is left alone."""
+        try:
+            reader = Reader(item)
+            kind, name, number = reader.number(U8), reader.text(U8), reader.number(U64)
+        except BadPayload:
+            return False
+        store = self._stores.get(name)
+        if store is None:
+            return False
+        if kind == EXPIRE_LEASE and not reader.left:
+            deadline_ns = store.leases.deadlines.get(number)
+            if deadline_ns is None or deadline_ns > timestamp_ns:
+                return False
+            end_lease(store, number, index, EXPIRED)
+            return True
+        if kind != EXPIRE_KEY:
+            return False
+        key = reader.rest()
+        found = store.find(key)
+        if found is None:
+            return False
+        newest = found[1]
+        due = newest.flags & EXPIRES and newest.expires_ns <= timestamp_ns
+        if not due or newest.version != number:
+            return False
+        store.remove(key, index, EXPIRED)
+        return True
+
+    def state_hash(self) -> int:
+        """Return the hash of all namespaces' content."""
+        return reduce_total(sum(store.state_total for store in self._stores.values()))
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes held, by kind, over all namespaces."""
+        total: dict[str, int] = {}
+        for store in self._stores.values():
+            for kind, size in store.memory().items():
+                total[kind] = total.get(kind, 0) + size
+        return total
+
+    def evict(self, size: int) -> int:
+        """Move values to the spill store."""
+        assert not self._undo.active, "values do not move during a batch"
+        return self._evictor.evict(size)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many things there are, by kind."""
+        stores = self._stores.values()
+        return {
+            "keys": sum(store.live_count for store in stores),
+            "versions": sum(len(store.records) + store.extra_versions for store in stores),
+            "tombstones": sum(store.tombstone_count for store in stores),
+            "expiring": sum(len(store.deadlines) for store in stores),
+            "leases": sum(len(store.leases) for store in stores),
+            "values_spilled": sum(store.values.spilled_count for store in stores),
+        }
+
+    def dump(self) -> Iterator[bytes]:
+        """Yield the snapshot section."""
+        return chunked(dump_parts(self._stores))
+
+    def load(self, chunks: Iterable[bytes]) -> None:
+        """Take over the content of a section; the namespaces are known already."""
+        load_section(chunks, self._stores.get)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert not self._undo.active, "a batch is open"
+        assert [store.items.prefix for store in self._stores.values()] == list(self._by_prefix)
+        for store in self._stores.values():
+            store.check()
+
+    def _put_plain(self, index: int, payload: bytes) -> Applied | None:
+        """Apply a put that has no options, or return None and change nothing.
+
+        One slice of the payload finds version, flags and namespace at once. The payload itself
+        is the canonical item, so it is hashed as it stands.
+        """
+        try:
+            body = payload[2] + 3
+            store = self._by_prefix.get(payload[:body])
+            if store is None:
+                return None
+            options, key_size = _PUT_HEAD.unpack_from(payload, body)
+        except (IndexError, struct.error):
+            return None
+        key_at = body + 3
+        value_at = key_at + key_size
+        size = len(payload) - value_at
+        if (
+            options
+            or not 0 < key_size <= KEY_SIZE_MAX
+            or not 0 <= size <= INLINE_SIZE_MAX
+            or size > store.value_size_max
+            or payload[key_at] in _RESERVED_FIRST
+        ):
+            return None
+        key = payload[key_at:value_at]
+        records = store.records
+        record = records.get(key)
+        if record is None:
+            if len(records) >= store.keys_room:
+                return None
+            digest = item_hash(payload, index)
+            size += NODE_OVERHEAD
+            head = HEAD.pack(index, digest, 0, 1, size)
+            records[key] = b"".join((head, payload[value_at:], TRAILER.pack(size)))
+            store.resident_size += key_size + size + 2 * OBJECT_SIZE
+            pending = store.order.pending
+            if pending is not None:
+                pending.append(key)
+            store.hash_total += digest
+            return APPLIED
+        flags = record[FLAGS_AT]
+        if flags & _UNUSUAL_NEWEST:
+            return None
+        version_count = record[FLAGS_AT + 1]
+        change = 0
+        tail = record
+        if version_count >= store.versions_max:
+            end = len(record)
+            (oldest_size,) = TRAILER.unpack_from(record, end - 4)
+            cut = end - oldest_size
+            if version_count > store.versions_max or record[cut + FLAGS_AT] & _UNUSUAL_OLDEST:
+                return None
+            (change,) = _DIGEST.unpack_from(record, cut)
+            if not flags & TRIMMED:
+                flags = TRIMMED
+                change -= store.items.trimmed(key)
+            tail = record[:cut]
+        else:
+            version_count += 1
+            store.extra_versions += 1
+        digest = item_hash(payload, index)
+        size += NODE_OVERHEAD
+        head = HEAD.pack(index, digest, flags & TRIMMED, version_count, size)
+        after = b"".join((head, payload[value_at:], TRAILER.pack(size), tail))
+        records[key] = after
+        store.resident_size += len(after) - len(record)
+        store.hash_total += digest - change
+        return APPLIED

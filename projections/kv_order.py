@@ -1,0 +1,88 @@
+"""The ordered index of a namespace: its keys, sorted, built when somebody asks for order.
+
+Most keys are never scanned, so writing a key does not pay for sorting it. Until the first scan
+there is no index at all. After it, new keys wait in ``pending`` and are merged by the next scan.
+Measured per new key at a million keys: SortedDict on each put 2.6 µs, appending to the list
+0.03 µs, plus 2 µs at the next scan for the few keys that are new then; the first scan of a
+million keys sorts for a second, unless they were loaded in order from a snapshot.
+
+Keys that are gone for good stay in the index as garbage: whoever walks it asks the records
+anyway. Invariants: every key of the records is in the sorted list or pending, unless nothing is
+built; garbage is at most half of the keys plus GARBAGE_MAX, or the index is dropped and rebuilt.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from sortedcontainers import SortedList  # type: ignore[import-untyped]
+
+GARBAGE_MAX = 1_024
+
+
+class OrderedKeys:
+    """Keys of ``records`` in order, merged lazily."""
+
+    __slots__ = ("_garbage_count", "_records", "_sorted", "pending")
+
+    def __init__(self, records: dict[bytes, bytes]) -> None:
+        self._records = records
+        self._sorted: Any = None  # SortedList[bytes]; the library has no types
+        self.pending: list[bytes] | None = None  # None until built; the put path appends to it
+        self._garbage_count = 0
+
+    def add(self, key: bytes) -> None:
+        """Take note of a key that is new in the records."""
+        if self.pending is not None:
+            self.pending.append(key)
+
+    def removed(self) -> None:
+        """Take note that a key left the records."""
+        if self.pending is None:
+            return
+        self._garbage_count += 1
+        if self._garbage_count > len(self._records) // 2 + GARBAGE_MAX:
+            self._sorted = self.pending = None
+            self._garbage_count = 0
+
+    def walk(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False, end_included: bool = False
+    ) -> Iterator[bytes]:
+        """Yield the keys from ``start`` to ``end`` (None: the last key), in order.
+
+        The records must not change while the iterator is in use.
+        """
+        keys = self._merged()
+        records = self._records
+        for key in keys.irange(start, end, (True, end_included), reverse):
+            if key in records:
+                yield key
+
+    def memory(self) -> int:
+        """Return the bytes that the index holds besides the keys themselves."""
+        if self.pending is None:
+            return 0
+        # The list of sublists costs a pointer per key and some slack at each sublist's end.
+        return len(self._sorted) * 9 + sys.getsizeof(self.pending)
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        if self.pending is None:
+            assert self._sorted is None, "keys are pending nowhere"
+            return
+        known = set(self._sorted) | set(self.pending)
+        assert known >= self._records.keys(), "the index misses a key"
+        assert len(known) - len(self._records) <= self._garbage_count, "unknown garbage"
+        assert all(a < b for a, b in zip(self._sorted, self._sorted[1:], strict=False))
+
+    def _merged(self) -> Any:
+        if self.pending is None:
+            self._sorted = SortedList(self._records)
+            self.pending = []
+        elif self.pending:
+            fresh = sorted(set(self.pending))
+            if self._garbage_count:  # a key may have gone and come back
+                fresh = [key for key in fresh if key not in self._sorted]
+            self._sorted.update(fresh)
+            self.pending.clear()
+        return self._sorted

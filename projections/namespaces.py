@@ -1,0 +1,119 @@
+"""Namespaces: named rooms with limits, shared by all projections.
+
+The namespace ``default`` is there from the start (created at index 0) and stays; others come and
+go by system entries. One that is deleted and created again is a new one: its id is the index of
+its creation. Limits are read at each write: a lower ``versions_max`` trims a key when it is
+written next, not before, so that configuring costs the same for one key and for a million.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from projections.limits import (
+    NAMESPACE_DEFAULT,
+    TOMBSTONES_DEFAULT,
+    TOMBSTONES_MAX,
+    VALUE_SIZE_MAX,
+    VERSIONS_DEFAULT,
+    VERSIONS_MAX,
+)
+from projections.state_hash import item_hash
+
+LIMITS = struct.Struct("<BIQI")
+LIMITS_SIZE = 17
+assert LIMITS.size == LIMITS_SIZE
+
+_ITEM = struct.Struct("<BQ")
+_ITEM_KIND = 0x01
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a namespace allows; each field is enforced by apply."""
+
+    versions_max: int = VERSIONS_DEFAULT
+    value_size_max: int = VALUE_SIZE_MAX
+    keys_max: int = 0  # 0: no limit
+    tombstones_max: int = TOMBSTONES_DEFAULT
+
+    def invalid(self) -> int | None:
+        """Return the first field that is outside its bounds, None if all are inside."""
+        if not 1 <= self.versions_max <= VERSIONS_MAX:
+            return self.versions_max
+        if self.value_size_max > VALUE_SIZE_MAX:
+            return self.value_size_max
+        if self.tombstones_max > TOMBSTONES_MAX:
+            return self.tombstones_max
+        return None
+
+    def encode(self) -> bytes:
+        """Return the 17 bytes of docs/payloads.md."""
+        return LIMITS.pack(
+            self.versions_max, self.value_size_max, self.keys_max, self.tombstones_max
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """One namespace; ``created_index`` is its id."""
+
+    name: str
+    created_index: int
+    limits: Limits
+
+
+class Namespaces:
+    """All namespaces by name. Invariant: ``hash_total`` is the sum of their items' hashes."""
+
+    __slots__ = ("_by_name", "hash_total")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Namespace] = {}
+        self.hash_total = 0
+        self.add(Namespace(NAMESPACE_DEFAULT, 0, Limits()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Namespace]:
+        """Iterate in the order of names."""
+        return iter([self._by_name[name] for name in sorted(self._by_name)])
+
+    def get(self, name: str) -> Namespace | None:
+        """Return the namespace called ``name``."""
+        return self._by_name.get(name)
+
+    def add(self, namespace: Namespace) -> None:
+        """Add a namespace whose name is free."""
+        assert namespace.name not in self._by_name, f"namespace {namespace.name!r} exists"
+        assert namespace.limits.invalid() is None, namespace.limits
+        self._by_name[namespace.name] = namespace
+        self.hash_total += _hash(namespace)
+
+    def configure(self, name: str, limits: Limits) -> Namespace:
+        """Replace the limits of a namespace and return it."""
+        assert limits.invalid() is None, limits
+        before = self._by_name[name]
+        after = replace(before, limits=limits)
+        self._by_name[name] = after
+        self.hash_total += _hash(after) - _hash(before)
+        return after
+
+    def remove(self, name: str) -> Namespace:
+        """Remove a namespace and return it."""
+        namespace = self._by_name.pop(name)
+        self.hash_total -= _hash(namespace)
+        return namespace
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        assert NAMESPACE_DEFAULT in self._by_name, "the default namespace is gone"
+        assert self.hash_total == sum(map(_hash, self._by_name.values()))
+        for name, namespace in self._by_name.items():
+            assert namespace.name == name, f"{namespace.name!r} stored as {name!r}"
+
+
+def _hash(namespace: Namespace) -> int:
+    head = _ITEM.pack(_ITEM_KIND, namespace.created_index)
+    return item_hash(head + namespace.limits.encode() + namespace.name.encode(), 0)

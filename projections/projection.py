@@ -1,0 +1,130 @@
+"""What a projection is, what it is given, and what it gives back.
+
+The router owns order and identity: it feeds each entry once, in index order, with its payload
+decompressed and its prefix read. A projection owns its state and answers for it. To add one,
+write a class with these methods and name it in table.py.
+
+Guarantees the router gives: ``apply`` is called with strictly rising indexes and never falling
+timestamps; between ``begin_batch`` and its end only ``apply`` is called; nothing else runs while
+a ``dump`` is being consumed. Guarantees a projection gives: ``apply`` is a pure function of state
+and entry; it raises ``BadPayload`` before it changes anything, and nothing else on account of
+the entry's content; equal state has equal ``state_hash`` and equal ``dump``.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from projections.namespaces import Namespace
+from projections.payload import Reader
+from projections.result import Applied, Outcome
+from ual.entry import Entry
+
+FastPath = Callable[[int, bytes], Applied | None]
+"""Apply (index, payload) of an entry without flags, or return None to be called the long way."""
+
+
+class Position:
+    """Where the router stands in the log; it writes, projections read."""
+
+    __slots__ = ("applied_index", "log_time_ns")
+
+    def __init__(self) -> None:
+        self.applied_index = 0
+        self.log_time_ns = 0
+
+
+class Due(NamedTuple):
+    """Something whose time has come: ``item`` is what its owner's ``expire`` understands."""
+
+    deadline_ns: int
+    owner: int
+    item: bytes
+    weight: int  # how much state its expiry touches; bounds what one entry may name
+
+
+class SpillStore(Protocol):
+    """Where values go that memory has no room for. Derived data: it may vanish with the process.
+
+    ``get`` returns exactly what was put or raises ``SpillLost``.
+    """
+
+    def put(self, value_id: int, value: bytes) -> None:
+        """Keep ``value`` under an id that is in use nowhere else."""
+
+    def get(self, value_id: int) -> bytes:
+        """Return the value that was put under ``value_id``."""
+
+    def delete(self, value_id: int) -> None:
+        """Forget the value; the id is not used again."""
+
+
+class Notes(Protocol):
+    """What the log wants to know about entries once they are applied (``ual.notes``)."""
+
+    def add_record(self, stream_id: int, index: int) -> None:
+        """The entry at ``index`` is a record of the stream."""
+
+    def add_void(self, first_index: int, last_index: int) -> None:
+        """The entries from first to last had no effect: they are no data."""
+
+
+class Projection(Protocol):
+    """State that follows from the entries of one owner."""
+
+    @property
+    def owner(self) -> int:
+        """The high byte of the entry types that it answers for."""
+
+    def fast_paths(self) -> Mapping[int, FastPath]:
+        """Return special-cased handlers by entry type, for what must be cheap."""
+
+    def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
+        """Fold one entry into the state; ``reader`` stands behind the payload's prefix."""
+
+    def begin_batch(self) -> None:
+        """From now on, be able to take everything back."""
+
+    def commit_batch(self) -> None:
+        """Keep what was applied since ``begin_batch``."""
+
+    def rollback_batch(self) -> None:
+        """Return to the state at ``begin_batch``."""
+
+    def namespace_created(self, namespace: Namespace) -> None:
+        """A namespace appeared."""
+
+    def namespace_configured(self, namespace: Namespace) -> None:
+        """Limits of a namespace changed."""
+
+    def namespace_deleted(self, namespace: Namespace) -> None:
+        """A namespace is gone, and all that is in it."""
+
+    def next_deadline(self) -> int | None:
+        """Return the earliest log time at which something becomes due."""
+
+    def due(self, now_ns: int, limit: int) -> list[Due]:
+        """Return up to ``limit`` things that are due, earliest first; they stay in place."""
+
+    def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:
+        """Let ``item`` expire if it is due at ``timestamp_ns``; say whether it did."""
+
+    def state_hash(self) -> int:
+        """Return the 64-bit hash of the logical content."""
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes held, by kind."""
+
+    def evict(self, size: int) -> int:
+        """Move about ``size`` bytes out of memory; return how many it were."""
+
+    def counts(self) -> dict[str, int]:
+        """Return how many things there are, by kind."""
+
+    def dump(self) -> Iterator[bytes]:
+        """Yield the snapshot section in chunks of bounded size."""
+
+    def load(self, chunks: Iterable[bytes]) -> None:
+        """Take the state of a section into a fresh projection; raise ``CorruptSection``."""
+
+    def check(self) -> None:
+        """Assert every invariant of the state; slow, for tests and verification."""

@@ -1,0 +1,217 @@
+"""Sessions: each request of a client takes effect once, however often it is sent.
+
+A session is opened by an entry and known by that entry's index. A request carries (session,
+sequence, first_unacknowledged). The first entry with a sequence is executed and its result kept;
+every later one gets that result. A result goes when the client acknowledges it, by sending a
+higher ``first_unacknowledged``, and in no other way: when too many wait, new requests are refused
+(SESSION_RESULTS_FULL) rather than old results forgotten. A request of a session that is unknown,
+closed or expired is refused (SESSION_EXPIRED) and never executed: it may have been before.
+
+Invariants: every kept sequence is >= ``first_unacknowledged``; ``results_size`` is the sum of the
+kept results; every session has its deadline scheduled; ``hash_total`` is the sum of all items.
+"""
+
+import struct
+from dataclasses import dataclass, field
+
+from projections.deadlines import Deadlines
+from projections.limits import (
+    SESSION_RESULTS_MAX,
+    SESSION_RESULTS_SIZE_MAX,
+    SESSION_TTL_NS_MAX,
+    SESSION_TTL_NS_MIN,
+    SESSIONS_MAX,
+    U64_MAX,
+)
+from projections.payload import U64, SessionRef
+from projections.reasons import Reason
+from projections.result import (
+    APPLIED,
+    Applied,
+    Duplicate,
+    Outcome,
+    Refused,
+    decode_result,
+    encode_result,
+)
+from projections.state_hash import item_hash
+
+SESSION_SIZE = 700  # bytes per session: object, dict, table slots, heap entry
+RESULT_SIZE = 160  # bytes per result besides its own: table slot, number, object
+
+_KIND_SESSION = 0x02
+_KIND_RESULT = 0x03
+_SESSION_ITEM = struct.Struct("<BQQQQ")
+_RESULT_ITEM = struct.Struct("<BQQ")
+
+
+@dataclass(slots=True)
+class Session:
+    """One session; ``results`` maps a sequence to the index (u64) and bytes of its result."""
+
+    ttl_ns: int
+    deadline_ns: int
+    first_unacknowledged: int = 0
+    results: dict[int, bytes] = field(default_factory=dict)
+    results_size: int = 0
+
+
+class Sessions:
+    """All sessions by id."""
+
+    __slots__ = ("_by_id", "deadlines", "hash_total")
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Session] = {}
+        self.deadlines: Deadlines[int] = Deadlines()
+        self.hash_total = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, session_id: int) -> Session | None:
+        """Return the session with that id."""
+        return self._by_id.get(session_id)
+
+    def ids(self) -> list[int]:
+        """Return all ids, ascending."""
+        return sorted(self._by_id)
+
+    def open(self, index: int, ttl_ns: int, timestamp_ns: int) -> Outcome:
+        """Open a session whose id is ``index``."""
+        if not SESSION_TTL_NS_MIN <= ttl_ns <= SESSION_TTL_NS_MAX:
+            return Refused(Reason.TTL_INVALID, ttl_ns)
+        if len(self._by_id) >= SESSIONS_MAX:
+            return Refused(Reason.SESSIONS_FULL, SESSIONS_MAX)
+        self.insert(index, Session(ttl_ns, min(timestamp_ns + ttl_ns, U64_MAX)))
+        return Applied(index)
+
+    def keepalive(self, session_id: int, timestamp_ns: int) -> Outcome:
+        """Let a session live for its lifetime from now on."""
+        session = self._by_id.get(session_id)
+        if session is None:
+            return Refused(Reason.SESSION_EXPIRED, session_id)
+        self._renew(session_id, session, session.first_unacknowledged, timestamp_ns)
+        return APPLIED
+
+    def close(self, session_id: int) -> Outcome:
+        """End a session."""
+        if session_id not in self._by_id:
+            return Refused(Reason.SESSION_EXPIRED, session_id)
+        self._remove(session_id)
+        return APPLIED
+
+    def expire(self, session_id: int, timestamp_ns: int) -> bool:
+        """End a session if it is due."""
+        session = self._by_id.get(session_id)
+        if session is None or session.deadline_ns > timestamp_ns:
+            return False
+        self._remove(session_id)
+        return True
+
+    def begin(self, ref: SessionRef, timestamp_ns: int) -> Refused | Duplicate | None:
+        """Judge a request: None means that it is to be executed, now and for the first time."""
+        session = self._by_id.get(ref.session)
+        if session is None:
+            return Refused(Reason.SESSION_EXPIRED, ref.session)
+        if ref.first_unacknowledged > ref.sequence:
+            return Refused(Reason.SEQUENCE_INVALID, ref.first_unacknowledged)
+        self._acknowledge(ref.session, session, ref.first_unacknowledged)
+        first = max(session.first_unacknowledged, ref.first_unacknowledged)
+        self._renew(ref.session, session, first, timestamp_ns)
+        if ref.sequence < first:
+            return Refused(Reason.SEQUENCE_ACKNOWLEDGED, first)
+        stored = session.results.get(ref.sequence)
+        if stored is not None:
+            (index,) = U64.unpack_from(stored)
+            return Duplicate(index, decode_result(stored[U64.size :]))
+        if (
+            session.results_size >= SESSION_RESULTS_SIZE_MAX
+            or len(session.results) >= SESSION_RESULTS_MAX
+        ):
+            return Refused(Reason.SESSION_RESULTS_FULL, first)
+        return None
+
+    def record(self, ref: SessionRef, index: int, outcome: Outcome) -> None:
+        """Keep the result of a request that was executed."""
+        session = self._by_id.get(ref.session)
+        if session is None:
+            return  # the request closed its own session
+        stored = U64.pack(index) + encode_result(outcome)
+        session.results[ref.sequence] = stored
+        session.results_size += len(stored)
+        self.hash_total += _hash_result(ref.session, ref.sequence, stored)
+
+    def insert(self, session_id: int, session: Session) -> None:
+        """Take in a session, new or from a snapshot."""
+        assert session_id not in self._by_id, f"session {session_id} exists"
+        self._by_id[session_id] = session
+        self.hash_total += _hash_session(session_id, session)
+        for sequence, stored in session.results.items():
+            self.hash_total += _hash_result(session_id, sequence, stored)
+        self.deadlines.schedule(session_id, session.deadline_ns)
+
+    def memory(self) -> int:
+        """Return the bytes held."""
+        sessions = self._by_id.values()
+        results = sum(len(session.results) for session in sessions)
+        size = sum(session.results_size for session in sessions)
+        return len(self._by_id) * SESSION_SIZE + results * RESULT_SIZE + size
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        total = 0
+        for session_id, session in self._by_id.items():
+            total += _hash_session(session_id, session)
+            for sequence, stored in session.results.items():
+                total += _hash_result(session_id, sequence, stored)
+                assert sequence >= session.first_unacknowledged, f"{sequence} is acknowledged"
+            assert session.results_size == sum(map(len, session.results.values()))
+            assert self.deadlines.get(session_id) == session.deadline_ns
+        assert self.hash_total == total
+        assert len(self.deadlines) == len(self._by_id)
+        self.deadlines.check()
+
+    def _acknowledge(self, session_id: int, session: Session, first: int) -> None:
+        """Forget the results below ``first``."""
+        before = session.first_unacknowledged
+        if first <= before:
+            return
+        results = session.results
+        if first - before < len(results):
+            acknowledged = [s for s in range(before, first) if s in results]
+        else:
+            acknowledged = [s for s in results if s < first]
+        for sequence in acknowledged:
+            stored = results.pop(sequence)
+            session.results_size -= len(stored)
+            self.hash_total -= _hash_result(session_id, sequence, stored)
+
+    def _renew(self, session_id: int, session: Session, first: int, timestamp_ns: int) -> None:
+        self.hash_total -= _hash_session(session_id, session)
+        session.first_unacknowledged = first
+        session.deadline_ns = min(timestamp_ns + session.ttl_ns, U64_MAX)
+        self.hash_total += _hash_session(session_id, session)
+        self.deadlines.schedule(session_id, session.deadline_ns)
+
+    def _remove(self, session_id: int) -> None:
+        session = self._by_id.pop(session_id)
+        self.hash_total -= _hash_session(session_id, session)
+        for sequence, stored in session.results.items():
+            self.hash_total -= _hash_result(session_id, sequence, stored)
+        self.deadlines.cancel(session_id)
+
+
+def _hash_session(session_id: int, session: Session) -> int:
+    item = _SESSION_ITEM.pack(
+        _KIND_SESSION,
+        session_id,
+        session.ttl_ns,
+        session.deadline_ns,
+        session.first_unacknowledged,
+    )
+    return item_hash(item, 0)
+
+
+def _hash_result(session_id: int, sequence: int, stored: bytes) -> int:
+    return item_hash(_RESULT_ITEM.pack(_KIND_RESULT, session_id, sequence) + stored, 0)

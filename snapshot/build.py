@@ -1,0 +1,206 @@
+"""Building a snapshot beside the live state: previous snapshot, plus the log, gives the next one.
+
+The builder never sees the server's memory. It loads the newest kept snapshot into a router of its
+own, replays the log to the target index, and writes what it has. The server noted its own state
+hash when it stood at that index; if the builder's is the same, the snapshot is right, and replay
+has been shown once more to give the live state (``SnapshotStore.accept``).
+
+``BuildRequest`` says all that the builder needs, fixed at one moment of the server:
+
+* ``target_index`` is the end of a group, applied and durable there. So it is never cut, and the
+  files hold it whatever the server goes on to do.
+* ``sealed_index`` is what was *durably* sealed. A segment sealed since may lose its new name in a
+  crash, and then its notes are needed: the snapshot has them from ``sealed_index`` on.
+
+Segments are read as an offline reader does (``ual.offline_log``), so appending, sealing and
+retention go on meanwhile. Both messages are JSON, like everything that crosses a process here.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from snapshot.errors import LogGap, NotDurable
+from snapshot.format import SnapshotHeader, snapshot_name
+from snapshot.loading import load_newest
+from snapshot.notes_section import CoveredNotes, restore_notes
+from snapshot.progress import Progress, no_progress
+from snapshot.replay import replay
+from snapshot.state import Router, StateT, hash_text, write_state
+from snapshot.store import SnapshotStore
+from snapshot.writer import FREE_BYTES_MIN
+from ual.directory import shard_paths
+from ual.files import Files
+from ual.log import Log
+from ual.manifest import SnapshotRecord
+from ual.notes import ApplyNotes
+from ual.offline_log import OfflineLog
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What the live state was at an index: the proof that a snapshot must pass."""
+
+    index: int
+    state_hash: str
+
+    @staticmethod
+    def of(router: Router) -> "Capture":
+        """Note where a router stands; it must be between two groups."""
+        return Capture(router.applied_index, hash_text(router))
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """One snapshot to build; see the module."""
+
+    data_dir: str
+    shard: int
+    target_index: int
+    sealed_index: int
+    created_s: int  # wall clock; for the file's name only
+    snapshots: tuple[SnapshotRecord, ...]  # the kept ones, oldest first
+    free_bytes_min: int = FREE_BYTES_MIN
+
+    @property
+    def file_name(self) -> str:
+        """The name of the snapshot that this builds."""
+        return snapshot_name(self.target_index, self.created_s)
+
+    @property
+    def directory(self) -> Path:
+        """Where that file is going to be."""
+        return shard_paths(Path(self.data_dir), self.shard).snapshots
+
+    def encode(self) -> str:
+        """Return the request as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def decode(text: str) -> "BuildRequest":
+        """Return the request that ``encode`` made."""
+        fields: dict[str, Any] = json.loads(text)
+        rows = tuple(SnapshotRecord(**row) for row in fields.pop("snapshots"))
+        return BuildRequest(snapshots=rows, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A snapshot that is durable and not listed yet, and what it took to make it."""
+
+    record: SnapshotRecord
+    proposal: int
+    base_index: int  # of the snapshot that it started from; 0: the beginning of the log
+    entry_count: int  # replayed
+    counts: dict[str, int]
+    rejected: tuple[str, ...]  # kept snapshots that were found damaged, and why: worth an alarm
+    memory_bytes_peak: int = 0  # of the builder's process; a line of the node's budget
+
+    @staticmethod
+    def decode(fields: dict[str, Any]) -> "BuildResult":
+        """Return the result whose ``asdict`` this is."""
+        record = SnapshotRecord(**fields.pop("record"))
+        rejected = tuple(fields.pop("rejected"))
+        return BuildResult(record=record, rejected=rejected, **fields)
+
+
+def plan_build(
+    capture: Capture,
+    log: Log,
+    store: SnapshotStore,
+    *,
+    data_dir: Path,
+    shard: int,
+    created_s: int,
+) -> BuildRequest:
+    """Return the request for a snapshot of what was captured.
+
+    Raises ``NotDurable`` while the index is not synced here; the capture stays good.
+    """
+    assert 1 <= capture.index <= log.applied_index, (capture.index, log.applied_index)
+    newest = store.newest
+    assert newest is None or newest.index < capture.index, f"{newest} is as new"
+    if capture.index > log.durable_index:
+        raise NotDurable(capture.index, log.durable_index)
+    return BuildRequest(
+        data_dir=str(data_dir),
+        shard=shard,
+        target_index=capture.index,
+        # The log counts a segment as sealed once its name is durable, not before.
+        sealed_index=min(log.segments.sealed_index, capture.index),
+        created_s=created_s,
+        snapshots=store.records,
+        free_bytes_min=log.config.free_bytes_min,
+    )
+
+
+def build_in_process(
+    files: Files,
+    request: BuildRequest,
+    make_state: Callable[[ApplyNotes], StateT],
+    progress: Progress = no_progress,
+) -> BuildResult:
+    """Build the snapshot that was asked for, in this process; the file is durable on return.
+
+    The separate process does just this. A callback that raises stops it and nothing is left behind.
+    """
+    paths = shard_paths(Path(request.data_dir), request.shard)
+    notes = ApplyNotes()
+    notes_from_index = request.sealed_index + 1
+    loaded, rejected = load_newest(
+        files,
+        paths.snapshots,
+        request.shard,
+        request.snapshots,
+        make_state,
+        notes,
+        notes_from_index=notes_from_index,
+        progress=progress,
+    )
+    if loaded is None:
+        router, base_index, base_proposal = make_state(notes).router, 0, 0
+    else:
+        router, base_index = loaded.state.router, loaded.record.index
+        base_proposal = loaded.header.proposal
+        restore_notes(notes, loaded.notes, request.sealed_index)
+    target_index = request.target_index
+    source = OfflineLog(files, Path(request.data_dir), request.shard)
+    replayed = replay(
+        router,
+        source.entries(base_index + 1, target_index),
+        last_index=target_index,
+        hashes={record.index: record.state_hash for record in request.snapshots},
+        progress=progress,
+    )
+    if router.applied_index != target_index:  # the target is inside a group, or is not there
+        raise LogGap(router.applied_index + 1, target_index)
+    header = SnapshotHeader(
+        request.shard,
+        target_index,
+        replayed.last_term,
+        base_proposal + replayed.group_count,
+        replayed.last_timestamp_ns,
+    )
+    written = write_state(
+        files,
+        paths.snapshots,
+        header,
+        request.created_s,
+        router,
+        CoveredNotes(notes_from_index, notes.select(notes_from_index, target_index)),
+        free_bytes_min=request.free_bytes_min,
+        progress=progress,
+    )
+    record = SnapshotRecord(
+        written.path.name, target_index, header.term, written.header.size, hash_text(router)
+    )
+    return BuildResult(
+        record,
+        header.proposal,
+        base_index,
+        replayed.entry_count,
+        dict(router.counts()),
+        tuple(at.why for at in rejected),
+    )

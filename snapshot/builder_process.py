@@ -1,0 +1,163 @@
+"""Starting, watching and stopping the builder's process, without ever blocking an event loop.
+
+``poll`` takes what the builder has said so far and returns at once; ``fileno`` becomes readable
+when there is something to take. So an event loop calls ``poll`` when told, a thread calls ``wait``.
+
+However it ends, nothing stays behind: an error, a timeout, a cancel and a death of the process all
+kill what still runs and remove the file it was writing. A result is returned only when the file is
+durable under its name; keeping it is the caller's next step (``SnapshotStore.accept``).
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from snapshot.build import BuildRequest, BuildResult
+from snapshot.errors import BuilderCancelled, BuilderFailed, BuilderTimeout
+from snapshot.format import temporary_name
+from snapshot.progress import Phase
+from ual.files import Files
+
+TIMEOUT_S = 3_600.0
+MESSAGE_SIZE_MAX = 1 << 20  # of one line; the builder's are far shorter
+_READ_SIZE = 64 << 10
+_ROOT = Path(__file__).parent.parent
+
+
+class BuilderProcess:
+    """One running build. One thread uses it."""
+
+    def __init__(
+        self,
+        files: Files,
+        request: BuildRequest,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        module: str = "snapshot.builder",
+    ) -> None:
+        """Start the process; ``module`` is what it runs."""
+        self.request = request
+        self.progress: tuple[Phase, int, int] | None = None
+        self._files = files
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._waiting = b""
+        self._result: BuildResult | None = None
+        # The packages may be importable only because of where this process was started.
+        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self._stdout.fileno(), False)
+        # A builder that died at once does not read; that shows when its words are taken.
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.write(request.encode().encode() + b"\n")
+            self._stdin.flush()
+
+    @property
+    def process_id(self) -> int:
+        """The operating system's number of the process."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when ``poll`` has something to do."""
+        return self._stdout.fileno()
+
+    def poll(self) -> BuildResult | None:
+        """Return the result if the build is done, None while it is running.
+
+        Raises ``BuilderFailed`` or ``BuilderTimeout`` once nothing of it is left.
+        """
+        while self._result is None:
+            try:
+                data = os.read(self._stdout.fileno(), _READ_SIZE)
+            except BlockingIOError:
+                break
+            if not data:
+                self._end()
+                code = self._process.returncode
+                self._fail("DIED", f"it ended with code {code} before it had a result")
+            self._waiting += data
+            self._take_lines()
+        if self._result is None and time.monotonic() >= self._deadline:
+            self._end()
+            self._remove_files()
+            raise BuilderTimeout(f"the snapshot builder took more than {self._timeout_s:g} s")
+        return self._result
+
+    def wait(self) -> BuildResult:
+        """Block until the build is done, failed or out of time."""
+        while (result := self.poll()) is None:
+            left_s = max(self._deadline - time.monotonic(), 0)
+            select.select([self._stdout], [], [], left_s)
+        return result
+
+    def cancel(self) -> None:
+        """Stop the build; what it was writing is gone when this returns.
+
+        Once there is a result the file is the caller's, and this does nothing.
+        """
+        if self._result is None:
+            self._end()
+            self._remove_files()
+
+    def _take_lines(self) -> None:
+        *lines, self._waiting = self._waiting.split(b"\n")
+        if len(self._waiting) > MESSAGE_SIZE_MAX:
+            self._end()
+            self._fail("NOT_UNDERSTOOD", "it does not speak the builder's language")
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            fields = json.loads(line)
+            if "phase" in fields:
+                self.progress = Phase(fields["phase"]), fields["done"], fields["total"]
+                return
+            error = fields.get("error")
+            result = None if error else BuildResult.decode(fields["result"])
+        except (ValueError, TypeError, KeyError, AttributeError) as bad:
+            self._end()
+            self._fail("NOT_UNDERSTOOD", f"{line[:200]!r}: {bad}")
+        self._end()
+        if error:
+            self._fail(error["reason"], error["message"])
+        self._result = result
+
+    def _fail(self, cause: str, message: str) -> NoReturn:
+        self._remove_files()
+        if cause == BuilderCancelled.reason:
+            raise BuilderCancelled(message)
+        raise BuilderFailed(cause, message)
+
+    def _end(self) -> None:
+        """Make sure that the process is gone, and its pipes with it."""
+        self._process.kill()
+        self._process.wait()
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
+
+    def _remove_files(self) -> None:
+        directory, name = self.request.directory, self.request.file_name
+        found = [
+            path
+            for path in (directory / temporary_name(name), directory / name)
+            if self._files.exists(path)
+        ]
+        for path in found:
+            self._files.remove(path)
+        if found:
+            self._files.sync_directory(directory)

@@ -1,0 +1,120 @@
+"""Restart of a shard: from its files to the state that its committed log says.
+
+::
+
+    MANIFEST -> newest usable snapshot -> its notes -> replay of what is committed -> ready
+
+* Only committed entries are replayed. The log's commit index after opening is the recorded hint,
+  but a snapshot holds applied, hence committed entries: the commit index is at least its index.
+  What stands behind it may still be cut by Raft.
+* The replay goes through the same router as live traffic and checks the hash of every snapshot that
+  it passes. So falling back to the older one must arrive at the state that the damaged one held, or
+  recovery ends with ``StateMismatch``.
+* Without a usable snapshot the log is replayed from index 1, if it is whole. If it is not, there is
+  nothing to start from: ``NoSnapshot``.
+
+Nothing is changed on disk before the state is complete. Then unusable snapshots leave MANIFEST: one
+that stayed would count as one of the two that are kept, and push out a good one.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic
+
+from snapshot.errors import LogGap, NoSnapshot, SnapshotAhead
+from snapshot.loading import Loaded, Rejected, load_newest
+from snapshot.notes_section import restore_notes
+from snapshot.progress import Progress, no_progress
+from snapshot.replay import Replayed, replay
+from snapshot.state import StateT
+from snapshot.store import SnapshotStore
+from ual.entry import Entry
+from ual.files import Files
+from ual.log import Log
+from ual.notes import ApplyNotes
+
+# Sealed entries have their notes in their files. A replay through them notes them again, and is
+# told to forget after so many entries.
+FORGET_ENTRIES = 65_536
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recovered(Generic[StateT]):
+    """The state of a shard, ready to go on, and how it came about."""
+
+    state: StateT
+    snapshot: Loaded[StateT] | None  # what it started from; None: index 1
+    rejected: tuple[Rejected, ...]  # damaged snapshots, newest first: worth an alarm
+    replayed: Replayed
+
+
+def recover_state(
+    files: Files,
+    shard: int,
+    log: Log,
+    store: SnapshotStore,
+    make_state: Callable[[ApplyNotes], StateT],
+    progress: Progress = no_progress,
+) -> Recovered[StateT]:
+    """Rebuild the state of a freshly opened log and mark what is committed as applied.
+
+    ``make_state`` is given the log's notes. Raises ``NoSnapshot``, ``SnapshotAhead``, ``LogGap`` or
+    ``StateMismatch`` where the directory does not hold the state any more.
+    """
+    sealed_index = log.segments.sealed_index
+    for record in store.records:
+        if record.index > log.last_index:
+            raise SnapshotAhead(str(store.path(record)), record.index, log.last_index)
+    loaded, rejected = load_newest(
+        files,
+        store.directory,
+        shard,
+        store.records,
+        make_state,
+        log.notes,
+        notes_from_index=sealed_index + 1,
+        progress=progress,
+    )
+    if loaded is None:
+        if log.first_index > 1:
+            raise _nothing_to_start_from(log.first_index, rejected)
+        state = make_state(log.notes)
+    else:
+        state = loaded.state
+        restore_notes(log.notes, loaded.notes, sealed_index)
+    router = state.router
+    # Kept snapshots hold committed entries, damaged or not: their records are enough to say so.
+    newest = store.newest
+    if newest is not None and newest.index > log.commit_index:
+        log.mark_committed(newest.index)
+    replayed = replay(
+        router,
+        _entries(log, router.applied_index + 1, sealed_index),
+        last_index=log.commit_index,
+        hashes={record.index: record.state_hash for record in store.records},
+        progress=progress,
+    )
+    log.notes.forget_through(sealed_index)
+    if router.applied_index < sealed_index:
+        raise LogGap(router.applied_index + 1, sealed_index)
+    log.mark_applied(router.applied_index)
+    store.forget(at.record for at in rejected)
+    return Recovered(state, loaded, tuple(rejected), replayed)
+
+
+def _entries(log: Log, first_index: int, sealed_index: int) -> Iterator[Entry]:
+    """Yield what is committed; forget now and then what is noted about sealed entries."""
+    forget_at = first_index + FORGET_ENTRIES
+    for entry in log.segments.scan(first_index, log.commit_index):
+        if forget_at <= entry.index <= sealed_index:
+            log.notes.forget_through(entry.index - 1)
+            forget_at = entry.index + FORGET_ENTRIES
+        yield entry
+
+
+def _nothing_to_start_from(first_index: int, rejected: list[Rejected]) -> NoSnapshot:
+    why = "; ".join(at.why for at in rejected) or "MANIFEST lists none"
+    return NoSnapshot(
+        f"no usable snapshot ({why}) and the log begins at {first_index}; restore a snapshot and "
+        "MANIFEST from a backup, or rebuild this replica from a peer"
+    )

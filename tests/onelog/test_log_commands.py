@@ -1,0 +1,385 @@
+"""``onelog log`` as a person runs it: real processes, real directories, real exit codes.
+
+Starting a process takes longer than anything these commands do here, so each test asks a lot of
+the few that it starts.
+"""
+
+import json
+import os
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from crc32c import crc32c
+
+from onelog.cli.main import run
+from tests.ual.directories import Built, build_directory, is_void
+from ual.entry import Entry
+from ual.files import DiskFiles
+from ual.hard_state import SLOT_SIZE
+from ual.segment_format import FOOTER_SIZE, tomb_name
+
+TIMEOUT_S = 60
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def onelog(*arguments: object) -> Result:
+    """Run the command as installed; whatever happens, there is never a traceback."""
+    command = [sys.executable, "-m", "onelog.cli.main", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert "Traceback" not in done.stdout + done.stderr, done
+    assert "INTERNAL" not in done.stderr, done.stderr
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def onelog_here(capsys: pytest.CaptureFixture[str], *arguments: object) -> Result:
+    """Run the same command line without a process of its own, where there are many to try."""
+    code = run([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert "INTERNAL" not in err, err
+    return Result(code, out, err)
+
+
+def error_line(result: Result, code: int = 1) -> str:
+    """Return the one line that a failed command prints."""
+    assert result.code == code, result
+    (line,) = [line for line in result.err.splitlines() if line.startswith("error: ")]
+    return line
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A healthy directory that no test changes."""
+    return build_directory(DiskFiles(), tmp_path_factory.mktemp("pristine") / "data")
+
+
+@pytest.fixture
+def built(pristine: Built, tmp_path: Path) -> Built:
+    """A copy of it to damage."""
+    data_dir = tmp_path / "data"
+    shutil.copytree(pristine.data_dir, data_dir)
+
+    def moved(path: Path) -> Path:
+        return data_dir / path.relative_to(pristine.data_dir)
+
+    return Built(
+        data_dir,
+        type(pristine.paths)(
+            *(moved(getattr(pristine.paths, name)) for name in type(pristine.paths).__slots__)
+        ),
+        pristine.entries,
+        pristine.commit_index,
+        *map(moved, (pristine.compacted, pristine.sealed, pristine.closed, pristine.active)),
+    )
+
+
+def patch(path: Path, offset: int, data: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset : offset + len(data)] = data
+    path.write_bytes(bytes(content))
+
+
+def flip(path: Path, offset: int) -> None:
+    patch(path, offset, bytes([path.read_bytes()[offset] ^ 1]))
+
+
+def findings(result: Result) -> dict[str, dict[str, Any]]:
+    return {Path(item["path"]).name: item for item in result.json["findings"]}
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
+    }
+
+
+# The command itself ------------------------------------------------------------------------------
+
+
+def test_the_installed_command_says_what_it_is_and_what_it_is_not() -> None:
+    script = Path(sys.executable).with_name("onelog")
+    done = subprocess.run(
+        [script, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+    assert done.stdout.startswith("onelog 0.")
+    assert "Commands:" in onelog().out
+    serve = onelog("serve")
+    assert (serve.code, serve.out) == (1, "")
+    assert "not part of this release yet" in serve.err
+
+
+def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("inspect", "dump", "verify", "repair"):
+        shown = onelog_here(capsys, "log", command, "--help")
+        assert shown.code == 0
+        assert f"onelog log {command} ./onelog-data" in shown.out
+        assert ("Exit codes:" in shown.out) == (command in ("verify", "repair"))
+
+
+def test_a_command_that_is_not_understood_is_one_line_and_code_2(
+    pristine: Built, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert error_line(onelog("log", "bogus"), code=2).startswith("error: USAGE: No such command")
+    for arguments, expected in (
+        (("log", "dump"), "Missing argument 'DIR'"),
+        (("log", "dump", pristine.data_dir, "--from", "x"), "--from"),
+        (("log", "dump", pristine.data_dir, "--from", "9", "--to", "3"), "--to 3 is below"),
+        (("log", "dump", pristine.data_dir, "--type", "0xfffff"), "--type 0xfffff"),
+    ):
+        line = error_line(onelog_here(capsys, *arguments), code=2)
+        assert line.startswith("error: USAGE: ")
+        assert expected in line
+
+
+def test_what_is_not_a_data_directory_is_named(
+    pristine: Built, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "readme.txt").write_text("hello")
+    inside = pristine.paths.segments
+    for arguments, expected in (
+        (("verify", tmp_path / "nowhere"), "NOT_A_DATA_DIRECTORY: .* does not exist"),
+        (("inspect", tmp_path), "NOT_A_DATA_DIRECTORY: .* no SYSTEM file"),
+        (("dump", pristine.active), f"NOT_A_DATA_DIRECTORY: .* did you mean {pristine.data_dir}"),
+        (("repair", inside), f"NOT_A_DATA_DIRECTORY: .* did you mean {pristine.data_dir}"),
+        (("dump", pristine.data_dir, "--shard", 7), "DIRECTORY_ERROR: shard 7 .* shards 0 to 0"),
+        (("dump", pristine.data_dir, "--from", 10**9), "INDEX_IN_FUTURE: index 1000000000"),
+    ):
+        line = error_line(onelog_here(capsys, "log", *arguments))
+        assert re.search(expected, line), (expected, line)
+
+
+# inspect and dump --------------------------------------------------------------------------------
+
+
+def test_inspect_prints_a_table_and_json(pristine: Built) -> None:
+    table = onelog("log", "inspect", pristine.data_dir)
+    assert (table.code, table.err) == (0, "")
+    for path in (pristine.compacted, pristine.sealed, pristine.closed, pristine.active):
+        assert path.name in table.out
+    assert f"committed to {pristine.commit_index}" in table.out
+    report = onelog("log", "inspect", pristine.data_dir, "--shard", 0, "--types", "--json").json
+    (shard,) = report["shards"]
+    assert shard["last_index"] == len(pristine.entries)
+    sealed = shard["files"][1]
+    assert sum(sealed["entries_by_type"].values()) == sealed["entry_count"]
+
+
+def payload_of(row: dict[str, Any]) -> bytes:
+    if "payload" in row:
+        return str(row["payload"]).encode()
+    return bytes.fromhex(row["payload_hex"])
+
+
+def test_dump_prints_every_entry_decoded(pristine: Built) -> None:
+    result = onelog("log", "dump", pristine.data_dir, "--all", "--json")
+    rows = [json.loads(line) for line in result.out.splitlines()]
+    found = [
+        (
+            row["index"], row["term"], row["timestamp_ns"], row["type"], row["group_left"],
+            row["stored_size"], payload_of(row),
+        )
+        for row in rows
+    ]  # fmt: skip
+    assert found == [
+        (
+            entry.index, entry.term, entry.timestamp_ns, f"0x{entry.entry_type:04x}",
+            entry.group_left, len(entry.payload), entry.plain_payload(),
+        )
+        for entry in pristine.kept_entries
+    ]  # fmt: skip
+    assert rows[0]["time"].startswith("2026-01-01T00:00:")
+    assert any(row["flags"] == ["zstd"] and row["size"] == 1500 for row in rows)
+
+
+def test_dump_shows_lines_within_what_is_committed(pristine: Built) -> None:
+    first = int(pristine.sealed.name[:10])
+    result = onelog("log", "dump", pristine.data_dir, "--from", first, "--to", 10**6)
+    header, *lines = result.out.splitlines()
+    assert header.split()[:3] == ["index", "term", "time"]
+    assert [int(line.split()[0]) for line in lines] == list(range(first, pristine.commit_index + 1))
+    assert f"entries above {pristine.commit_index}" in result.err
+    assert any(line.endswith("xxx…") for line in lines)
+
+
+def test_dump_filters(pristine: Built) -> None:
+    def indexes(*arguments: object) -> list[int]:
+        result = onelog("log", "dump", pristine.data_dir, "--json", *arguments)
+        assert result.code == 0
+        return [json.loads(line)["index"] for line in result.out.splitlines()]
+
+    def expected(*owners: int) -> list[int]:
+        return [entry.index for entry in committed if entry.owner in owners]
+
+    committed: list[Entry] = [
+        entry for entry in pristine.kept_entries if entry.index <= pristine.commit_index
+    ]
+    assert indexes("--type", "kv", "--type", "0x0201", "--limit", 20) == expected(1, 2)[:20]
+    records = [
+        entry.index
+        for entry in committed
+        if entry.owner == 4
+        and entry.index % 2 == 0
+        and not is_void(entry.index)
+        and entry.index < int(pristine.closed.name[:10])
+    ]
+    assert indexes("--stream", 7, "--skip-voids") == records
+
+
+def test_a_reader_that_leaves_early_is_no_error(pristine: Built) -> None:
+    """As ``| head -1`` does."""
+    command = [sys.executable, "-m", "onelog.cli.main", "log", "dump", str(pristine.data_dir)]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [*command, "--all"],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    os.close(write_end)
+    assert done.stderr == b""
+    assert done.returncode == 141
+
+
+# verify and repair -------------------------------------------------------------------------------
+
+
+def test_verify_of_a_healthy_directory_is_clean_with_a_progress_bar_on_a_terminal(
+    pristine: Built,
+) -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "onelog.cli.main", "log", "verify", str(pristine.data_dir)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=follower,
+        env=environment,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    os.close(follower)
+    shown = os.read(leader, 1 << 16)
+    os.close(leader)
+    assert (done.returncode, done.stdout) == (0, b"clean\n")
+    assert "━".encode() in shown
+    quiet = onelog("log", "verify", pristine.data_dir)
+    assert (quiet.code, quiet.out, quiet.err) == (0, "clean\n", "")
+
+
+def test_tails_and_leftovers_are_code_3_and_repair_does_only_what_it_is_told(
+    built: Built,
+) -> None:
+    with built.active.open("ab") as file:
+        file.write(b"half an entry")
+    (built.paths.segments / tomb_name(999)).touch()
+    (built.paths.segments / "123.flseg").touch()
+    before = tree(built.data_dir)
+    verified = onelog("log", "verify", built.data_dir, "--json")
+    assert verified.code == 3
+    assert {name: item["level"] for name, item in findings(verified).items()} == {
+        built.active.name: "tail",
+        tomb_name(999): "leftover",
+        "123.flseg": "foreign",
+    }
+    planned = onelog("log", "repair", built.data_dir)
+    assert planned.code == 3
+    assert "cut 13 bytes" in planned.out
+    assert "--yes" in planned.out
+    assert tree(built.data_dir) == before
+
+    done = onelog("log", "repair", built.data_dir, "--yes", "--json")
+    assert (done.code, done.json["done"]) == (0, True)
+    copies = Path(done.json["copies"])
+    assert sorted(tree(copies).values()) == [b"", b"half an entry"]
+    again = onelog("log", "repair", built.data_dir, "--yes")
+    assert (again.code, again.out) == (0, "nothing to repair\n")
+
+
+def test_bad_input_is_named_and_what_can_be_repaired_is(built: Built) -> None:
+    """Wrong magic, absurd counts, a future version, payload_len beyond the file."""
+    sealed = bytearray(built.sealed.read_bytes())
+    patch(built.sealed, 0, b"NOTASEG\0")
+    footer_at = built.compacted.stat().st_size - FOOTER_SIZE
+    patch(built.compacted, footer_at + 12, b"\xff\xff\xff\xff")  # the count of offsets
+    patch(built.active, 64 + 32, struct.pack("<I", 0x7FFFFFFF))
+    flip(built.paths.hard_state, 20)
+    flip(built.paths.manifest, 50)
+    verified = onelog("log", "verify", built.data_dir, "--json")
+    assert verified.code == 1
+    found = findings(verified)
+    assert found[built.sealed.name]["reason"] == "HEADER_DAMAGED"
+    assert "wrong magic" in found[built.sealed.name]["message"]
+    assert found[built.compacted.name]["reason"] == "FOOTER_DAMAGED"
+    assert found[built.active.name]["reason"] == "ENTRY_DAMAGED"
+    assert found["RAFT"]["reason"] == "RAFT_SLOT"
+    assert found["MANIFEST"]["repairable"] is False, "the log could not be opened with a new one"
+    people = onelog("log", "verify", built.data_dir, "--no-progress")
+    assert people.code == 1
+    assert f"{built.sealed.name} at 0: HEADER_DAMAGED" in people.out
+
+    line = error_line(onelog("log", "dump", built.data_dir))
+    assert line.startswith("error: CORRUPT_FILE: ")
+    table = onelog("log", "inspect", built.data_dir)
+    assert table.code == 0
+    assert "wrong magic" in table.out
+
+    repaired = onelog("log", "repair", built.data_dir, "--yes")
+    assert repaired.code == 1
+    assert "cannot be repaired here: 00000/segs/" + built.active.name in repaired.out
+    assert built.sealed.read_bytes() == bytes(sealed)
+    (copies,) = built.data_dir.glob("repair-*")
+    assert set(tree(copies)) == {
+        f"00000/segs/{built.sealed.name}",
+        f"00000/segs/{built.compacted.name}",
+        "00000/RAFT",
+    }
+
+
+def test_a_future_version_is_told_from_damage(built: Built) -> None:
+    data = bytearray(built.active.read_bytes())
+    data[8:10] = struct.pack("<H", 2)
+    data[60:64] = struct.pack("<I", crc32c(bytes(data[:32])))
+    built.active.write_bytes(bytes(data))
+    before = tree(built.data_dir)
+    verified = onelog("log", "verify", built.data_dir, "--json")
+    assert verified.code == 1
+    assert findings(verified)[built.active.name]["reason"] == "UNKNOWN_VERSION"
+    assert onelog("log", "repair", built.data_dir, "--yes").code == 1
+    assert tree(built.data_dir) == before
+    dumped = onelog("log", "dump", built.data_dir, "--all", "--from", built.active.name[:10])
+    assert error_line(dumped).startswith("error: ")
+
+
+def test_a_repair_beside_a_running_server_is_refused(built: Built) -> None:
+    flip(built.paths.hard_state, SLOT_SIZE + 20)
+    lock = DiskFiles().lock(built.data_dir / "LOCK")
+    assert lock is not None
+    line = error_line(onelog("log", "repair", built.data_dir, "--yes"))
+    assert line.startswith("error: DIRECTORY_IN_USE: ")
+    lock.release()
+
+
+def test_an_error_of_the_system_is_named_as_in_its_manuals(
+    built: Built, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(built.paths.segments)
+    built.paths.segments.write_text("not a directory")
+    line = error_line(onelog_here(capsys, "log", "dump", built.data_dir))
+    assert line == f"error: ENOTDIR: {built.paths.segments}: Not a directory"

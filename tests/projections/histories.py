@@ -1,0 +1,197 @@
+"""Random logs from a seed: long enough to meet themselves, small enough to be replayed often.
+
+Commands are drawn with a look at what exists (a version to expect, a lease to use), so that most
+of them take effect. Time passes in between, and what is due is applied as the leader would do it.
+"""
+
+from random import Random
+
+from projections import system_commands
+from projections.conditions import Comparison, Condition, Target
+from projections.kv_commands import (
+    Append,
+    Command,
+    Delete,
+    DeleteRange,
+    Get,
+    Increment,
+    JsonDelete,
+    JsonSet,
+    LeaseGrant,
+    LeaseKeepalive,
+    LeaseRevoke,
+    Maximum,
+    Minimum,
+    Operation,
+    Put,
+    Touch,
+    Transaction,
+    encode_command,
+)
+from projections.kv_json import Step
+from projections.kv_reads import KeyValue
+from projections.namespaces import Limits
+from projections.payload import SessionRef
+from projections.system_commands import encode_batch
+from tests.projections.world import NAMESPACE, SECOND, World
+from ual.entry import Draft
+
+KEYS = [b"key-%02d" % number for number in range(24)]
+NUMBERS = [b"number-%d" % number for number in range(4)]
+DOCUMENTS = [b"document-%d" % number for number in range(4)]
+TEXTS = [b"1", b"1.50", b'"s"', b"[]", b"{}", b'{"x":[1,2],"y":{"x":3}}', b"null", b"{"]
+STEPS: list[Step] = ["x", "y", 0, 1, None]
+
+
+class Writer:
+    """Writes a random log into a world."""
+
+    def __init__(self, seed: int, world: World | None = None) -> None:
+        self.draw = Random(seed)
+        self.world = World() if world is None else world
+        self.leases: list[int] = []
+        self.sessions: list[int] = []
+        self.sequence = 0
+        self.namespaces = [NAMESPACE]
+
+    def write(self, count: int) -> World:
+        """Apply ``count`` steps, each of one or several entries."""
+        for _ in range(count):
+            self.step()
+        return self.world
+
+    def step(self) -> None:
+        draw, world = self.draw, self.world
+        chance = draw.random()
+        if chance < 0.62:
+            world.draft(self.command())
+        elif chance < 0.70:
+            self.send_in_session()
+        elif chance < 0.80:
+            drafts = [self.command() for _ in range(draw.randint(1, 4))]
+            world.group(encode_batch(drafts, self.conditions(), NAMESPACE))
+        elif chance < 0.90:
+            world.group([self.command() for _ in range(draw.randint(2, 6))])
+        elif chance < 0.97:
+            world.pass_time(draw.randrange(2 * SECOND))
+        elif chance < 0.98:
+            self.change_namespaces()
+        elif chance < 0.99:
+            world.draft(Draft(system_commands.TYPE_RAFT_CONFIG, draw.randbytes(9)))
+        else:
+            world.system(system_commands.SessionOpen(draw.randint(1, 9) * SECOND))
+            self.sessions.append(world.index)
+
+    def command(self, session: SessionRef | None = None) -> Draft:
+        command = self.draw_command()
+        namespace = self.draw.choice(self.namespaces)
+        if isinstance(command, LeaseGrant):
+            self.leases.append(self.world.index + 1)  # right if it is not in a group
+        return encode_command(command, namespace, session)
+
+    def draw_command(self) -> Command:
+        draw = self.draw
+        match draw.randrange(20):
+            case 0:
+                return LeaseGrant(draw.randint(1, 9) * SECOND)
+            case 1 if self.leases:
+                return LeaseKeepalive(draw.choice(self.leases))
+            case 2 if self.leases and draw.random() < 0.3:
+                return LeaseRevoke(draw.choice(self.leases))
+            case 3 | 4:
+                operations = [self.operation() for _ in range(draw.randint(1, 5))]
+                split = draw.randint(0, len(operations))
+                return Transaction(
+                    tuple(self.conditions()), tuple(operations[:split]), tuple(operations[split:])
+                )
+            case _:
+                operation = self.operation()
+                return Put(b"got", b"") if isinstance(operation, Get) else operation
+
+    def operation(self) -> Operation:
+        draw = self.draw
+        key = draw.choice(KEYS)
+        expected = self.version(key) if draw.random() < 0.2 else None
+        ttl_ns = draw.randint(1, 5 * SECOND)
+        match draw.randrange(16):
+            case 0 | 1 | 2 | 3:
+                return Put(key, self.value())
+            case 4:
+                lease = draw.choice(self.leases) if self.leases and draw.random() < 0.7 else None
+                lifetime = ttl_ns if draw.random() < 0.5 else None
+                return Put(key, self.value(), lifetime, lease, expected)
+            case 5 | 6:
+                return Delete(key, expected)
+            case 7:
+                return Touch(key, ttl_ns if draw.random() < 0.8 else 0, expected)
+            case 8:
+                return Increment(draw.choice(NUMBERS), draw.randint(-9, 9))
+            case 9:
+                number, operand = draw.choice(NUMBERS), draw.randint(-99, 99)
+                return Minimum(number, operand) if operand < 0 else Maximum(number, operand)
+            case 10:
+                return Append(key, draw.randbytes(draw.randint(0, 40)))
+            case 11 | 12:
+                path = tuple(draw.choice(STEPS) for _ in range(draw.randint(0, 2)))
+                return JsonSet(
+                    draw.choice(DOCUMENTS), path, draw.choice(TEXTS), draw.random() < 0.5
+                )
+            case 13:
+                return JsonDelete(draw.choice(DOCUMENTS), (draw.choice(STEPS),))
+            case 14:
+                start, end = sorted(draw.sample(KEYS, 2))
+                return DeleteRange(start, end if draw.random() < 0.8 else None, draw.randint(1, 4))
+            case _:
+                return Get(key)
+
+    def value(self) -> bytes:
+        draw = self.draw
+        size = draw.choice(
+            [0, draw.randint(1, 20), draw.randint(64, 128), draw.randint(500, 1_500)]
+        )
+        return draw.randbytes(size)
+
+    def version(self, key: bytes) -> int:
+        item = self.world.state.kv.get(NAMESPACE, key)
+        return item.version if isinstance(item, KeyValue) else 0
+
+    def conditions(self) -> list[Condition]:
+        draw = self.draw
+        key = draw.choice(KEYS)
+        comparison = draw.choice([Comparison.EQUAL, Comparison.LESS_OR_EQUAL, Comparison.NOT_EQUAL])
+        match draw.randrange(6):
+            case 0:
+                return [Condition(key, Target.EXISTS)]
+            case 1:
+                return [Condition(key, Target.MISSING)]
+            case 2:
+                return [Condition(key, Target.VERSION, comparison, version=self.version(key))]
+            case 3:
+                return [Condition(key, Target.VALUE, comparison, value=b"")]
+            case _:
+                return []
+
+    def send_in_session(self) -> None:
+        """Send a request of a session, often twice, sometimes an old one again."""
+        draw = self.draw
+        if not self.sessions:
+            return
+        self.sequence += 1
+        session = draw.choice(self.sessions[-3:])
+        ref = SessionRef(session, self.sequence, max(0, self.sequence - draw.randint(0, 9)))
+        draft = self.command(ref)
+        for _ in range(draw.choice([1, 2])):
+            self.world.draft(draft)
+
+    def change_namespaces(self) -> None:
+        draw, world = self.draw, self.world
+        name = draw.choice(["orders", "users"])
+        limits = Limits(draw.randint(1, 5), 2_000, 0, draw.randint(0, 12))
+        if name not in self.namespaces:
+            world.system(system_commands.NamespaceCreate(limits), name)
+            self.namespaces.append(name)
+        elif draw.random() < 0.3:
+            world.system(system_commands.NamespaceDelete(), name)
+            self.namespaces.remove(name)
+        else:
+            world.system(system_commands.NamespaceConfigure(limits), name)

@@ -1,0 +1,122 @@
+"""Which snapshots are kept, and what happens to the others."""
+
+import pytest
+
+from projections.table import build_projections
+from snapshot.errors import NoSnapshot, NotDurable, StateMismatch
+from tests.simulation.disk import CrashPolicy, SimDisk
+from tests.snapshot.live import LiveShard, put
+from tests.snapshot.toys import Toy, toy_drafts
+from ual.manifest import load as load_manifest
+
+
+def shard_with(count: int) -> LiveShard[Toy]:
+    """Return a shard with so many snapshots made."""
+    live = LiveShard(SimDisk(), Toy)
+    for number in range(count):
+        live.do(toy_drafts(3, 10 * number))
+        live.snapshot()
+    return live
+
+
+def test_the_last_two_are_kept_and_the_log_from_the_older() -> None:
+    live = shard_with(4)
+    assert [record.index for record in live.store.records] == [9, 12]
+    names = live.files.list(live.paths.snapshots)
+    assert names == [record.file for record in live.store.records]
+    assert live.store.keep_from_index == 10
+
+
+def test_with_one_snapshot_the_whole_log_is_kept() -> None:
+    """Nothing would stand in for it if it were damaged."""
+    live = shard_with(1)
+    assert live.store.newest is not None
+    assert live.store.keep_from_index == 1
+    assert shard_with(0).store.keep_from_index == 1
+
+
+def test_what_is_kept_is_durable() -> None:
+    live = shard_with(3)
+    assert isinstance(live.files, SimDisk)
+    again = LiveShard(live.files.crash(CrashPolicy.LOST), Toy)
+    assert again.store.records == live.store.records
+    assert again.recovered.rejected == ()
+    assert again.state.payloads == live.state.payloads
+
+
+def test_a_snapshot_that_differs_from_the_live_state_is_an_alarm_and_not_kept() -> None:
+    live = shard_with(1)
+    live.do(toy_drafts(2, 50))
+    result, capture = live.build()
+    with pytest.raises(StateMismatch) as caught:
+        live.store.accept(result.record, "00" * 8)
+    assert caught.value.index == capture.index
+    assert [record.index for record in live.store.records] == [3]
+    assert len(live.files.list(live.paths.snapshots)) == 1
+    live.snapshot()
+    assert [record.index for record in live.store.records] == [3, 5]
+
+
+def test_a_snapshot_above_what_is_durable_is_refused() -> None:
+    live = shard_with(0)
+    live.write(toy_drafts(3, 0))
+    live.commit()
+    with pytest.raises(NotDurable):
+        live.build()
+    live.log.sync()
+    live.snapshot()
+
+
+def test_the_manifest_knows_that_the_snapshotted_entries_were_durable() -> None:
+    """Otherwise damage below a snapshot could pass for a torn tail and be cut."""
+    live = shard_with(1)
+    manifest = load_manifest(live.files, live.paths.manifest)
+    assert manifest is not None
+    assert manifest.checkpoint.durable_index >= manifest.snapshots[-1].index
+    assert manifest.checkpoint.commit_index >= manifest.snapshots[-1].index
+
+
+def test_leftovers_are_removed_at_open_and_foreign_files_are_not() -> None:
+    live = shard_with(2)
+    disk, snaps = live.files, live.paths.snapshots
+    assert isinstance(disk, SimDisk)
+    kept = disk.list(snaps)
+    disk.put(snaps / "0000000099-5.fsnap.tmp", b"a killed builder's")
+    disk.put(snaps / "0000000003-5.fsnap", b"never listed")
+    disk.put(snaps / "notes.txt", b"somebody's")
+    again = LiveShard(disk.crash(CrashPolicy.KEPT), Toy)
+    assert again.files.list(snaps) == [*kept, "notes.txt"]
+    assert isinstance(again.files, SimDisk)
+    assert again.files.crash(CrashPolicy.LOST).list(snaps) == [*kept, "notes.txt"]
+
+
+def test_snapshots_are_not_removed_when_it_is_the_manifest_that_was_lost() -> None:
+    """They may be all that is left of the beginning of the log."""
+    live = LiveShard(SimDisk(), Toy)
+    for number in range(2):
+        live.do(toy_drafts(3, 10 * number))
+        live.log.close_active()
+        live.log.seal()
+        live.snapshot()
+    live.log.drop_before(live.store.keep_from_index)
+    assert live.log.first_index > 1
+    snaps = live.files.list(live.paths.snapshots)
+    live.files.remove(live.paths.manifest)
+    disk = live.files
+    assert isinstance(disk, SimDisk)
+    with pytest.raises(NoSnapshot, match="MANIFEST lists none"):
+        LiveShard(disk, Toy)
+    assert disk.list(live.paths.snapshots) == snaps
+
+
+def test_the_real_router_is_snapshotted_and_kept() -> None:
+    live = LiveShard(SimDisk(), build_projections)
+    for number in range(5):
+        live.do([put(b"a", b"%d" % number), put(b"b%d" % number, b"x" * 700)])
+        live.snapshot()
+    again = LiveShard(live.files, build_projections)
+    assert again.state_hash == live.state_hash
+    assert again.recovered.snapshot is not None
+    assert again.recovered.replayed.entry_count == 0
+    again.state.router.check()
+    assert again.state.kv.get("default", b"a") == live.state.kv.get("default", b"a")
