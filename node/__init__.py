@@ -1,1 +1,1 @@
-"""The server process. In work: ``shard`` is one replica; ``onelog serve`` says that it is not built."""
+"""The server process. In work: ``shard`` is one replica; ``onelog serve`` is not built yet."""
