@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PROTOS := $(wildcard proto/onelog/v1/*.proto)
+STUBS_IN = --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1)
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test check bench crashes proto fmt clean
@@ -29,12 +30,12 @@ check: $(READY)  ## format, lint, types, import contracts, generated stubs, tidi
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	rm -rf build/stubs && mkdir -p build/stubs
-	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=build/stubs --pyi_out=build/stubs $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc -I proto $(call STUBS_IN,build/stubs) $(PROTOS)
 	diff -r -x __pycache__ -x __init__.py -x py.typed build/stubs/onelog/v1 onelog/v1
 	$(BIN)/pytest -q tests/test_tidy.py
 
 bench: $(READY)  ## run the benchmarks, one JSON line per result
-	$(BIN)/python bench/log.py
+	for each in $(sort $(wildcard bench/*.py)); do $(BIN)/python $$each || exit 1; done
 
 SEEDS ?= 50
 crashes: $(READY)  ## a long crash sweep over SEEDS random workloads (default 50)
@@ -42,7 +43,7 @@ crashes: $(READY)  ## a long crash sweep over SEEDS random workloads (default 50
 		print(*range(b, b + $(SEEDS)), sep=",")') $(BIN)/pytest -n auto tests/faults/test_crash_sweep.py
 
 proto: $(READY)  ## regenerate the stubs in onelog/v1
-	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc -I proto $(call STUBS_IN,.) $(PROTOS)
 
 fmt: $(READY)  ## format the code and fix what the linter can
 	$(BIN)/ruff format .

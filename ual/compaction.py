@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ual.files import Files
+from ual.files import Files, sync_new_name
 from ual.notes import SegmentNotes
 from ual.sealed import SealedSegment
 from ual.sealing import sealed_image
@@ -51,7 +51,7 @@ def compact_segment(files: Files, path: Path, keep_indexes: Indexes) -> SealedSe
     new_path = path.with_name(compacting_name(header.first_index))
     _write_file(files, new_path, (image.header, entries, image.tail))
     files.rename(new_path, path)
-    files.sync_directory(path.parent)
+    sync_new_name(files, path.parent)
     return SealedSegment.open(files, path)
 
 

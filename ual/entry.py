@@ -51,6 +51,7 @@ OWNER_QUEUE = 0x02
 OWNER_TIMESERIES = 0x03
 OWNER_STREAM = 0x04
 OWNER_COUNT_MAX = 16  # a segment's footer counts entries by owner in as many slots
+TYPES_END = OWNER_COUNT_MAX << 8
 
 TYPE_NOOP = OWNER_SYSTEM << 8 | 0x01
 
@@ -132,6 +133,8 @@ def encode_group(
                 payload = packed
                 size = len(packed)
                 flags |= FLAG_ZSTD
+        # Recovery refuses what it does not know, and all that follows: it must not be written.
+        assert entry_type < TYPES_END and flags <= FLAGS_KNOWN, (entry_type, flags)  # noqa: PT018
         left -= 1
         checked = pack_checked(entry_type, flags, term, index, timestamp_ns, size, left) + payload
         add_part(pack_crc(checksum(checked)))

@@ -21,9 +21,12 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
+
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class File(Protocol):
@@ -156,17 +159,19 @@ class DiskFiles:
 
     def open(self, path: Path, *, create: bool = False) -> File:
         """See ``Files.open``."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return DiskFile(os.open(path, flags, 0o644))
+        return DiskFile(_open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)))
 
     def open_read(self, path: Path) -> File:
         """See ``Files.open_read``."""
-        return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return DiskFile(_open(path, os.O_RDONLY))
 
     def map(self, path: Path) -> memoryview:
         """See ``Files.map``."""
-        with path.open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        descriptor = _open(path, os.O_RDONLY)
+        try:
+            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+        finally:
+            os.close(descriptor)
 
     def exists(self, path: Path) -> bool:
         """See ``Files.exists``."""
@@ -212,6 +217,15 @@ class DiskFiles:
         return DiskLock(descriptor)
 
 
+def _open(path: Path, flags: int) -> int:
+    """Open a regular file; a pipe of that name would block, a device would never end."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
 def replace_file(files: Files, path: Path, chunks: Iterable[bytes]) -> None:
     """Write ``path`` so that a crash leaves the old file or the new one, whole.
 
@@ -229,4 +243,16 @@ def replace_file(files: Files, path: Path, chunks: Iterable[bytes]) -> None:
         offset += len(chunk)
     file.sync()
     files.rename(temporary, path)
-    files.sync_directory(path.parent)
+    sync_new_name(files, path.parent)
+
+
+def sync_new_name(files: Files, directory: Path) -> None:
+    """Make a rename durable. After a failure nobody knows which file has the name.
+
+    So it is an I/O error, even where the disk was just full: who takes it for a refusal goes on
+    as if the old file had stayed.
+    """
+    try:
+        files.sync_directory(directory)
+    except OSError as error:
+        raise OSError(errno.EIO, f"a rename may or may not be durable: {error}") from error

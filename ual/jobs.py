@@ -23,12 +23,14 @@ class SyncJob:
     generation: int
     index: int
     position: int
+    done: bool = False
     error: OSError | None = None
 
     def run(self) -> None:
         """Block until the bytes are on disk; a failure is reported by ``Log.sync_finish``."""
         try:
             self.file.sync()
+            self.done = True
         except OSError as error:
             self.error = error
 

@@ -56,7 +56,11 @@ def decode_json_file(path: str, data: bytes, version_max: int) -> dict[str, Any]
     written = fields.pop(_CRC_KEY, None)
     if written is None:
         raise CorruptFile(path, f"field {_CRC_KEY} missing")
-    if written != _checksum(fields):
+    try:
+        checksum = _checksum(fields)
+    except RecursionError as error:  # the parser goes deeper than the writer
+        raise CorruptFile(path, "nested too deep") from error
+    if written != checksum:
         raise CorruptFile(path, "checksum")
     version = fields.get("version")
     if type(version) is not int or version < 1:

@@ -23,7 +23,6 @@ Any other failed write or sync leaves unknown bytes on disk, so the log refuses 
 (``LogFailed``) until it is opened again and finds out.
 """
 
-import errno
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn
@@ -31,7 +30,7 @@ from typing import NoReturn
 from ual.directory import ShardPaths
 from ual.entry import Entry, Group, decode_entry, encode_group
 from ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
-from ual.files import Files
+from ual.files import OUT_OF_SPACE, Files
 from ual.hard_state import HardStateFile
 from ual.jobs import SealJob, SyncJob
 from ual.log_config import LogConfig
@@ -40,7 +39,7 @@ from ual.manifest import save as write_manifest
 from ual.proposals import Proposals
 from ual.ring import HotRing
 from ual.sealed import SealedSegment
-from ual.segment_format import SegmentHeader
+from ual.segment_format import SegmentHeader, unsealed_name
 from ual.segment_set import SegmentSet
 from ual.tombstones import remove_segments
 from ual.unsealed import UnsealedSegment
@@ -84,6 +83,7 @@ class Log:
         self.ring = HotRing(config.ring_bytes, active.last_index + 1)
         self._space_credit = 0
         self._close_due = False
+        self._sealing = False  # one seal at a time
         self._failure: str | None = None
         self.manifest = Manifest(self._checkpoint(), None, snapshots, cold)
 
@@ -118,7 +118,6 @@ class Log:
         self, drafts: Sequence[tuple[int, bytes, int]], *, term: int, timestamp_ns: int
     ) -> Group:
         """Append drafts as the next group, stamped; not durable before a sync."""
-        assert timestamp_ns >= self.last_timestamp_ns, (timestamp_ns, self.last_timestamp_ns)
         group = encode_group(
             drafts, term=term, first_index=self.last_index + 1, timestamp_ns=timestamp_ns
         )
@@ -129,6 +128,7 @@ class Log:
         """Append a group that ``encode_group`` made or ``check_group`` verified."""
         assert group.first_index == self.last_index + 1, (group.first_index, self.last_index)
         assert group.term >= self.last_term, (group.term, self.last_term)
+        assert group.first_timestamp_ns >= self.last_timestamp_ns, group.first_timestamp_ns
         size = len(group.data)
         if size > self.config.unsynced_bytes_max:
             limit = self.config.unsynced_bytes_max
@@ -165,6 +165,7 @@ class Log:
         """
         if job.error is not None:
             self._fail("sync", job.error)
+        assert job.done, "the job did not run"
         if job.generation != self.generation or job.index <= self.durable_index:
             return
         self.durable_index = job.index
@@ -222,12 +223,15 @@ class Log:
     def seal_begin(self) -> SealJob | None:
         """Return the job that seals the oldest closed segment, if all of it is applied."""
         self._refuse_if_failed()
+        if self._sealing:
+            return None
         for segment in self.segments.segments:
             if isinstance(segment, SealedSegment):
                 continue
             if segment is self._active or segment.last_index > self.applied_index:
                 return None
             notes = self.notes.select(segment.first_index, segment.last_index)
+            self._sealing = True
             return SealJob(self._files, segment, notes)
         return None
 
@@ -236,6 +240,7 @@ class Log:
 
         A full disk leaves the segment closed and readable, and a later seal starts again.
         """
+        self._sealing = False
         if isinstance(job.error, OSError):
             self._refuse_or_fail("seal a segment", job.error)
         if job.error is not None:
@@ -287,6 +292,7 @@ class Log:
         try:
             for segment in reversed(removed):
                 self._files.remove(segment.path)
+            self._remove_unborn()
             self._files.sync_directory(self._paths.segments)
             last.cut_from(index)
         except OSError as error:
@@ -315,8 +321,15 @@ class Log:
             count += 1
         if not count:
             return 0
+        start = parts[count]
+        checkpoint = replace(
+            self._checkpoint(),
+            first_index=start.first_index,
+            first_proposal=start.first_proposal,
+        )
+        self.save_manifest(replace(self.manifest, checkpoint=checkpoint))
+        # From here on the drop is decided.
         self.segments = self.segments.with_segments(parts[count:])
-        self.checkpoint()  # with the new start: from here on the drop is decided
         try:
             remove_segments(self._files, self._paths.segments, parts[:count])
         except OSError as error:
@@ -329,6 +342,7 @@ class Log:
 
     def save_manifest(self, manifest: Manifest) -> None:
         """Replace MANIFEST, durably; a full disk leaves the old one."""
+        self._refuse_if_failed()
         try:
             write_manifest(self._files, self._paths.manifest, manifest)
         except OSError as error:
@@ -382,8 +396,7 @@ class Log:
 
     def seek_time(self, timestamp_ns: int) -> int | None:
         """Return the first committed index with at least this timestamp, if there is one."""
-        index = self.segments.seek_time(timestamp_ns)
-        return index if index is not None and index <= self.commit_index else None
+        return self.segments.seek_time(timestamp_ns, self.commit_index)
 
     def check(self) -> None:
         """Assert the invariants at the top of this file."""
@@ -432,10 +445,18 @@ class Log:
             self._space_credit = min(available, max(size, SPACE_CHECK_BYTES))
         self._space_credit -= size
 
+    def _remove_unborn(self) -> None:
+        """Remove what a creation that met a full disk left: its name says that this file ends."""
+        path = self._paths.segments / unsealed_name(self.last_index + 1)
+        if self._close_due and self._files.exists(path):
+            self._files.remove(path)
+
     def _undo_write(self, error: OSError) -> NoReturn:
         """Take back what a failed append may have left behind the end, and report it."""
         try:
             self._active.file.truncate(self._active.end)
+            # Or what was refused could come back behind what is written next.
+            self._active.file.sync()
         except OSError as second:
             self._fail("undo a write", second)
         self._refuse_or_fail("append", error)
@@ -455,7 +476,7 @@ class Log:
 
     def _refuse_or_fail(self, what: str, error: OSError) -> NoReturn:
         """A full disk is the caller's to wait out; anything else ends this log's writing."""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in OUT_OF_SPACE:
             self._space_credit = 0
             raise DiskFull(f"{what}: {error}; free some space") from error
         self._fail(what, error)

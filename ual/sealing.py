@@ -29,7 +29,7 @@ from ual import tables
 from ual.entry import FLAGS_KNOWN, OWNER_COUNT_MAX
 from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
 from ual.errors import CorruptFile
-from ual.files import File, Files
+from ual.files import File, Files, sync_new_name
 from ual.notes import SegmentNotes
 from ual.segment_format import (
     ENTRIES_END_MAX,
@@ -90,7 +90,7 @@ def seal_segment(
     _write_image(file, image, entries_end)
     sealed_path = path.with_name(segment_name(header.first_index))
     files.rename(path, sealed_path)
-    files.sync_directory(path.parent)
+    sync_new_name(files, path.parent)
     return sealed_path
 
 

@@ -13,6 +13,7 @@ Everything here may be called from any thread.
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from ual.entry import Entry, Group, check_group
@@ -23,8 +24,8 @@ from ual.unsealed import UnsealedSegment
 
 Segment = SealedSegment | UnsealedSegment
 
-# A mapping holds a descriptor; this many sealed segments of one log stay mapped at once.
-MAPPED_SEGMENTS_MAX = 64
+# A mapping holds a descriptor, a process has 1,024 of them by default, and a node many logs.
+MAPPED_SEGMENTS_MAX = 16
 
 
 class SegmentSet:
@@ -110,14 +111,19 @@ class SegmentSet:
                 first, last, types=wanted, stream_id=stream_id, skip_voids=skip_voids
             )
 
-    def seek_time(self, timestamp_ns: int) -> int | None:
-        """Return the first index whose timestamp is at least ``timestamp_ns``, if there is one."""
+    def seek_time(self, timestamp_ns: int, last_index: int) -> int | None:
+        """Return the first index up to ``last_index`` with at least this timestamp, if any."""
         for segment in self.segments:
-            if segment.entry_count and segment.last_timestamp_ns >= timestamp_ns:
-                # A compacted segment may have lost the entries that its last timestamp was of.
-                index = self._readable(segment).seek_time(timestamp_ns)
-                if index is not None:
-                    return index
+            if not segment.entry_count or segment.last_timestamp_ns < timestamp_ns:
+                continue
+            readable = self._readable(segment)
+            if isinstance(readable, UnsealedSegment):
+                index = readable.seek_time(timestamp_ns, last_index)
+            else:
+                index = readable.seek_time(timestamp_ns)
+            # A compacted segment may have lost the entries that its last timestamp was of.
+            if index is not None:
+                return index if index <= last_index else None
         return None
 
     def proposal_range(self, number: int) -> tuple[int, int]:
@@ -189,3 +195,13 @@ def check_touching(directory: Path, segments: Collection[Segment], first_index: 
             rule = f"starts at {segment.first_index}, but the one before ends at {expected - 1}"
             raise CorruptFile(str(segment.path), rule)
         expected = segment.last_index + 1
+    for before, after in pairwise(segments):
+        # Each proposal has at least one entry, so both numbers bound each other.
+        proposals = after.first_proposal - before.first_proposal
+        if not 1 <= proposals <= after.first_index - before.first_index:
+            rule = f"starts with proposal {after.first_proposal} after {before.first_proposal}"
+            raise CorruptFile(str(after.path), rule, 0)
+    for segment in segments:
+        if not 1 <= segment.first_proposal <= segment.first_index:
+            rule = f"proposal {segment.first_proposal} at index {segment.first_index}"
+            raise CorruptFile(str(segment.path), rule, 0)

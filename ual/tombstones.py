@@ -8,17 +8,24 @@ deletion, the next survey (ual/recovery.py) finds either the tombstone and finis
 from collections.abc import Sequence
 from pathlib import Path
 
-from ual.files import Files
+from ual.files import OUT_OF_SPACE, Files
 from ual.segment_format import tomb_name
 from ual.segment_set import Segment
 
 
 def remove_segments(files: Files, directory: Path, segments: Sequence[Segment]) -> None:
     """Delete the files of these segments; readers that have them mapped go on."""
-    tombstones = [directory / tomb_name(segment.first_index) for segment in segments]
-    for path in tombstones:
-        if not files.exists(path):
-            files.open(path, create=True)
+    tombstones = []
+    try:
+        for segment in segments:
+            path = directory / tomb_name(segment.first_index)
+            if not files.exists(path):
+                files.open(path, create=True)
+            tombstones.append(path)
+    except OSError as error:
+        # Dropping is what frees a full disk. It can do without: MANIFEST has the new start.
+        if error.errno not in OUT_OF_SPACE:
+            raise
     files.sync_directory(directory)
     for segment in segments:
         files.remove(segment.path)

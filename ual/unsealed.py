@@ -4,12 +4,14 @@ Invariants:
 
 * The file is the 64-byte header, then whole groups back to back up to ``end``. Bytes past ``end``
   mean nothing: they are what an interrupted write or an interrupted seal left.
-* ``offsets[i]`` is where entry ``first_index + i`` starts; ``group_firsts[g]`` is the number
-  (from 0, in this file) of the first entry of the file's group ``g``.
+* ``bounds[i]`` is where entry ``first_index + i`` starts and the entry before it ends; the last
+  bound is ``end``. ``group_firsts[g]`` is the number (from 0, in this file) of the first entry of
+  the file's group ``g``.
 * A write goes to ``end`` and moves it only when it succeeded. So a failed write changes nothing.
 
-One thread appends and cuts; any thread reads what was committed. The arrays only grow below the
-commit index, and ``last_index`` moves after them, so readers need no lock.
+One thread appends and cuts; any thread reads what was committed. An append makes the arrays longer
+and moves ``last_index`` after that; a cut puts shorter arrays in their place. So whoever takes an
+array once finds every committed entry in it, and needs no lock.
 """
 
 from array import array
@@ -38,17 +40,16 @@ class UnsealedSegment:
     """One ``.flseg.tmp`` file with its offsets in memory."""
 
     __slots__ = (
-        "end", "file", "first_timestamp_ns", "group_firsts", "header", "last_index",
-        "last_timestamp_ns", "offsets", "path", "sealed",
+        "bounds", "file", "first_timestamp_ns", "group_firsts", "header", "last_index",
+        "last_timestamp_ns", "path", "sealed",
     )  # fmt: skip
 
     def __init__(self, path: Path, file: File, header: SegmentHeader) -> None:
         self.path = path
         self.file = file
         self.header = header
-        self.offsets = array("I")
+        self.bounds = array("I", (HEADER_SIZE,))
         self.group_firsts = array("I")
-        self.end = HEADER_SIZE
         self.first_timestamp_ns = 0
         self.last_timestamp_ns = 0
         self.last_index = header.first_index - 1
@@ -89,7 +90,17 @@ class UnsealedSegment:
     @property
     def entry_count(self) -> int:
         """How many entries the file holds."""
-        return len(self.offsets)
+        return len(self.bounds) - 1
+
+    @property
+    def end(self) -> int:
+        """The file offset just past the last entry."""
+        return self.bounds[-1]
+
+    @property
+    def offsets(self) -> "array[int]":
+        """Where each entry starts, as a copy."""
+        return self.bounds[:-1]
 
     def append(self, group: Group) -> None:
         """Write a group at the end; on ``OSError`` the segment is as before."""
@@ -100,11 +111,10 @@ class UnsealedSegment:
         """Take note of a group whose bytes stand at ``end`` already."""
         assert group.first_index == self.last_index + 1, (group.first_index, self.last_index)
         base = self.end
-        if not self.offsets:
+        if not self.entry_count:
             self.first_timestamp_ns = group.first_timestamp_ns
-        self.group_firsts.append(len(self.offsets))
-        self.offsets.extend(map(base.__add__, group.offsets))
-        self.end = base + len(group.data)
+        self.group_firsts.append(self.entry_count)
+        self.bounds.extend(map(base.__add__, [*group.offsets[1:], len(group.data)]))
         self.last_timestamp_ns = group.last_timestamp_ns
         self.last_index = group.last_index
 
@@ -112,15 +122,14 @@ class UnsealedSegment:
         """Drop the entries from ``index`` on, which must start a group, and sync the file."""
         number = index - self.first_index
         group = bisect_left(self.group_firsts, number)
-        if number < len(self.offsets):
+        if number < self.entry_count:
             assert self.group_firsts[group] == number, f"index {index} does not start a group"
-            self.end = self.offsets[number]
-        self.file.truncate(self.end)
+        self.file.truncate(self.bounds[number])
         self.file.sync()
         self.last_index = index - 1
-        del self.offsets[number:]
-        del self.group_firsts[group:]
-        if self.offsets:
+        self.bounds = self.bounds[: number + 1]
+        self.group_firsts = self.group_firsts[:group]
+        if number:
             self.last_timestamp_ns = self._timestamp_ns(number - 1)
         else:
             self.first_timestamp_ns = self.last_timestamp_ns = 0
@@ -132,8 +141,9 @@ class UnsealedSegment:
     def raw_range(self, first_index: int, last_index: int) -> bytes:
         """Return the stored bytes of a range of entries."""
         assert self.first_index <= first_index <= last_index <= self.last_index
-        start = self.offsets[first_index - self.first_index]
-        end = self._end_of(last_index - self.first_index)
+        bounds = self.bounds
+        start = bounds[first_index - self.first_index]
+        end = bounds[last_index - self.first_index + 1]
         data = self.file.read(end - start, start)
         if len(data) != end - start:
             raise CorruptFile(str(self.path), "the file is shorter than what was written", start)
@@ -154,7 +164,7 @@ class UnsealedSegment:
         """
         first_index = max(first_index, self.first_index)
         last_index = min(last_index, self.last_index)
-        offsets, base = self.offsets, self.first_index
+        offsets, base = self.bounds, self.first_index
         keep = _mask(first_index, last_index, records, voids)
         block_first = first_index
         while block_first <= last_index:
@@ -171,9 +181,9 @@ class UnsealedSegment:
                     yield self._checked(data, at, index)
             block_first = block_last + 1
 
-    def seek_time(self, timestamp_ns: int) -> int | None:
-        """Return the first index whose timestamp is at least ``timestamp_ns``."""
-        count = self.last_index - self.first_index + 1
+    def seek_time(self, timestamp_ns: int, last_index: int) -> int | None:
+        """Return the first index up to ``last_index`` with at least this timestamp."""
+        count = min(last_index, self.last_index) - self.first_index + 1
         number = bisect_left(range(count), timestamp_ns, key=self._timestamp_ns)
         return self.first_index + number if number < count else None
 
@@ -183,7 +193,7 @@ class UnsealedSegment:
         assert 0 <= group < len(self.group_firsts), (number, self.first_proposal)
         first = self.group_firsts[group]
         is_last = group + 1 == len(self.group_firsts)
-        after = len(self.offsets) if is_last else self.group_firsts[group + 1]
+        after = self.entry_count if is_last else self.group_firsts[group + 1]
         return self.first_index + first, self.first_index + after - 1
 
     def proposal_of(self, index: int) -> int:
@@ -192,27 +202,22 @@ class UnsealedSegment:
 
     def check(self) -> None:
         """Assert the structure's invariants."""
-        assert self.last_index - self.first_index + 1 == len(self.offsets)
-        assert list(self.offsets) == sorted(set(self.offsets)), "offsets do not ascend"
-        assert not self.offsets or self.offsets[0] == HEADER_SIZE
+        assert self.last_index - self.first_index + 1 == self.entry_count
+        assert list(self.bounds) == sorted(set(self.bounds)), "bounds do not ascend"
+        assert self.bounds[0] == HEADER_SIZE
         assert list(self.group_firsts) == sorted(set(self.group_firsts))
-        assert bool(self.group_firsts) == bool(self.offsets)
-        assert self.end >= HEADER_SIZE + ENTRY_HEADER_SIZE * len(self.offsets)
+        assert bool(self.group_firsts) == bool(self.entry_count)
+        assert self.end >= HEADER_SIZE + ENTRY_HEADER_SIZE * self.entry_count
 
     def _checked(self, data: bytes, at: int, index: int) -> Entry:
         try:
             return check_entry(data, at, index)
         except EntryError as error:
-            offset = self.offsets[index - self.first_index]
+            offset = self.bounds[index - self.first_index]
             raise CorruptFile(str(self.path), error.rule, offset) from error
 
-    def _end_of(self, number: int) -> int:
-        # ``end`` is read first: a writer may append between the two, and moves ``end`` last.
-        end = self.end
-        return self.offsets[number + 1] if number + 1 < len(self.offsets) else end
-
     def _timestamp_ns(self, number: int) -> int:
-        data = self.file.read(HEADER.size, self.offsets[number])
+        data = self.file.read(HEADER.size, self.bounds[number])
         return int.from_bytes(data[_TIMESTAMP_AT : _TIMESTAMP_AT + 8], "little")
 
 

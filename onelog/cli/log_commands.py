@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+U64_MAX = (1 << 64) - 1
+
 EXIT_CLEAN = 0
 EXIT_DAMAGED = 1
 EXIT_TIDY = 3
@@ -85,10 +87,13 @@ def dump(
     ] = None,
     stream_id: Annotated[
         int | None,
-        typer.Option("--stream", min=0, metavar="ID", help="Only records of this stream."),
+        typer.Option(
+            "--stream", min=0, max=U64_MAX, metavar="ID", help="Only records of this stream."
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many entries.")
+        int | None,
+        typer.Option("--limit", min=1, max=U64_MAX, metavar="N", help="At most so many entries."),
     ] = None,
     skip_voids: Annotated[
         bool, typer.Option("--skip-voids", help="Leave out entries that apply refused.")

@@ -110,7 +110,9 @@ def _report(error: Exception) -> int:
 
 
 def _fail(reason: str, message: str, code: int) -> int:
-    typer.echo(f"error: {reason}: {' '.join(message.split())}", err=True)
+    # A path in the message may hold anything, even what a terminal would obey.
+    shown = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in message)
+    typer.echo(f"error: {reason}: {shown}", err=True)
     return code
 
 

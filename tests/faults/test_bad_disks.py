@@ -2,11 +2,12 @@
 
 import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.shards import append_one, fill, make_shard, new_log, open_shard, settle
+from tests.ual.shards import append_one, fill, make_shard, new_log, open_shard, settle, settle_to
 from ual.errors import DiskFull, LogFailed
 from ual.log_config import LogConfig
 
@@ -128,6 +129,84 @@ def test_a_disk_that_lies_about_syncs_is_found_out_or_loses_only_a_tail() -> Non
     entries = [reopened.segments.read(i).payload for i in range(1, reopened.last_index + 1)]
     assert entries == payloads[: len(entries)]
     assert len(entries) >= 10
+
+
+@pytest.mark.parametrize("operation", ["write", "sync_directory"])
+def test_a_segment_that_could_not_be_created_does_not_outlive_a_cut(operation: str) -> None:
+    """Its name says where the file before it ends; after a cut that file goes on growing."""
+    disk = SimDisk()
+    paths = make_shard(disk)
+    log, _ = open_shard(disk, paths)
+    for _ in range(8):
+        append_one(log, b"x" * 60)
+    settle_to(log, 4)
+    disk.fail(operation, errno.ENOSPC, path_contains="seg")  # type: ignore[arg-type]
+    with pytest.raises(DiskFull):
+        log.close_active()
+    disk.heal()
+    log.truncate_from(6)
+    for _ in range(9):
+        append_one(log, b"y" * 60)
+    log.sync()
+
+    again, _ = open_shard(disk.crash(CrashPolicy.LOST), paths)
+    assert again.last_index == log.last_index == 14
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_refused_group_never_comes_back(seed: int) -> None:
+    """Part of it was written; the undo must be durable before something else takes its place."""
+    disk = SimDisk(page_size=64)
+    paths = make_shard(disk)
+    config = LogConfig(4096, unsynced_bytes_max=5000, free_bytes_min=0)
+    log, _ = open_shard(disk, paths, config)
+    append_one(log, b"s" * 24)
+    log.sync()
+    disk.fail("write", errno.ENOSPC, path_contains="flseg")
+    with pytest.raises(DiskFull):
+        log.append(
+            [(0x0101, letter * 24, 0) for letter in (b"A", b"B")] + [(0x0101, b"C" * 200, 0)],
+            term=1,
+            timestamp_ns=0,
+        )
+    disk.heal()
+    for payload in (b"1" * 24, b"2" * 24, b"3" * 8):
+        append_one(log, payload)
+
+    again, _ = open_shard(disk.crash(CrashPolicy.RANDOM, Random(seed)), paths, config)
+    found = [again.segments.read(i).payload for i in range(1, again.last_index + 1)]
+    assert found == [b"s" * 24, b"1" * 24, b"2" * 24, b"3" * 8][: len(found)]
+
+
+def test_a_manifest_that_may_or_may_not_be_durable_ends_the_log() -> None:
+    """The rename is done and its sync failed: going on as if the old one had stayed loses data."""
+    disk = SimDisk()
+    log = new_log(disk)
+    fill(log, 10)
+    disk.fail("sync_directory", errno.ENOSPC, path_contains="00000")
+    with pytest.raises(LogFailed):
+        log.truncate_from(log.proposals.indexes(5)[0])
+    with pytest.raises(LogFailed):
+        append_one(log)
+
+
+def test_a_full_disk_does_not_keep_a_prefix_from_being_dropped() -> None:
+    disk = SimDisk()
+    log = new_log(disk)
+    fill(log, 80)
+    settle(log)
+    log.seal()
+    start = log.segments.segments[2].first_index
+
+    disk.fail("write", errno.ENOSPC, path_contains="MANIFEST")
+    with pytest.raises(DiskFull):
+        log.drop_before(start)
+    assert log.first_index == 1
+    assert log.segments.read(1).index == 1
+
+    disk.fail("create", errno.ENOSPC, path_contains=".tomb")
+    assert log.drop_before(start) == 2
+    assert log.first_index == start
 
 
 def _all_files(disk: SimDisk, path: Path) -> list[Path]:

@@ -68,9 +68,14 @@ def fill(log: Log, count: int, size: int = 20, seed: int = 1) -> list[bytes]:
 
 def settle(log: Log) -> None:
     """Sync, commit and apply everything."""
+    settle_to(log, log.last_index)
+
+
+def settle_to(log: Log, index: int) -> None:
+    """Sync everything; commit and apply up to ``index``."""
     log.sync()
-    log.mark_committed(log.last_index)
-    log.mark_applied(log.last_index)
+    log.mark_committed(index)
+    log.mark_applied(index)
 
 
 def append_one(log: Log, payload: bytes = b"x", entry_type: int = 0x0101) -> int:

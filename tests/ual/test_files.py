@@ -478,3 +478,12 @@ def test_short_reads_of_the_kernel_are_completed(
 
     assert file.read(50, 0) == bytes(range(50))
     assert file.read(100, 30) == bytes(range(30, 50))
+
+
+def test_a_pipe_where_a_file_belongs_is_refused_and_does_not_block(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    files = DiskFiles()
+    for act in (files.open, files.open_read, files.map):
+        with pytest.raises(OSError, match="not a regular file"):
+            act(path)

@@ -235,3 +235,10 @@ def test_lists_and_objects_are_checked_down_to_the_row() -> None:
         fields.nested("m").integer("n")
     with pytest.raises(CorruptFile, match="field bad unknown"):
         fields.only("l", "o", "m")
+
+
+def test_objects_nested_without_end_are_refused() -> None:
+    depth = 992  # the parser still takes it, the writer does not
+    data = b'{"crc32c": "00000000", "x": ' + b'{"a": ' * depth + b"1" + b"}" * (depth + 1)
+    with pytest.raises(CorruptFile):
+        decode_json_file("SYSTEM", data, 1)

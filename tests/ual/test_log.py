@@ -18,7 +18,7 @@ from tests.ual.shards import (
     open_shard,
     settle,
 )
-from ual.entry import Entry, check_group
+from ual.entry import Entry, check_group, encode_group
 from ual.errors import GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
 from ual.files import DiskFiles
 from ual.log_config import LogConfig
@@ -382,3 +382,37 @@ def test_readers_in_other_threads_see_whole_entries_while_the_log_changes(tmp_pa
         thread.join(10)
     assert not problems
     assert min(reads) > 0
+
+
+def test_a_job_that_never_ran_makes_nothing_durable() -> None:
+    log = new_log()
+    append_one(log)
+    with pytest.raises(AssertionError, match="did not run"):
+        log.sync_finish(log.sync_begin())
+    assert log.durable_index == 0
+
+
+def test_what_recovery_would_refuse_is_not_written() -> None:
+    """An unknown owner or flag would cost everything that is written behind it."""
+    log = new_log()
+    for draft in [(0x1001, b"x", 0), (0x0101, b"x", 4)]:
+        with pytest.raises(AssertionError):
+            log.append([draft], term=1, timestamp_ns=0)
+    append_one(log)
+    older = encode_group([(0x0101, b"x", 0)], term=1, first_index=2, timestamp_ns=0)
+    log.last_timestamp_ns = 5
+    with pytest.raises(AssertionError):
+        log.append_group(older)
+    assert log.last_index == 1
+
+
+def test_a_segment_is_sealed_by_one_job_at_a_time() -> None:
+    log = new_log()
+    fill(log, 60)
+    settle(log)
+    job = log.seal_begin()
+    assert job is not None
+    assert log.seal_begin() is None
+    job.run()
+    log.seal_finish(job)
+    assert log.seal_begin() is not None
