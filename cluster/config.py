@@ -34,7 +34,10 @@ class RaftConfig:
 
 @dataclass(frozen=True, slots=True)
 class Protections:
-    """What makes pysyncobj safe. All on; tests switch one off to prove that it is needed."""
+    """What makes pysyncobj safe. All on; tests switch one off to prove that it is needed.
+
+    The protections of the log and of the files are not here: tests replace those objects.
+    """
 
     follower_durable_ack: bool = True
     leader_own_sync: bool = True
@@ -43,6 +46,7 @@ class Protections:
     commit_clamp: bool = True
     pre_vote: bool = True
     read_round: bool = True
+    one_change: bool = True
 
 
 ALL_ON = Protections()

@@ -8,6 +8,10 @@
     ├── Discarded          a proposal lost its place: it will never take effect
     ├── Expired            the deadline passed before anything was proposed
     ├── ProposalRefused    too large, or too many are in flight
+    ├── StorageFull        the leader's disk is full; nothing was proposed
+    ├── MembershipRefused  not now, or not this change; nothing was proposed
+    ├── TransferFailed     the leadership stayed where it was
+    ├── ReplicaStopped     this replica met something that it must not go on from
     └── Diverged           two replicas hold different bytes at the same place: stop and alarm
 """
 
@@ -56,6 +60,30 @@ class ProposalRefused(ClusterError):
     """Nothing was proposed: the limit in the message would be exceeded."""
 
     reason = "OVERLOADED"
+
+
+class StorageFull(ClusterError):
+    """Nothing was proposed: there is no room for it on the leader's disk."""
+
+    reason = "DISK_FULL"
+
+
+class MembershipRefused(ClusterError):
+    """The change of members was not proposed; the message says what is in its way."""
+
+    reason = "MEMBERSHIP_REFUSED"
+
+
+class TransferFailed(ClusterError):
+    """The leadership was not handed over; this replica goes on leading if it still does."""
+
+    reason = "TRANSFER_FAILED"
+
+
+class ReplicaStopped(ClusterError):
+    """Something failed that leaves this replica unsure of itself: only a restart helps."""
+
+    reason = "REPLICA_STOPPED"
 
 
 class Diverged(ClusterError):

@@ -8,8 +8,14 @@ without that byte, one group in 256 would be taken for a membership change. Inva
 * What is in the log stays there until another term takes its place. pysyncobj deletes what follows
   an append, even if it is the same, and a late duplicate would take acknowledged entries with it;
   so ``deleteEntriesFrom`` does nothing, and ``add`` cuts only where the terms differ.
+* What a peer sent is verified as a whole before any of it is stored, and before anything is cut for
+  it: a damaged message must not cost an entry that this replica has acknowledged.
 * Term and vote are durable when ``setCurrentTerm`` returns.
 * The first proposal of a new log is a no-op of term 0 and time 0, the same bytes on every replica.
+* ``membership`` is that of the newest ``raft_config`` in the log, after each add and cut. On the
+  leader such an entry is durable before anybody hears of it: its author can always be elected.
+
+A full disk (``DiskFull``) refuses one ``add``, and what was added before it stays.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +23,9 @@ from typing import Any, NamedTuple, overload
 from uuid import UUID
 
 from cluster.errors import Diverged
-from ual.entry import TYPE_NOOP, Draft, check_group
+from cluster.membership import Membership, decode_membership
+from projections.system_commands import TYPE_RAFT_CONFIG
+from ual.entry import TYPE_NOOP, Draft, Group, check_group, decode_entries, decode_entry
 from ual.errors import CorruptEntry
 from ual.hard_state import HardStateFile
 from ual.log import Log
@@ -25,8 +33,8 @@ from ual.log import Log
 KIND_DATA = b"\0"
 KIND_NOOP = b"\1"
 _TYPE_AT = slice(4, 6)
-_TERM_AT = slice(8, 16)
 _NOOP_TYPE = TYPE_NOOP.to_bytes(2, "little")
+_CONFIG_TYPE = TYPE_RAFT_CONFIG.to_bytes(2, "little")
 _NOOP = (Draft(TYPE_NOOP, b""),)
 
 
@@ -85,38 +93,39 @@ class RaftJournal:
         log: Log,
         hard_state: HardStateFile,
         now_ns: Callable[[], int],
-        *,
-        start: int = 1,
-        start_term: int = 0,
+        founders: Membership,
     ) -> None:
         self.log = log
-        self.is_leading: Callable[[], bool] = lambda: False  # the member sets it
-        # The window that Raft works in begins with this proposal; its body may be gone.
-        self.start = start
-        self._start_term = start_term
+        self.is_leading: Callable[[], bool] = lambda: False  # the member sets both
+        self.on_membership: Callable[[], None] = lambda: None
         self._hard_state = hard_state
         self._now_ns = now_ns
-        self._last = start
-        self._last_term = start_term
-        if log.last_proposal >= log.first_proposal:
-            self._note_last()
+        # Which proposals changed the membership, oldest first; the first one is settled.
+        self._memberships: list[tuple[int, Membership]] = [(0, founders)]
+        # The window that Raft works in begins with this proposal.
+        self.start = log.first_proposal
+        self._last = self._last_term = 0
+        self._start_term = 0
+        if self._is_empty:
+            assert self.start == 1, "a log that begins later needs its entries"
         else:
-            assert start == 1, "a window that begins later needs its entries"
+            self._note_last()
+            self._start_term = log.proposals.term(self.start)
 
     # What pysyncobj calls
 
     def add(self, command: Any, number: int, term: int) -> None:
         """Append a proposal; see the module's text for what happens to one that is there."""
-        if self._is_empty:
-            assert (command, number, term) == (KIND_NOOP, 1, 0), (number, term)
-            self.log.append(_NOOP, term=0, timestamp_ns=0)
-        elif self.is_leading():
-            assert number == self._last + 1, (number, self._last)
-            drafts = _NOOP if command == KIND_NOOP else command.drafts
-            self.log.append(drafts, term=term, timestamp_ns=self._now_ns())
-        elif not self._add_as_follower(command, number, term):
-            return
-        self._note_last()
+        try:
+            if self._is_empty:
+                assert (command, number, term) == (KIND_NOOP, 1, 0), (number, term)
+                self.log.append(_NOOP, term=0, timestamp_ns=0)
+            elif self.is_leading():
+                self._add_as_leader(command, number, term)
+            else:
+                self._add_as_follower(command, number, term)
+        finally:
+            self._note_last()
 
     def clear(self) -> None:
         """Refuse: nothing may empty the log."""
@@ -186,6 +195,57 @@ class RaftJournal:
         """The number of the last proposal that this replica has synced."""
         return self.log.proposals.durable
 
+    @property
+    def membership(self) -> Membership:
+        """Who belongs to the group, by the newest word in the log."""
+        return self._memberships[-1][1]
+
+    @property
+    def membership_number(self) -> int:
+        """The proposal that made it so."""
+        return self._memberships[-1][0]
+
+    @property
+    def membership_numbers(self) -> list[int]:
+        """The proposals that changed the membership and may still be cut, oldest first."""
+        return [number for number, _ in self._memberships]
+
+    def recover_membership(self, applied: int, config: bytes) -> None:
+        """Take over the membership that the applied state knows, then what the log has since."""
+        if config:
+            self._memberships = [(0, decode_membership(config))]
+        for number in range(max(applied + 1, self.start), self._last + 1):
+            data = self.log.proposals.data(number)
+            if data[_TYPE_AT] == _CONFIG_TYPE:
+                self._note_membership(number, data)
+
+    def holds(self, number: int, term: int) -> bool:
+        """Tell whether the window has this very proposal."""
+        return self.start <= number <= self._last and self.term_of(number) == term
+
+    def check(self, previous: int, groups: Sequence[bytes], term_max: int) -> list[Group]:
+        """Verify groups that a peer sent behind a proposal that is held here.
+
+        Nothing about them is trusted before this. Raises ``EntryError``.
+        """
+        index, timestamp_ns = self._end_of(previous)
+        term = self.term_of(previous)
+        checked = []
+        for data in groups:
+            group = check_group(data, 0, index + 1, timestamp_ns)
+            if len(group.data) != len(data):
+                raise CorruptEntry(len(group.data), "bytes follow the group of a proposal")
+            if not term <= group.term <= term_max:
+                raise CorruptEntry(0, f"term {group.term} between {term} and {term_max}")
+            if data[_TYPE_AT] == _CONFIG_TYPE:
+                entries = decode_entries(group.data)
+                if len(entries) > 1:
+                    raise CorruptEntry(0, "a raft_config entry shares its group")
+                decode_membership(entries[0].plain_payload())
+            index, timestamp_ns, term = group.last_index, group.last_timestamp_ns, group.term
+            checked.append(group)
+        return checked
+
     def item(self, number: int) -> Item:
         """Return one item of the window."""
         return Item(self.log, number, self.term_of(number))
@@ -208,36 +268,67 @@ class RaftJournal:
     def _is_empty(self) -> bool:
         return self.log.last_proposal < self.log.first_proposal
 
+    def _end_of(self, number: int) -> tuple[int, int]:
+        """Return the last index of a proposal and the time of that entry."""
+        log = self.log
+        if number == self._last:
+            return log.last_index, log.last_timestamp_ns
+        index = log.proposals.indexes(number)[1]
+        data = log.ring.read(index)
+        entry = decode_entry(data) if data else log.segments.read(index)
+        return index, entry.timestamp_ns
+
     def _note_last(self) -> None:
         self._last = self.log.last_proposal
         self._last_term = self.log.last_term
 
-    def _add_as_follower(self, command: bytes, number: int, term: int) -> bool:
-        """Store a group as the leader sent it; return whether the log changed."""
-        data = memoryview(command)[1:]
+    def _add_as_leader(self, command: Any, number: int, term: int) -> None:
+        assert number == self._last + 1, (number, self._last)
+        drafts = _NOOP if command == KIND_NOOP else command.drafts
+        group = self.log.append(drafts, term=term, timestamp_ns=self._now_ns())
+        if group.data[_TYPE_AT] == _CONFIG_TYPE:
+            self.log.sync()
+            self._note_membership(number, group.data)
+
+    def _add_as_follower(self, group: Group, number: int, term: int) -> None:
+        """Store a group that ``check`` has verified."""
+        assert group.term == term, (group.term, term)
         if number <= self._last:
             if number <= self.start:
-                return False
+                return
             if self.term_of(number) == term:
-                if self.log.proposals.data(number) != data:
+                if self.log.proposals.data(number) != group.data:
                     raise Diverged(number, term)
-                return False
-            self.log.truncate_from(self.log.proposals.indexes(number)[0])
-            self._note_last()
+                return
+            self._cut_from(number, term)
         assert number == self._last + 1, (number, self._last)
-        # From a peer: nothing about it is trusted before this.
-        group = check_group(data, 0, self.log.last_index + 1, self.log.last_timestamp_ns)
-        if len(group.data) != len(data):
-            raise CorruptEntry(len(group.data), "bytes follow the group of a proposal")
         self.log.append_group(group)
-        return True
+        if group.data[_TYPE_AT] == _CONFIG_TYPE:
+            self._note_membership(number, group.data)
+
+    def _cut_from(self, number: int, term: int) -> None:
+        """Let another leader's proposals take the place of these, which nobody committed."""
+        index = self.log.proposals.indexes(number)[0]
+        if index <= self.log.commit_index:
+            raise Diverged(number, term)
+        try:
+            self.log.truncate_from(index)
+        finally:  # a full disk may refuse before the cut, or right after it
+            self._note_last()
+            while self._memberships[-1][0] > self._last:
+                self._memberships.pop()
+            self.on_membership()
+
+    def _note_membership(self, number: int, data: bytes) -> None:
+        membership = decode_membership(decode_entries(data)[0].plain_payload())
+        known = self._memberships
+        known.append((number, membership))
+        committed = self.log.commit_index
+        while len(known) > 1 and self.log.proposals.indexes(known[1][0])[1] <= committed:
+            known.pop(0)
+        self.on_membership()
 
 
 def command_of(data: bytes) -> bytes:
     """Return the command of a stored group."""
     return (KIND_NOOP if data[_TYPE_AT] == _NOOP_TYPE else KIND_DATA) + data
-
-
-def term_of_group(data: bytes) -> int:
-    """Return the term that a stored group was written in."""
-    return int.from_bytes(data[_TERM_AT], "little")

@@ -6,6 +6,8 @@ A leader stamps each group with it. Invariants:
 * While somebody leads, it runs by that member's monotonic clock, at most 10 % faster or slower to
   come closer to the wall clock. A wall clock that jumps is not followed but reported: following it
   would freeze every lease of the cluster, or let all of them expire at once.
+* The same goes for a new leader whose wall clock is seconds away from where the last one's log
+  time must be by now: it goes on from there.
 """
 
 from collections.abc import Callable
@@ -28,13 +30,30 @@ class LogTime:
         self._last_ns = last_ns
         self._at_ns = 0  # monotonic time of the last reading
         self._now_ns = 0
+        self._heard_at_ns: int | None = None  # monotonic time when a leader's entry came
+        self._heard_ns = 0
         self.offset_ns = 0  # wall clock minus log time, at the last reading
 
+    def heard(self, timestamp_ns: int) -> None:
+        """Note the time of an entry that another leader has just stamped, or soon after."""
+        at_ns = self._monotonic_ns()
+        if timestamp_ns >= self._expected_ns(at_ns):
+            self._heard_at_ns, self._heard_ns = at_ns, timestamp_ns
+
     def start(self) -> None:
-        """Begin a leadership: at the wall clock, but never before the last entry."""
+        """Begin a leadership: at the wall clock, unless that is far from the last leader's.
+
+        Never before the last entry. A replica that has heard no leader since it was started knows
+        no better than its wall clock.
+        """
         self._at_ns = self._monotonic_ns()
-        self._now_ns = max(self._last_ns(), self._wall_ns())
-        self.offset_ns = 0
+        start_ns = wall_ns = self._wall_ns()
+        if self._heard_at_ns is not None:
+            expected_ns = self._expected_ns(self._at_ns)
+            if abs(wall_ns - expected_ns) > ALARM_NS:
+                start_ns = expected_ns
+        self._now_ns = max(self._last_ns(), start_ns)
+        self.offset_ns = wall_ns - self._now_ns
 
     def now_ns(self) -> int:
         """Return the time for the next group."""
@@ -47,6 +66,12 @@ class LogTime:
         self._now_ns = max(self._now_ns + step_ns, self._last_ns())
         self.offset_ns = offset_ns
         return self._now_ns
+
+    def _expected_ns(self, at_ns: int) -> int:
+        """Where the log time of the leader that was heard must be by now."""
+        if self._heard_at_ns is None:
+            return 0
+        return self._heard_ns + at_ns - self._heard_at_ns
 
     @property
     def is_alarming(self) -> bool:

@@ -7,54 +7,55 @@ follower's log matching are pysyncobj's; what it gets wrong is put right here:
 * It acknowledges what it received; we acknowledge what is synced, and feed a leader the acks of
   others no further than its own sync has come.
 * It counts votes and acks without asking of whom, of which term, and how often; every message here
-  carries its term, votes are a set, and what is not from a member is dropped.
+  carries its term, votes are a set, and what is not from a member is dropped. (An append is taken
+  from any replica of the shard: one that missed a change of members learns of it in no other way,
+  and whoever leads was elected by those who know.)
 * A follower commits up to its last entry, vouched for or not; the commit index of an append is
   lowered to what that append covers.
 * It has no pre-vote: the question whether it is connected to anybody, which it asks before it
   stands for election, is answered with the outcome of one.
 * It rewinds with every ack, pickles, and reads a global clock; sending, applying and time are ours.
+* Its nodes are the other voters; who they are is read from the log (cluster/membership.py).
 
 Everything happens inside calls on one thread: ``tick``, ``on_message``, ``on_synced``, ``propose``.
 Calls of different members never nest, which is what lets them share pysyncobj's module globals.
+
+Failure: a message that breaks a rule is dropped and counted, and ``refusal`` says why. A full disk
+refuses a proposal, an append or a leadership, and everything before it stays. Whatever else is
+raised (``LogFailed``, ``Diverged``, an error in apply) means that this replica must stop.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
-from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj import SyncObj
 from pysyncobj.node import Node
 
+from cluster.applier import Applier
 from cluster.config import ALL_ON, Protections, RaftConfig
-from cluster.errors import NotLeader, ProposalRefused
-from cluster.journal import Proposal, RaftJournal, command_of, term_of_group
+from cluster.errors import MembershipRefused, NotLeader, ProposalRefused
+from cluster.journal import KIND_DATA, KIND_NOOP, Proposal, RaftJournal
+from cluster.leadership import Leadership
+from cluster.membership import Membership, check_change
 from cluster.messages import Ack, Append, Message, Stale, TimeoutNow, Vote, VoteRequest
-from cluster.peers import Peer
-from cluster.seam import Clock, NoPoller, Wire, running
+from cluster.peers import Ballot, Matched
+from cluster.seam import Clock, NoPoller, Wire, configuration, running
+from ual.errors import DiskFull, EntryError, GroupTooLarge
 
 PRIVATE_NAMES = (
-    "raftState", "raftCurrentTerm", "votedForNodeId", "votesCount", "raftLeader", "otherNodes",
-    "raftElectionDeadline", "transferInProgress", "raftCommitIndex", "raftLastApplied",
-    "raftNextIndex", "raftMatchIndex", "lastResponseTime", "newAppendEntriesTime",
-    "connectedNodes", "noopIDx", "setState", "setCurrentTerm", "generateRaftTimeout",
-    "onMessageReceived",
+    "raftState", "raftCurrentTerm", "selfNode", "raftLeader", "otherNodes", "transferInProgress",
+    "raftElectionDeadline", "raftCommitIndex", "raftLastApplied", "raftMatchIndex",
+    "lastResponseTime", "newAppendEntriesTime", "noopIDx", "setState", "setCurrentTerm",
+    "generateRaftTimeout", "onMessageReceived",
     # overridden below:
     "applyLogEntries", "connectedToAnyone", "getEntries", "onBecomeLeader", "sendAppendEntries",
     "sendNextNodeIdx",
 )  # fmt: skip
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
-NEVER_ENTRIES = 10**9  # log compaction is ours: pysyncobj's would pickle this object
-
-
-class Applier(Protocol):
-    """Who learns that proposals are committed, in order, each once."""
-
-    def lead(self) -> None:
-        """This member is about to lead: its next call may append."""
-
-    def apply(self, number: int, data: bytes) -> None:
-        """Fold a committed group into the state. Must not raise: that would stop the replica."""
+# No cluster lives through so many elections: a term above this is not a term.
+TERM_MAX = 1 << 62
 
 
 class RaftMember(SyncObj):  # type: ignore[misc]
@@ -64,7 +65,6 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self,
         config: RaftConfig,
         self_id: UUID,
-        peer_ids: list[UUID],
         journal: RaftJournal,
         clock: Clock,
         applier: Applier,
@@ -74,58 +74,37 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         protections: Protections = ALL_ON,
     ) -> None:
         self.config = config
+        self.self_id = self_id
         self.journal = journal
         self.clock = clock
         self.protections = protections
         self.dropped_messages = 0
+        self.refusal = ""  # why the last message or leadership was refused
+        self.is_due = False  # a tick would commit or apply something
         self._applier = applier
         self._send = send
-        self._peers: dict[UUID, Peer] = {}
-        self._round = 0
-        self._votes: set[UUID] = set()
-        self._votes_term = -1
-        self._pre_votes: set[UUID] = set()
-        self._pre_vote_term = -1
-        self._pre_vote_until_s = float("-inf")
+        self.leadership = Leadership(config, journal, clock, send)
+        self._votes = Ballot()
+        self._pre_votes = Ballot()
         self._leader_heard_s = float("-inf")
         self._answering: Append | None = None
-        self._matched = (0, 0, 0)  # term, round, number: what the leader vouched for
-        self._waiting_count = 0
-        journal.is_leading = lambda: self.state == LEADER
+        self._matched = Matched()
         running.clock = clock
         super().__init__(
             Node(self_id),
-            [Node(peer) for peer in sorted(peer_ids)],
-            SyncObjConf(
-                autoTick=False,
-                appendEntriesUseBatch=False,
-                commandsWaitLeader=False,
-                dynamicMembershipChange=False,
-                fullDumpFile=None,
-                journalFile=journal,
-                logCompactionMinEntries=NEVER_ENTRIES,
-                logCompactionMinTime=NEVER_ENTRIES,
-                appendEntriesPeriod=config.heartbeat_s,
-                raftMinTimeout=config.election_s_min,
-                raftMaxTimeout=config.election_s_max,
-                leaderFallbackTimeout=config.leader_silence_s_max,
-                commandsQueueSize=config.proposals_waiting_max,
-                pollerType="select",
-            ),
+            [],
+            configuration(config, journal),
             transport=Wire(self._from_pysyncobj),
         )
         self._poller = NoPoller()
-        self._SyncObj__connectedNodes.update(self._SyncObj__otherNodes)
         # pysyncobj would begin at 1 and apply nothing, or everything, again.
         self._SyncObj__raftLastApplied = applied
         self._SyncObj__raftCommitIndex = max(applied, journal.start)
+        journal.is_leading = lambda: self.state == LEADER
+        journal.on_membership = self._reconfigure
+        self._reconfigure()
 
     # State
-
-    @property
-    def self_id(self) -> UUID:
-        """This member."""
-        return self._SyncObj__selfNode.id  # type: ignore[no-any-return]
 
     @property
     def term(self) -> int:
@@ -161,31 +140,9 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         return commit
 
     @property
-    def peer_ids(self) -> list[UUID]:
-        """The other members, in a fixed order."""
-        return sorted(node.id for node in self._SyncObj__otherNodes)
-
-    def _majority(self, others: int) -> bool:
-        return others + 1 > (len(self._SyncObj__otherNodes) + 1) / 2
-
-    # What the shard calls
-
-    def tick(self) -> None:
-        """Let time pass: elections, heartbeats, stepping down, committing, applying."""
-        running.clock = self.clock
-        self.doTick(0)
-
-    def propose(self, drafts: Sequence[tuple[int, bytes, int]]) -> tuple[int, int]:
-        """Append a group as leader; return its number and term, which name its outcome."""
-        running.clock = self.clock
-        if self.state != LEADER:
-            raise NotLeader(self.leader_id)
-        if self.journal.last - self.applied >= self.config.proposals_waiting_max:
-            limit = self.config.proposals_waiting_max
-            raise ProposalRefused(f"{limit} proposals wait for their commit")
-        self._applyCommand(Proposal(drafts), None)
-        self._checkCommandsToApply()
-        return self.journal.last, self.term
+    def membership(self) -> Membership:
+        """Who belongs to the group, by the newest word in this member's log."""
+        return self.journal.membership
 
     @property
     def has_applied_noop(self) -> bool:
@@ -193,41 +150,96 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         noop = self._SyncObj__noopIDx
         return self.state == LEADER and noop is not None and self.applied >= noop
 
+    def match_of(self, peer_id: UUID) -> int:
+        """As leader, return the last proposal that a peer has durably, as far as is known."""
+        peer = self.leadership.peers.get(peer_id)
+        return peer.match if peer and self.state == LEADER else 0
+
+    # What the shard calls
+
+    def tick(self) -> None:
+        """Let time pass: elections, heartbeats, stepping down, committing, applying."""
+        running.clock = self.clock
+        self.is_due = False
+        self.doTick(0)
+
+    def propose(self, drafts: Sequence[tuple[int, bytes, int]]) -> tuple[int, int]:
+        """Append a group as leader; return its number and term, which name its outcome."""
+        running.clock = self.clock
+        if self.state != LEADER:
+            raise NotLeader(self.leader_id)
+        number = self.journal.last + 1
+        if number - self.applied > self.config.proposals_waiting_max:
+            limit = self.config.proposals_waiting_max
+            raise ProposalRefused(f"{limit} proposals wait for their commit")
+        self._applyCommand(Proposal(drafts), None)
+        # It gives up after a heartbeat's time, having done nothing, if the process was paused at
+        # the wrong moment; then the next proposal's number would be taken for this one's.
+        while self.journal.last < number:
+            self._checkCommandsToApply()
+        return number, self.term
+
+    def change_membership(self, membership: Membership) -> tuple[int, int]:
+        """As leader, propose other members; return the proposal's number and term."""
+        if self.state != LEADER:
+            raise NotLeader(self.leader_id)
+        if self.protections.one_change:
+            if not self.has_applied_noop:
+                raise MembershipRefused("this leader has not committed anything yet")
+            if self.journal.membership_number > self.applied:
+                raise MembershipRefused("the change before this one is not committed yet")
+            check_change(self.membership, membership, self.self_id)
+        for member in set(membership.voters) - set(self.membership.voters):
+            if self.match_of(member) < self.commit:
+                raise MembershipRefused(f"{member} has not caught up yet")
+        return self.propose([membership.draft()])
+
+    def hand_over(self, target: UUID) -> None:
+        """As leader, ask a peer that has the whole log to stand for election at once."""
+        self._send(target, TimeoutNow(self.term))
+
     def start_round(self) -> int:
         """Ask every peer to confirm that we lead; return the number of the question."""
         running.clock = self.clock
-        self._round += 1
-        now_s = self.clock.now_s()
-        for peer_id in self.peer_ids:
-            self._send_to(peer_id, now_s, ask=True)
-        return self._round
+        self.leadership.round += 1
+        self.leadership.send_all(self.term, self.commit, ask=True)
+        return self.leadership.round
 
     def confirmed_round(self) -> int:
         """Return the newest round that a majority has answered in this term."""
-        if not self.protections.read_round or not self._SyncObj__otherNodes:
-            return self._round
-        rounds = sorted((peer.round for peer in self._peers.values()), reverse=True)
-        # With this member, so many peers are a majority of all.
-        needed = (len(rounds) + 1) // 2
-        return rounds[needed - 1]
+        if not self.protections.read_round:
+            return self.leadership.round
+        return self.leadership.confirmed_round(self._other_voters)
+
+    @property
+    def _other_voters(self) -> list[UUID]:
+        """Whom pysyncobj counts beside this member, in a fixed order."""
+        return sorted(node.id for node in self._SyncObj__otherNodes)
 
     def on_synced(self) -> None:
         """The log's durable position has moved: tell the leader, or count it as one."""
         running.clock = self.clock
         if self.state == LEADER:
-            for peer_id, peer in self._peers.items():
-                self._feed_match(peer_id, peer.match)
+            for peer_id in self._other_voters:
+                self._feed_match(peer_id)
+            self.is_due = True
             return
-        term, round_, matched = self._matched
-        if term == self.term and self.leader_id is not None and matched:
-            acked = min(matched, self.journal.durable)
-            self._send(self.leader_id, Ack(term, round_, acked + 1, success=True, reset=False))
+        vouched, leader_id = self._matched, self.leader_id
+        if vouched.term == self.term and leader_id is not None and vouched.number:
+            following = min(vouched.number, self.journal.durable) + 1
+            self._send(leader_id, Ack(self.term, vouched.round, following, True, False))
 
     def on_message(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer; one that is not from a member, or is stale, is dropped."""
         running.clock = self.clock
-        if Node(sender) not in self._SyncObj__otherNodes:
-            self.dropped_messages += 1
+        if message.term >= TERM_MAX:
+            self._drop(f"term {message.term}")
+            return
+        if isinstance(message, Append):
+            self._on_append(sender, message)
+            return
+        if sender not in self.membership.members:
+            self._drop(f"{sender} is not a member")
             return
         match message:
             case VoteRequest(pre_vote=True):
@@ -236,85 +248,106 @@ class RaftMember(SyncObj):  # type: ignore[misc]
                 self._on_vote_request(sender, message)
             case Vote():
                 self._on_vote(sender, message)
-            case Append():
-                self._on_append(sender, message)
             case Ack():
                 self._on_ack(sender, message)
             case Stale(term=term):
                 self._step_down_to(term)
             case TimeoutNow(term=term):
-                self._feed(sender, {"type": "timeout_now", "term": term})
+                if term == self.term and self.self_id in self.membership.voters:
+                    self._feed(sender, {"type": "timeout_now", "term": term})
+
+    def _drop(self, why: str) -> None:
+        self.dropped_messages += 1
+        self.refusal = why
 
     # Elections
 
+    def _reconfigure(self) -> None:
+        """Make pysyncobj's nodes the other voters of the newest membership in the log."""
+        membership = self.journal.membership
+        voters = [each for each in membership.voters if each != self.self_id]
+        match: dict[Node, int] = self._SyncObj__raftMatchIndex
+        heard_s: dict[Node, float] = self._SyncObj__lastResponseTime
+        for peer_id in voters:
+            match.setdefault(Node(peer_id), 0)
+            heard_s.setdefault(Node(peer_id), self.clock.now_s())
+        for node in [each for each in match if each.id not in voters]:
+            del match[node]
+            heard_s.pop(node, None)
+        # A new set: pysyncobj may be walking through the old one.
+        self._SyncObj__otherNodes = {Node(peer_id) for peer_id in voters}
+        self.leadership.reconfigure([each for each in membership.members if each != self.self_id])
+
     def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802 - asked before an election only
         """Say whether an election would have a chance; if that is not known, ask the peers."""
+        if self.self_id not in self.membership.voters:
+            return False
         if not self._SyncObj__otherNodes or not self.protections.pre_vote:
             return True
         if self._SyncObj__transferInProgress:
             return True
-        if self._pre_vote_term == self.term + 1 and self._majority(len(self._pre_votes)):
-            self._pre_vote_term = -1
-            return True
-        now_s = self.clock.now_s()
-        if now_s >= self._pre_vote_until_s:
-            self._pre_vote_until_s = now_s + self._SyncObj__generateRaftTimeout()
-            self._pre_vote_term = self.term + 1
-            self._pre_votes = set()
-            journal = self.journal
-            self._broadcast(
-                VoteRequest(self.term + 1, journal.last, journal.last_term, pre_vote=True)
-            )
-        return False
+        now_s, ballot, term = self.clock.now_s(), self._pre_votes, self.term + 1
+        if now_s >= ballot.until_s or ballot.term != term:
+            ballot.open(term, now_s + self._SyncObj__generateRaftTimeout())
+            request = VoteRequest(term, self.journal.last, self.journal.last_term, pre_vote=True)
+            for peer_id in self._other_voters:
+                self._send(peer_id, request)
+            return False
+        if not ballot.has_majority(self._other_voters):
+            return False
+        ballot.close()
+        return True
 
     def _on_pre_vote_request(self, sender: UUID, request: VoteRequest) -> None:
         """Say yes if the sender could win and nothing is known against an election."""
         silent_s = self.clock.now_s() - self._leader_heard_s
         led = self.state == LEADER or silent_s < self.config.election_s_min
         ours = (self.journal.last_term, self.journal.last)
-        if (
-            request.term > self.term
-            and not led
-            and (request.last_term, request.last_proposal) >= ours
-        ):
-            self._send(sender, Vote(request.term, pre_vote=True))
-        elif request.term <= self.term:
+        if request.term <= self.term:
             self._send(sender, Stale(self.term))
+        elif not led and (request.last_term, request.last_proposal) >= ours:
+            self._send(sender, Vote(request.term, pre_vote=True))
 
     def _on_vote_request(self, sender: UUID, request: VoteRequest) -> None:
         if request.term < self.term:
             self._send(sender, Stale(self.term))
             return
-        self._feed(
-            sender,
-            {
-                "type": "request_vote",
-                "term": request.term,
-                "last_log_index": request.last_proposal,
-                "last_log_term": request.last_term,
-            },
-        )
+        led = self.state == LEADER
+        last = {"last_log_index": request.last_proposal, "last_log_term": request.last_term}
+        self._feed(sender, {"type": "request_vote", "term": request.term, **last})
+        if led and self.state != LEADER:
+            self._restart_election_timer()
 
     def _on_vote(self, sender: UUID, vote: Vote) -> None:
         if vote.pre_vote:
-            if vote.term == self._pre_vote_term:
-                self._pre_votes.add(sender)
+            self._pre_votes.add(vote.term, sender)
             return
-        if self._votes_term != self.term:
-            self._votes_term, self._votes = self.term, set()
-        if self.protections.vote_set:
-            if vote.term != self.term or sender in self._votes:
-                self.dropped_messages += 1
-                return
-            self._votes.add(sender)
+        if self._votes.term != self.term:
+            self._votes.open(self.term)
+        if self.protections.vote_set and (
+            sender not in self.membership.voters or not self._votes.add(vote.term, sender)
+        ):
+            self._drop("a vote that does not count")
+            return
         self._feed(sender, {"type": "response_vote", "term": vote.term})
 
     def _step_down_to(self, term: int) -> None:
         """Follow a higher term that somebody told us of."""
         if term > self.term:
             self._SyncObj__setCurrentTerm(term, None)
-            self._SyncObj__setState(FOLLOWER)
-            self._SyncObj__raftLeader = None
+            self._step_down()
+
+    def _step_down(self) -> None:
+        if self.state == LEADER:
+            self._restart_election_timer()
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__raftLeader = None
+        self._SyncObj__transferInProgress = False
+
+    def _restart_election_timer(self) -> None:
+        """A leader's own timer ran out long ago: having stepped down, it waits like anybody."""
+        timeout_s = self._SyncObj__generateRaftTimeout()
+        self._SyncObj__raftElectionDeadline = self.clock.now_s() + timeout_s
 
     # A follower's side of appends
 
@@ -322,27 +355,38 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         if append.term < self.term:
             self._send(sender, Stale(self.term))
             return
+        if append.term == self.term and self.leader_id not in (None, sender):
+            self._drop(f"{sender} and {self.leader_id} both lead term {self.term}")
+            return
+        journal, previous = self.journal, append.previous
+        entries: list[tuple[Any, int, int]] = []
+        if journal.holds(previous, append.previous_term):
+            try:
+                groups = journal.check(previous, append.groups, append.term)
+            except EntryError as error:
+                self._drop(f"from {sender}: {error}")
+                return
+            entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
         self._leader_heard_s = self.clock.now_s()
-        covered = append.previous + len(append.groups)
+        self._pre_votes.close()
+        covered = previous + len(append.groups)
         commit = min(append.commit, covered) if self.protections.commit_clamp else append.commit
+        message = {"type": "append_entries", "term": append.term, "commit_index": commit}
+        message |= {"prevLogIdx": previous, "prevLogTerm": append.previous_term, "entries": entries}
         self._answering = append
         try:
-            self._feed(
-                sender,
-                {
-                    "type": "append_entries",
-                    "term": append.term,
-                    "prevLogIdx": append.previous,
-                    "prevLogTerm": append.previous_term,
-                    "entries": [
-                        (command_of(group), append.previous + at, term_of_group(group))
-                        for at, group in enumerate(append.groups, start=1)
-                    ],
-                    "commit_index": commit,
-                },
-            )
+            self._feed(sender, message)
+        except (DiskFull, GroupTooLarge) as error:
+            # Alive, and following: only this much cannot be kept. It is sent again in time.
+            self._drop(str(error))
+            following = journal.durable + 1
+            self._send(sender, Ack(append.term, append.round, following, False, False))
+            return
         finally:
             self._answering = None
+        if entries and append.commit < covered:  # so it is new, not something to catch up with
+            self._applier.heard(entries[-1][0].last_timestamp_ns)
+        self.is_due = self.is_due or self.commit > self.applied
 
     def _SyncObj__getEntries(  # noqa: N802
         self, number: int | None, count: int | None = None, _size_max: int | None = None
@@ -367,105 +411,83 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         """Answer an append: at once, but for no more than is durable."""
         append = self._answering
         assert append is not None, "an answer to nothing"
-        following = self.journal.last + 1 if nextNodeIdx is None else nextNodeIdx
         if success:
-            matched = following - 1
-            self._matched = (append.term, append.round, matched)
+            assert nextNodeIdx is not None
+            matched = self._matched.note(append.term, append.round, nextNodeIdx - 1)
             if self.protections.follower_durable_ack:
-                following = min(matched, self.journal.durable) + 1
+                matched = min(matched, self.journal.durable)
+            following = matched + 1
+        elif nextNodeIdx is None:  # the previous entry is missing
+            following = self.journal.last + 1
+        else:
+            # It is another one. What is committed here is the same at the leader, so one
+            # question is enough; pysyncobj would go back one by one.
+            following = self._SyncObj__raftCommitIndex + 1
         self._send(node.id, Ack(append.term, append.round, following, success, reset))
 
     # A leader's side
 
     def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
         """Begin a leadership knowing nothing: what a peer had under an earlier one may be cut."""
-        self._peers = {peer_id: Peer() for peer_id in self.peer_ids}
+        self.leadership.begin()
+        self._SyncObj__noopIDx = None
         self._applier.lead()
-        super()._SyncObj__onBecomeLeader()
+        try:
+            super()._SyncObj__onBecomeLeader()
+        except DiskFull as error:
+            # A leader that cannot write is worse than none: let somebody else try.
+            self.refusal = str(error)
+            self._step_down()
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        """Send every peer what it lacks, within its window; at least a heartbeat when due."""
-        now_s = self.clock.now_s()
-        self._SyncObj__newAppendEntriesTime = now_s + self.config.heartbeat_s
-        for peer_id in self.peer_ids:
-            self._send_to(peer_id, now_s)
-
-    def _send_to(self, peer_id: UUID, now_s: float, *, ask: bool = False) -> None:
-        node, journal, config = Node(peer_id), self.journal, self.config
-        peer = self._peers.setdefault(peer_id, Peer())
-        due = ask or now_s - peer.spoken_s >= config.heartbeat_s * 0.9
-        following: int = self._SyncObj__raftNextIndex[node]
-        while True:
-            previous = following - 1
-            if previous < journal.start:
-                return  # below the window: only a snapshot helps
-            groups: list[bytes] = []
-            size = 0
-            while (
-                following <= journal.last
-                and size < config.frame_bytes_max
-                and peer.in_flight_bytes < config.window_bytes_max
-            ):
-                group = journal.log.proposals.data(following)
-                peer.sent(following, len(group))
-                groups.append(group)
-                size += len(group)
-                following += 1
-            if not groups and not due:
-                return
-            previous_term = journal.term_of(previous)
-            commit = self.commit
-            self._send(
-                peer_id,
-                Append(self.term, self._round, previous, previous_term, tuple(groups), commit),
-            )
-            self._SyncObj__raftNextIndex[node] = following
-            peer.spoken_s, due = now_s, False
+        """Send every peer what it lacks; as shipped, each ack rewinds and all is sent again."""
+        self._SyncObj__newAppendEntriesTime = self.clock.now_s() + self.config.heartbeat_s / 2
+        self.leadership.send_all(self.term, self.commit)
 
     def _on_ack(self, sender: UUID, ack: Ack) -> None:
-        self._step_down_to(ack.term)
-        if self.state != LEADER or (self.protections.stamped_acks and ack.term != self.term):
-            self.dropped_messages += 1
+        peer = self.leadership.peers.get(sender)
+        if (
+            self.state != LEADER
+            or peer is None
+            or (self.protections.stamped_acks and ack.term != self.term)
+        ):
+            self._drop("an ack for another leadership")
             return
-        node = Node(sender)
-        peer = self._peers.setdefault(sender, Peer())
-        peer.round = max(peer.round, ack.round)
-        self._SyncObj__lastResponseTime[node] = self.clock.now_s()
-        if ack.reset:
-            peer.rewound()
-            following = min(max(ack.next, peer.match + 1), self.journal.last + 1)
-            self._SyncObj__raftNextIndex[node] = following
-        elif ack.success:
-            peer.confirmed(ack.next - 1)
-            self._feed_match(sender, peer.match)
-        self._send_to(sender, self.clock.now_s())
+        if self.protections.stamped_acks and ack.success and ack.next > self.journal.last + 1:
+            self._drop(f"{sender} has proposals that do not exist")
+            return
+        self.leadership.on_ack(peer, ack)
+        if sender in self.membership.voters:
+            self._SyncObj__lastResponseTime[Node(sender)] = self.clock.now_s()
+            self._feed_match(sender)
+        self.leadership.send_to(sender, self.term, self.commit)
 
-    def _feed_match(self, peer_id: UUID, match: int) -> None:
-        """Tell pysyncobj what a peer has, no further than what is durable here, too."""
+    def _feed_match(self, peer_id: UUID) -> None:
+        """Tell pysyncobj what a voter has, no further than what is durable here, too."""
+        match = self.leadership.peers[peer_id].match
         if self.protections.leader_own_sync:
             match = min(match, self.journal.durable)
+        known: dict[Node, int] = self._SyncObj__raftMatchIndex
         node = Node(peer_id)
-        if match <= self._SyncObj__raftMatchIndex.get(node, 0):
-            return
-        # As shipped, an ack moves the next index back to itself and all is sent again.
-        following = self._SyncObj__raftNextIndex[node]
-        heard_s = self._SyncObj__lastResponseTime.get(node)
-        message = {"type": "next_node_idx", "next_node_idx": match + 1}
-        self._feed(peer_id, message | {"reset": False, "success": True})
-        self._SyncObj__raftNextIndex[node] = max(following, match + 1)
-        if heard_s is not None:
-            self._SyncObj__lastResponseTime[node] = heard_s
+        if match > known.get(node, match):
+            known[node] = match
+            self.is_due = True
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
         """Apply what is committed, for a bounded time; return whether followers should know."""
-        commit, until_s = self.commit, self.clock.now_s() + self.config.apply_s_max
+        # Kept, not only reported: what a leader alone has not synced is not committed later either.
+        commit = self._SyncObj__raftCommitIndex = self.commit
+        until_s = self.clock.now_s() + self.config.apply_s_max
         moved = False
         while self._SyncObj__raftLastApplied < commit:
             number = self._SyncObj__raftLastApplied + 1
-            self._applier.apply(number, self.journal.log.proposals.data(number))
+            command = self.journal.item(number)[0]
+            assert command[:1] in (KIND_DATA, KIND_NOOP), command[:1]
+            self._applier.apply(number, command[1:])
             self._SyncObj__raftLastApplied = number
             moved = True
             if self.clock.now_s() > until_s:
+                self.is_due = True
                 break
         return moved
 
@@ -476,23 +498,12 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def _from_pysyncobj(self, node: Node, message: dict[str, Any]) -> None:
         """Translate what pysyncobj sends; what we send ourselves never comes this way."""
+        term = message["term"]
         match message["type"]:
             case "request_vote":
-                self._send(
-                    node.id,
-                    VoteRequest(
-                        message["term"],
-                        message["last_log_index"],
-                        message["last_log_term"],
-                    ),
-                )
+                last, last_term = message["last_log_index"], message["last_log_term"]
+                self._send(node.id, VoteRequest(term, last, last_term))
             case "response_vote":
-                self._send(node.id, Vote(message["term"]))
-            case "timeout_now":
-                self._send(node.id, TimeoutNow(message["term"]))
+                self._send(node.id, Vote(term))
             case other:
                 raise AssertionError(f"pysyncobj sent {other} behind our back")
-
-    def _broadcast(self, message: Message) -> None:
-        for peer_id in self.peer_ids:
-            self._send(peer_id, message)

@@ -5,15 +5,18 @@ when a majority has answered that round or a later one in this term and everythi
 index is applied. Reads that arrive while a round is on its way share the next one, so any number
 of readers costs one round at a time. A leader notes nothing before the no-op of its term is
 applied: until then it does not know what its predecessors committed.
+
+A callback is called once, by ``deliver``, which belongs outside of Raft's own work: a callback may
+raise, and the others are called all the same, by the next ``deliver`` at the latest.
 """
 
 from collections import deque
 from collections.abc import Callable
 
-from cluster.errors import NotLeader
+from cluster.errors import ClusterError, NotLeader, ProposalRefused
 from cluster.member import LEADER, RaftMember
 
-ReadCallback = Callable[[NotLeader | None], None]
+ReadCallback = Callable[[ClusterError | None], None]
 
 READS_WAITING_MAX = 65_536
 
@@ -24,46 +27,60 @@ class ReadRounds:
     def __init__(self, member: RaftMember) -> None:
         self._member = member
         self._term = 0
+        self._count = 0
         self._next: list[ReadCallback] = []  # wait for a round to be started for them
         self._asked: deque[tuple[int, int, list[ReadCallback]]] = deque()  # round, commit, reads
+        self._answers: deque[tuple[ReadCallback, ClusterError | None]] = deque()
 
     def __len__(self) -> int:
-        return len(self._next) + sum(len(reads) for _, _, reads in self._asked)
+        return self._count
 
     def add(self, callback: ReadCallback) -> None:
         """Call back when a read may look at the state, or with the reason why it may not."""
-        if self._member.state != LEADER:
-            callback(NotLeader(self._member.leader_id))
+        if self._count >= READS_WAITING_MAX:
+            callback(ProposalRefused(f"{READS_WAITING_MAX} reads are waiting"))
             return
+        self._count += 1
         self._next.append(callback)
         self.advance()
 
     def advance(self) -> None:
         """Start a round if one is wanted and none is on its way; answer what may be answered."""
         member = self._member
-        if member.state != LEADER or member.term != self._term:
+        if member.state != LEADER:
+            self.fail(NotLeader(member.leader_id))
+        elif member.term != self._term:
+            # What was asked in an earlier term has no answer; what was not asked yet can wait.
             self._term = member.term
-            self._fail_asked()
-            if member.state != LEADER:
-                waiting, self._next = self._next, []
-                for callback in waiting:
-                    callback(NotLeader(member.leader_id))
-                return
-        confirmed = member.confirmed_round()
-        while (
-            self._asked and self._asked[0][0] <= confirmed and self._asked[0][1] <= member.applied
-        ):
-            for callback in self._asked.popleft()[2]:
-                callback(None)
-        started = self._asked and self._asked[-1][0] > confirmed
-        if self._next and not started and member.has_applied_noop:
-            reads, self._next = self._next, []
-            self._asked.append((member.start_round(), member.commit, reads))
-            if member.confirmed_round() >= self._asked[-1][0]:  # alone, nobody has to be asked
-                self.advance()
+            self._fail_asked(NotLeader(None))
+        if member.state == LEADER:
+            self._advance_rounds()
 
-    def _fail_asked(self) -> None:
+    def fail(self, error: ClusterError) -> None:
+        """Refuse everything that waits."""
+        self._fail_asked(error)
+        reads, self._next = self._next, []
+        self._answers.extend((callback, error) for callback in reads)
+
+    def deliver(self) -> None:
+        """Call back those who may read, or must not."""
+        while self._answers:
+            callback, error = self._answers.popleft()
+            self._count -= 1
+            callback(error)
+
+    def _advance_rounds(self) -> None:
+        member, asked = self._member, self._asked
+        is_idle = not asked or asked[-1][0] <= member.confirmed_round()
+        if self._next and is_idle and member.has_applied_noop:
+            reads, self._next = self._next, []
+            commit = member.commit
+            asked.append((member.start_round(), commit, reads))
+        confirmed = member.confirmed_round()
+        while asked and asked[0][0] <= confirmed and asked[0][1] <= member.applied:
+            self._answers.extend((callback, None) for callback in asked.popleft()[2])
+
+    def _fail_asked(self, error: ClusterError) -> None:
         asked, self._asked = self._asked, deque()
         for _, _, reads in asked:
-            for callback in reads:
-                callback(NotLeader(self._member.leader_id))
+            self._answers.extend((callback, error) for callback in reads)

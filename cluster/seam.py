@@ -9,8 +9,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import pysyncobj.syncobj as module
+from pysyncobj import SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
+
+from cluster.config import RaftConfig
+
+NEVER = 10**9  # entries or seconds: log compaction is ours, pysyncobj's would pickle the member
 
 
 class Clock(Protocol):
@@ -42,6 +47,26 @@ module.monotonicTime = running.now_s
 module.random = running
 module.PIPE_NOTIFIER_ENABLED = False  # or each proposal costs a write to a pipe
 module.createJournal = lambda journal: journal  # conf.journalFile carries the journal itself
+
+
+def configuration(config: RaftConfig, journal: Any) -> SyncObjConf:
+    """Return pysyncobj's settings: no threads, no files, no pickling, our journal and times."""
+    return SyncObjConf(
+        autoTick=False,
+        appendEntriesUseBatch=False,
+        commandsWaitLeader=False,
+        dynamicMembershipChange=False,
+        fullDumpFile=None,
+        journalFile=journal,
+        logCompactionMinEntries=NEVER,
+        logCompactionMinTime=NEVER,
+        appendEntriesPeriod=config.heartbeat_s,
+        raftMinTimeout=config.election_s_min,
+        raftMaxTimeout=config.election_s_max,
+        leaderFallbackTimeout=config.leader_silence_s_max,
+        commandsQueueSize=config.proposals_waiting_max,
+        pollerType="select",
+    )
 
 
 class Wire(Transport):  # type: ignore[misc]

@@ -6,7 +6,7 @@ and under a simulator. Whoever drives it
 * calls ``tick`` at least every third of a heartbeat,
 * hands in messages of peers with ``on_message`` and delivers what is sent through ``send``,
 * asks ``sync_begin`` after anything that may have appended, runs the job where it may block, and
-  returns it to ``on_synced``.
+  returns it to ``on_synced``; likewise ``seal_begin`` and ``on_sealed``, now and then.
 
 Group commit: requests collect while an fdatasync is on its way and become one proposal when it
 returns, or at once when the disk is idle. So the busier it is, the larger the groups are.
@@ -14,12 +14,19 @@ returns, or at once when the disk is idle. So the busier it is, the larger the g
 Outcomes: a request that was never proposed failed for certain (``NotLeader``, ``Expired``). One
 that was proposed has the result of its entries, or was ``Discarded`` because another leader's
 proposal has its place, or nobody knows: ``OutcomeUnknown``, and a retry in a session is exact.
+Every callback is called once, outside of Raft's own work: one that raises takes nothing with it.
+
+Failure: a full disk refuses requests (``StorageFull``) and reads go on. Any other error that comes
+out of a call means that this replica is not sure of itself any more. It stops: everything that
+waits is answered, ``failure`` says why, and every further call raises ``ReplicaStopped``. The
+driver starts a new one on the same directory.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from cluster.config import ALL_ON, Protections, RaftConfig
@@ -30,22 +37,29 @@ from cluster.errors import (
     NotLeader,
     OutcomeUnknown,
     ProposalRefused,
+    ReplicaStopped,
+    StorageFull,
 )
 from cluster.journal import KIND_NOOP, RaftJournal
 from cluster.log_time import LogTime
 from cluster.member import LEADER, RaftMember
+from cluster.membership import Membership
 from cluster.messages import Message
-from cluster.reads import READS_WAITING_MAX, ReadCallback, ReadRounds
+from cluster.reads import ReadCallback, ReadRounds
+from cluster.transfer import Transfer, TransferCallback
 from projections.result import Result
+from projections.system_commands import TYPES_OPAQUE
 from projections.table import build_projections
 from snapshot.recovery import recover_state
 from snapshot.store import SnapshotStore
 from ual.directory import ShardPaths
 from ual.entry import HEADER_SIZE, decode_entries
+from ual.errors import DiskFull, GroupTooLarge
 from ual.files import Files
-from ual.jobs import SyncJob
+from ual.jobs import SealJob, SyncJob
 from ual.log_config import LogConfig
 from ual.opening import open_hard_state, open_log
+from ual.sealed import SealedSegment
 
 Drafts = Sequence[tuple[int, bytes, int]]
 Outcome = list[Result] | ClusterError
@@ -62,8 +76,12 @@ class ShardConfig:
     # A group stays far below what may be unsynced, so that several fit one sync.
     group_bytes_max: int = 1 << 20
     group_entries_max: int = 4096
+    # All entries of one request; it must fit a group of its own.
+    request_bytes_max: int = 8 << 20
     # Requests that wait to become part of a group; more are refused.
     pending_requests_max: int = 65_536
+    # How often deadlines are looked at.
+    deadline_check_s: float = 0.02
 
 
 class NodeClock(Protocol):
@@ -87,6 +105,11 @@ class _Request:
     term: int = 0
     at: int = 0  # where its entries stand in its group
 
+    @property
+    def size(self) -> int:
+        """The bytes that its entries take in the log, at most."""
+        return sum(HEADER_SIZE + len(payload) for _, payload, _ in self.drafts)
+
 
 class Shard:
     """See the module's text."""
@@ -105,9 +128,12 @@ class Shard:
         log_config: LogConfig | None = None,
         raft_config: RaftConfig | None = None,
         protections: Protections = ALL_ON,
+        founders: Membership | None = None,
     ) -> None:
+        """``founders``: the first members, where this replica was not among them."""
         self.config = config or ShardConfig()
         self.clock = clock
+        self.failure: Exception | None = None
         self._hard_state = open_hard_state(files, paths)
         self.log, self.survey = open_log(
             files, paths, self._hard_state, shard=shard, config=log_config
@@ -115,7 +141,8 @@ class Shard:
         self.log_time = LogTime(
             lambda: int(clock.now_s() * 1e9), clock.wall_ns, lambda: self.log.last_timestamp_ns
         )
-        journal = RaftJournal(self.log, self._hard_state, self.log_time.now_ns)
+        founders = founders or Membership.of([self_id, *peer_ids])
+        journal = RaftJournal(self.log, self._hard_state, self.log_time.now_ns, founders)
         if not len(journal):
             journal.add(KIND_NOOP, 1, 0)
             self.log.sync()
@@ -125,134 +152,274 @@ class Shard:
         self.recovered = recover_state(files, shard, self.log, self.snapshots, build_projections)
         self.projections = self.recovered.state
         self.router = self.projections.router
+        applied = self.log.proposals.of_index(self.log.applied_index)
+        journal.recover_membership(applied, self.projections.system.raft_config)
         self.member = RaftMember(
             raft_config or RaftConfig(),
             self_id,
-            peer_ids,
             journal,
             clock,
             self,
             send,
-            applied=self.log.proposals.of_index(self.log.applied_index),
+            applied=applied,
             protections=protections,
         )
         self.reads = ReadRounds(self.member)
         self._pending: deque[_Request] = deque()
         self._waiting: dict[int, list[_Request]] = {}
+        self._answers: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._transfer: Transfer | None = None
         self._expire_number = 0  # the proposal that carries the last expire entries
         self._syncing = False
         self._led_term = 0
+        self._deadlines_checked_s = float("-inf")
 
     # What the driver calls
 
     def tick(self) -> None:
         """Let time pass."""
-        self.member.tick()
-        self._after()
-        self._expire_requests()
+        with self._stopping():
+            self.member.tick()
+            self._after()
+            self._expire_requests()
+        self._deliver()
 
     def on_message(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer."""
-        self.member.on_message(sender, message)
-        self._after()
+        with self._stopping():
+            self.member.on_message(sender, message)
+            if self.member.is_due:  # to commit or apply: do not wait for the timer
+                self.member.tick()
+            self._after()
+        self._deliver()
 
     def sync_begin(self) -> SyncJob | None:
         """Return a sync to run, if there is something to sync and none is on its way."""
-        if self._syncing or not self.log.unsynced_bytes:
-            return None
-        self._syncing = True
-        return self.log.sync_begin()
+        with self._stopping():
+            if self._syncing or not self.log.unsynced_bytes:
+                return None
+            job = self.log.sync_begin()
+            self._syncing = True
+            return job
 
     def on_synced(self, job: SyncJob) -> None:
         """Take a sync back that has run."""
-        self._syncing = False
-        self.log.sync_finish(job)
-        self.member.on_synced()
-        # What it made durable may be committed and applied by it: do not wait for the timer.
-        self.tick()
+        with self._stopping():
+            self._syncing = False
+            self.log.sync_finish(job)
+            self.member.on_synced()
+            # What it made durable may be committed and applied by it.
+            self.member.tick()
+            self._after()
+        self._deliver()
+
+    def seal_begin(self) -> SealJob | None:
+        """Return a segment to seal, if there is one; run one such job at a time."""
+        with self._stopping():
+            return self.log.seal_begin()
+
+    def on_sealed(self, job: SealJob) -> bool:
+        """Take a seal back that has run; False if the disk is full: try again later."""
+        with self._stopping():
+            try:
+                self.log.seal_finish(job)
+            except DiskFull:
+                return False
+            return True
 
     def propose(self, drafts: Drafts, deadline_s: float, callback: Callback) -> None:
         """Replicate the entries of one request; call back once with their outcome."""
-        if self.member.state != LEADER:
-            callback(NotLeader(self.member.leader_id))
-        elif len(self._pending) >= self.config.pending_requests_max:
-            callback(ProposalRefused(f"{self.config.pending_requests_max} requests are waiting"))
-        else:
-            self._pending.append(_Request(drafts, callback, deadline_s))
-            if not self._syncing:
-                self._flush()
+        assert drafts, "a request has at least one entry"
+        assert all(draft[0] not in TYPES_OPAQUE for draft in drafts), "not for requests"
+        request = _Request(drafts, callback, deadline_s)
+        with self._stopping():
+            if self.member.state != LEADER:
+                self._answers.append((callback, NotLeader(self.member.leader_id)))
+            elif len(self._pending) >= self.config.pending_requests_max:
+                error = f"{self.config.pending_requests_max} requests are waiting"
+                self._answers.append((callback, ProposalRefused(error)))
+            elif request.size > self.config.request_bytes_max:
+                error = f"{request.size} bytes, limit {self.config.request_bytes_max}"
+                self._answers.append((callback, ProposalRefused(error)))
+            else:
+                self._pending.append(request)
+                if not self._syncing:
+                    self._flush()
+        self._deliver()
 
     def read(self, callback: ReadCallback) -> None:
         """Call back when a linearizable read may look at the projections."""
-        if len(self.reads) >= READS_WAITING_MAX:
-            callback(NotLeader(self.member.leader_id))
-        else:
+        with self._stopping():
             self.reads.add(callback)
+        self._deliver()
+
+    def change_membership(
+        self, membership: Membership, deadline_s: float, callback: Callback
+    ) -> None:
+        """As leader, change the members of the group; call back once with the outcome."""
+        with self._stopping():
+            request = _Request([membership.draft()], callback, deadline_s)
+            try:
+                if self._transfer is not None:
+                    raise ProposalRefused("the leadership is being handed over")
+                number, request.term = self.member.change_membership(membership)
+            except DiskFull as error:
+                self._answers.append((callback, StorageFull(str(error))))
+            except ClusterError as error:
+                self._answers.append((callback, error))
+            else:
+                self._waiting.setdefault(number, []).append(request)
+        self._deliver()
+
+    def transfer(self, target: UUID, callback: TransferCallback) -> None:
+        """As leader, hand the leadership to another voter; call back once when it is over."""
+        with self._stopping():
+            try:
+                if self._transfer is not None:
+                    raise ProposalRefused("the leadership is being handed over already")
+                self._transfer = Transfer(self.member, target, callback)
+                self._after()
+            except ClusterError as error:
+                self._answers.append((callback, error))
+        self._deliver()
+
+    def trim(self) -> int:
+        """Drop the segments before the older kept snapshot, Raft's start first; return how many."""
+        with self._stopping():
+            keep_index = min(self.snapshots.keep_from_index, self.log.last_index)
+            for segment in self.log.segments.segments:
+                if not isinstance(segment, SealedSegment) or segment.last_index >= keep_index:
+                    self.member.journal.move_start(segment.first_proposal)
+                    break
+            try:
+                return self.log.drop_before(keep_index)
+            except DiskFull:
+                return 0  # MANIFEST could not be written; another time
+
+    # What Raft calls (``cluster.applier.Applier``)
 
     def lead(self) -> None:
-        """Begin to lead: from now on this replica stamps the log; Raft's upcall."""
+        """Begin to lead: from now on this replica stamps the log."""
         self.log_time.start()
 
+    def heard(self, timestamp_ns: int) -> None:
+        """Note the leader's log time."""
+        self.log_time.heard(timestamp_ns)
+
     def apply(self, number: int, data: bytes) -> None:
-        """Apply a committed group; Raft's upcall (``cluster.member.Applier``)."""
+        """Apply a committed group."""
         entries = decode_entries(data)
         last_index, term = entries[-1].index, entries[0].term
         self.log.mark_committed(max(last_index, self.log.commit_index))
         results = self.router.apply_group(entries)
         self.log.mark_applied(last_index)
         for request in self._waiting.pop(number, ()):
+            outcome: Outcome
             if request.term == term:
-                request.callback(results[request.at : request.at + len(request.drafts)])
+                outcome = results[request.at : request.at + len(request.drafts)]
             else:
-                request.callback(Discarded(number))
+                outcome = Discarded(number)
+            self._answers.append((request.callback, outcome))
 
     # Inside
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Let nothing go on after an error that was not expected where it happened."""
+        if self.failure is not None:
+            raise ReplicaStopped(str(self.failure)) from self.failure
+        try:
+            yield
+        except Exception as error:
+            self.failure = error
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        """Answer everything that waits, before the error goes to the driver."""
+        stopped = ReplicaStopped("this replica has stopped")
+        unknown = OutcomeUnknown("this replica has stopped after it was proposed")
+        self._answers.extend((each.callback, stopped) for each in self._pending)
+        for requests in self._waiting.values():
+            self._answers.extend((each.callback, unknown) for each in requests)
+        self._pending.clear()
+        self._waiting.clear()
+        if self._transfer is not None:
+            self._answers.append((self._transfer.callback, stopped))
+        self.reads.fail(stopped)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Call back; whatever that raises, the rest is still here for the next time."""
+        while self._answers:
+            callback, outcome = self._answers.popleft()
+            callback(outcome)
+        self.reads.deliver()
 
     def _after(self) -> None:
         """Do what any progress of the member may have made possible."""
         member = self.member
+        transfer = self._transfer
+        if transfer is not None and transfer.advance():
+            self._transfer = None
+            self._answers.append((transfer.callback, transfer.error))
         if member.state == LEADER and self._led_term != member.term:
             self._led_term = member.term
             self._expire_number = 0
         elif member.state != LEADER and self._pending:
             pending, self._pending = self._pending, deque()
-            for request in pending:
-                request.callback(NotLeader(member.leader_id))
+            error = NotLeader(member.leader_id)
+            self._answers.extend((request.callback, error) for request in pending)
         self.reads.advance()
-        if member.has_applied_noop:
+        if member.has_applied_noop and self._transfer is None:
             self._propose_expiries()
         if not self._syncing:
             self._flush()
 
     def _flush(self) -> None:
         """Turn what is pending into proposals, as large as the limits allow."""
-        config, pending = self.config, self._pending
-        while pending and self.member.state == LEADER:
-            group: list[tuple[int, bytes, int]] = []
-            requests: list[_Request] = []
-            size = 0
-            while pending:
-                drafts = pending[0].drafts
-                added = sum(HEADER_SIZE + len(payload) for _, payload, _ in drafts)
-                if group and (
-                    size + added > config.group_bytes_max
-                    or len(group) + len(drafts) > config.group_entries_max
-                ):
-                    break
-                request = pending.popleft()
-                request.at = len(group)
-                group += drafts
-                size += added
-                requests.append(request)
-            try:
-                number, term = self.member.propose(group)
-            except ClusterError as error:
-                for request in requests:
-                    request.callback(error)
+        while self._pending and self._transfer is None and self.member.state == LEADER:
+            requests = self._next_group()
+            if not requests:
                 continue
-            for request in requests:
-                request.term = term
-            self._waiting[number] = requests
+            try:
+                number, term = self.member.propose([each for r in requests for each in r.drafts])
+            except DiskFull as error:
+                outcome: Outcome = StorageFull(str(error))
+            except GroupTooLarge as error:
+                outcome = ProposalRefused(str(error))
+            except ClusterError as error:
+                outcome = error
+            else:
+                for request in requests:
+                    request.term = term
+                # There may be some of an earlier leadership, whose proposal is gone from the log.
+                self._waiting.setdefault(number, []).extend(requests)
+                continue
+            self._answers.extend((request.callback, outcome) for request in requests)
+
+    def _next_group(self) -> list[_Request]:
+        """Take the requests of the next group from those that wait and are not too late."""
+        config, pending, now_s = self.config, self._pending, self.clock.now_s()
+        requests: list[_Request] = []
+        count = size = 0
+        while pending:
+            request = pending[0]
+            added = request.size
+            if requests and (
+                size + added > config.group_bytes_max
+                or count + len(request.drafts) > config.group_entries_max
+            ):
+                break
+            pending.popleft()
+            if request.deadline_s <= now_s:
+                self._expire(request)
+                continue
+            request.at = count
+            count += len(request.drafts)
+            size += added
+            requests.append(request)
+        return requests
 
     def _propose_expiries(self) -> None:
         """As leader, propose to remove what is due; again only when the last is applied."""
@@ -263,20 +430,37 @@ class Shard:
         if deadline_ns <= now_ns:
             drafts = self.router.due(now_ns, EXPIRE_LIMIT)
             if drafts:
-                self._expire_number, _ = self.member.propose(drafts)
+                try:
+                    self._expire_number, _ = self.member.propose(drafts)
+                except (DiskFull, ProposalRefused):
+                    return  # nothing is lost: what is due stays due
+
+    def _expire(self, request: _Request) -> None:
+        error = Expired("the deadline passed before it was proposed")
+        self._answers.append((request.callback, error))
 
     def _expire_requests(self) -> None:
         """Give up on requests whose time is over."""
         now_s = self.clock.now_s()
-        while self._pending and self._pending[0].deadline_s <= now_s:
-            self._pending.popleft().callback(Expired("the deadline passed before it was proposed"))
-        for number in list(self._waiting):
-            late = [each for each in self._waiting[number] if each.deadline_s <= now_s]
-            if late:
-                left = [each for each in self._waiting[number] if each.deadline_s > now_s]
-                if left:
-                    self._waiting[number] = left
+        if now_s - self._deadlines_checked_s < self.config.deadline_check_s:
+            return
+        self._deadlines_checked_s = now_s
+        if any(each.deadline_s <= now_s for each in self._pending):
+            pending, self._pending = self._pending, deque()
+            for request in pending:
+                if request.deadline_s <= now_s:
+                    self._expire(request)
                 else:
-                    del self._waiting[number]
-                for request in late:
-                    request.callback(OutcomeUnknown("the deadline passed after it was proposed"))
+                    self._pending.append(request)
+        for number in list(self._waiting):
+            left = [each for each in self._waiting[number] if each.deadline_s > now_s]
+            if len(left) == len(self._waiting[number]):
+                continue
+            for request in self._waiting[number]:
+                if request.deadline_s <= now_s:
+                    error = OutcomeUnknown("the deadline passed after it was proposed")
+                    self._answers.append((request.callback, error))
+            if left:
+                self._waiting[number] = left
+            else:
+                del self._waiting[number]

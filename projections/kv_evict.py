@@ -22,7 +22,7 @@ from projections.kv_record import (
 from projections.kv_store import Store
 from projections.limits import EVICT_KEYS_MAX, SPILL_SIZE_MIN
 
-ROUNDS_MAX = 2  # the first round spares what was read lately, the second does not
+ROUNDS_MAX = 2  # what the first round spares, the second takes
 
 
 class Evictor:
@@ -55,7 +55,6 @@ class Evictor:
                 continue
             for key in list(store.records):
                 yield store, key
-            store.recent.clear()
 
 
 def _move_values(store: Store, key: bytes) -> int:
@@ -65,6 +64,7 @@ def _move_values(store: Store, key: bytes) -> int:
         return 0
     values = store.values
     spare_newest = key in store.recent
+    store.recent.pop(key, None)  # once: the next time round it must have been read again
     freed = 0
     nodes: list[bytes] = []
     moved: list[int] = []

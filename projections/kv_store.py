@@ -46,6 +46,7 @@ from projections.limits import INLINE_SIZE_MAX, U64_MAX
 from projections.namespaces import Namespace
 from projections.undo import UndoLog
 
+RECENT_KEY_SIZE = 80  # bytes per key remembered as read: an object of its own
 DEADLINE_SIZE = 200  # bytes per scheduled key: table slot, heap entry, two numbers
 TOMBSTONE_SIZE = 104  # bytes per entry of the tombstone heap
 Found = tuple[bytes, Version]
@@ -194,7 +195,8 @@ class Store:
         return {
             "records": self.resident_size,
             "values": self.values.memory(),
-            "tables": sys.getsizeof(self.records) + sys.getsizeof(self.recent),
+            "tables": sys.getsizeof(self.records),
+            "recent": sys.getsizeof(self.recent) + len(self.recent) * RECENT_KEY_SIZE,
             "order": self.order.memory(),
             "deadlines": len(self.deadlines) * DEADLINE_SIZE,
             "leases": self.leases.memory(),

@@ -14,6 +14,7 @@ from projections.errors import SpillLost
 from projections.projection import SpillStore
 
 OBJECT_SIZE = 41  # of a bytes object besides its bytes: 33, and 8 that rounding to 16 costs
+ID_SIZE = 32  # of the number that is a value's id; its slot in the table is counted with that
 
 
 class Values:
@@ -71,7 +72,7 @@ class Values:
         del self._resident[value_id]
         self.resident_size -= len(value)
         self.spilled_count += 1
-        return len(value) + OBJECT_SIZE
+        return len(value) + OBJECT_SIZE + ID_SIZE
 
     def discard(self, value_id: int) -> None:
         """Forget a value that no record refers to any more."""
@@ -85,9 +86,8 @@ class Values:
 
     def memory(self) -> int:
         """Return the bytes in memory, objects and table included."""
-        count = len(self._resident)
-        # Each id is an int object of its own (32 bytes) beside its slot in the table.
-        return self.resident_size + count * (OBJECT_SIZE + 32) + sys.getsizeof(self._resident)
+        objects = len(self._resident) * (OBJECT_SIZE + ID_SIZE)
+        return self.resident_size + objects + sys.getsizeof(self._resident)
 
     def check(self, referred: dict[int, int]) -> None:
         """Assert that exactly the ids in ``referred`` (id -> size) exist, with those sizes."""

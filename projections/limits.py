@@ -58,5 +58,5 @@ CHUNK_SIZE_MAX = 256 << 10  # of a snapshot section
 INLINE_SIZE_MAX = 512  # larger values stand beside their record (kv_values.py)
 SPILL_SIZE_MIN = 64  # a smaller value saves too little to be moved out
 EVICT_KEYS_MAX = 50_000  # records that one call of evict may look at
-RECENT_KEYS_MAX = 65_536  # keys remembered as read, per namespace, to spare them from eviction
+RECENT_KEYS_MAX = 16_384  # keys remembered as read, per namespace, to spare them from eviction
 EXPIRE_WEIGHT_MAX = 10_000  # keys that the ids of one proposed expire entry may remove

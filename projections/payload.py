@@ -23,6 +23,7 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 I64 = struct.Struct("<q")
 _SESSION = struct.Struct("<QQQ")
+_PLAIN_HEAD = bytes((PAYLOAD_VERSION, 0))
 
 
 class SessionRef(NamedTuple):
@@ -133,6 +134,13 @@ def read_prefix(payload: bytes) -> tuple[Prefix, Reader]:
         raise BadPayload(Reason.PAYLOAD_NOT_UTF8) from error
     session = SessionRef(*_SESSION.unpack_from(payload, end)) if flags else None
     return Prefix(namespace, session), Reader(payload, session_end)
+
+
+def strip_session(payload: bytes) -> bytes:
+    """Return the payload that asks for the same without a session; it must have one."""
+    assert payload[1] == FLAG_SESSION, "no session to take away"
+    end = 3 + payload[2]
+    return b"".join((_PLAIN_HEAD, payload[2:end], payload[end + _SESSION.size :]))
 
 
 def encode_prefix(namespace: str, session: SessionRef | None = None) -> bytes:

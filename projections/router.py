@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from projections.batch import Judge, OpenBatch, run_batch, spread
 from projections.errors import BadPayload, CorruptSection
 from projections.limits import EXPIRE_IDS_MAX, EXPIRE_WEIGHT_MAX
-from projections.payload import Prefix, Reader, read_prefix
+from projections.payload import Prefix, Reader, read_prefix, strip_session
 from projections.projection import FastPath, Notes, Position, Projection
 from projections.reasons import Reason
 from projections.result import (
@@ -248,13 +248,19 @@ class ProjectionRouter:
             return opened
         prefix, reader = opened
         session = prefix.session
-        if session is not None:
-            verdict = self._system.sessions.begin(session, entry.timestamp_ns)
-            if verdict is not None:
-                return verdict
-        outcome = self._apply_body(entry, prefix, reader)
-        if session is not None:
-            self._system.sessions.record(session, entry.index, outcome)
+        if session is None:
+            return self._apply_body(entry, prefix, reader)
+        verdict = self._system.sessions.begin(session, entry.timestamp_ns)
+        if verdict is not None:
+            return verdict
+        outcome: Outcome | None = None
+        fast = None if entry.flags else self._fast_paths.get(entry.entry_type)
+        if fast is not None:
+            # Without its session it is a request like any other, and half as dear.
+            outcome = fast(entry.index, strip_session(entry.payload))
+        if outcome is None:
+            outcome = self._apply_body(entry, prefix, reader)
+        self._system.sessions.record(session, entry.index, outcome)
         return outcome
 
     def _open(self, entry: Entry) -> tuple[Prefix, Reader] | Outcome:

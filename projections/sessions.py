@@ -43,6 +43,7 @@ _KIND_SESSION = 0x02
 _KIND_RESULT = 0x03
 _SESSION_ITEM = struct.Struct("<BQQQQ")
 _RESULT_ITEM = struct.Struct("<BQQ")
+_APPLIED = encode_result(APPLIED)  # what most requests get
 
 
 @dataclass(slots=True)
@@ -116,8 +117,10 @@ class Sessions:
             return Refused(Reason.SESSION_EXPIRED, ref.session)
         if ref.first_unacknowledged > ref.sequence:
             return Refused(Reason.SEQUENCE_INVALID, ref.first_unacknowledged)
-        self._acknowledge(ref.session, session, ref.first_unacknowledged)
-        first = max(session.first_unacknowledged, ref.first_unacknowledged)
+        first = session.first_unacknowledged
+        if ref.first_unacknowledged > first:
+            first = ref.first_unacknowledged
+            self._acknowledge(ref.session, session, first)
         self._renew(ref.session, session, first, timestamp_ns)
         if ref.sequence < first:
             return Refused(Reason.SEQUENCE_ACKNOWLEDGED, first)
@@ -137,7 +140,8 @@ class Sessions:
         session = self._by_id.get(ref.session)
         if session is None:
             return  # the request closed its own session
-        stored = U64.pack(index) + encode_result(outcome)
+        result = _APPLIED if outcome is APPLIED else encode_result(outcome)
+        stored = U64.pack(index) + result
         session.results[ref.sequence] = stored
         session.results_size += len(stored)
         self.hash_total += _hash_result(ref.session, ref.sequence, stored)
@@ -175,8 +179,6 @@ class Sessions:
     def _acknowledge(self, session_id: int, session: Session, first: int) -> None:
         """Forget the results below ``first``."""
         before = session.first_unacknowledged
-        if first <= before:
-            return
         results = session.results
         if first - before < len(results):
             acknowledged = [s for s in range(before, first) if s in results]

@@ -10,19 +10,19 @@
     notes_section.py     encode_notes, decode_notes, restore_notes: what apply told the log
     progress.py          Phase and Progress: what every long step tells
 
-    state.py             State, the Protocol that the router fulfils; write_state, load_state
-    replay.py            replay(state, entries): whole groups, in order, without a gap
+    state.py             Router and State, what is needed of projections; write_state, load_state
+    replay.py            replay(router, entries): whole groups, in order, without a gap
     loading.py           load_newest: the newest snapshot that is in order, and what was not
     store.py             SnapshotStore: MANIFEST's list, install, keep two, tidy
     recovery.py          recover_state(log, store, make_state): restart of a shard
 
-    shard_reader.py      read_entries: a durable range, read while another process appends
-    build.py             BuildRequest, BuildResult, build_in_process
+    build.py             Capture, BuildRequest, BuildResult, plan_build, build_in_process
     builder.py           the separate process: ``python -m snapshot.builder``
     builder_process.py   BuilderProcess: starts, watches, cancels it
-    trigger.py           when a snapshot is due
+    trigger.py           snapshot_due: when a snapshot is due
 
-    offline.py           what ``onelog log replay``, ``snapshot`` and ``prove`` do
+    offline.py           what ``onelog log replay`` and ``snapshot`` do
+    proof.py             what ``onelog log prove`` does
     verification.py      VERIFIERS: the checks of ``onelog log verify`` for snaps/
 
 One rule holds it together: a snapshot is derived, the log is not. Whatever is wrong with a

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from snapshot.build import BuildRequest, BuildResult
-from snapshot.errors import BuilderCancelled, BuilderFailed, BuilderTimeout
+from snapshot.errors import BuilderCancelled, BuilderError, BuilderFailed, BuilderTimeout
 from snapshot.format import temporary_name
 from snapshot.progress import Phase
 from ual.files import Files
@@ -49,6 +49,7 @@ class BuilderProcess:
         self._deadline = time.monotonic() + timeout_s
         self._waiting = b""
         self._result: BuildResult | None = None
+        self._failure: BuilderError | None = None
         # The packages may be importable only because of where this process was started.
         paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
@@ -78,23 +79,23 @@ class BuilderProcess:
     def poll(self) -> BuildResult | None:
         """Return the result if the build is done, None while it is running.
 
-        Raises ``BuilderFailed`` or ``BuilderTimeout`` once nothing of it is left.
+        Raises ``BuilderFailed``, ``BuilderTimeout`` or ``BuilderCancelled`` once nothing of it is
+        left, and again each time.
         """
+        if self._failure is not None:
+            raise self._failure
         while self._result is None:
             try:
                 data = os.read(self._stdout.fileno(), _READ_SIZE)
             except BlockingIOError:
                 break
             if not data:
-                self._end()
-                code = self._process.returncode
-                self._fail("DIED", f"it ended with code {code} before it had a result")
+                code = self._process.wait()
+                self._fail(BuilderFailed("DIED", f"it ended with code {code} without a result"))
             self._waiting += data
             self._take_lines()
         if self._result is None and time.monotonic() >= self._deadline:
-            self._end()
-            self._remove_files()
-            raise BuilderTimeout(f"the snapshot builder took more than {self._timeout_s:g} s")
+            self._fail(BuilderTimeout(f"the builder took more than {self._timeout_s:g} s"))
         return self._result
 
     def wait(self) -> BuildResult:
@@ -109,15 +110,13 @@ class BuilderProcess:
 
         Once there is a result the file is the caller's, and this does nothing.
         """
-        if self._result is None:
-            self._end()
-            self._remove_files()
+        if self._result is None and self._failure is None:
+            self._give_up(BuilderCancelled("the build was cancelled"))
 
     def _take_lines(self) -> None:
         *lines, self._waiting = self._waiting.split(b"\n")
         if len(self._waiting) > MESSAGE_SIZE_MAX:
-            self._end()
-            self._fail("NOT_UNDERSTOOD", "it does not speak the builder's language")
+            self._fail(BuilderFailed("NOT_UNDERSTOOD", "a line without end"))
         for line in lines:
             self._take(line)
 
@@ -127,26 +126,30 @@ class BuilderProcess:
             if "phase" in fields:
                 self.progress = Phase(fields["phase"]), fields["done"], fields["total"]
                 return
-            error = fields.get("error")
-            result = None if error else BuildResult.decode(fields["result"])
-        except (ValueError, TypeError, KeyError, AttributeError) as bad:
-            self._end()
-            self._fail("NOT_UNDERSTOOD", f"{line[:200]!r}: {bad}")
+            if "error" in fields:
+                failure = BuilderFailed(fields["error"]["reason"], fields["error"]["message"])
+            else:
+                failure, self._result = None, BuildResult.decode(fields["result"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            failure = BuilderFailed("NOT_UNDERSTOOD", f"{line[:200]!r}: {error}")
+        if failure is not None:
+            self._fail(failure)
         self._end()
-        if error:
-            self._fail(error["reason"], error["message"])
-        self._result = result
 
-    def _fail(self, cause: str, message: str) -> NoReturn:
+    def _fail(self, failure: BuilderError) -> NoReturn:
+        self._give_up(failure)
+        raise failure
+
+    def _give_up(self, failure: BuilderError) -> None:
+        self._failure = failure
+        self._end()
         self._remove_files()
-        if cause == BuilderCancelled.reason:
-            raise BuilderCancelled(message)
-        raise BuilderFailed(cause, message)
 
     def _end(self) -> None:
         """Make sure that the process is gone, and its pipes with it."""
         self._process.kill()
         self._process.wait()
+        self._stdout.close()
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
 

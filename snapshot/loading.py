@@ -20,7 +20,7 @@ from snapshot.format import SnapshotHeader
 from snapshot.notes_section import CoveredNotes
 from snapshot.progress import Progress, no_progress
 from snapshot.reader import SnapshotReader
-from snapshot.state import Router, StateT, hash_text, load_state
+from snapshot.state import StateT, hash_text, load_state
 from ual.files import Files
 from ual.manifest import SnapshotRecord
 from ual.notes import ApplyNotes
@@ -65,21 +65,44 @@ def load_newest(
     """
     rejected: list[Rejected] = []
     for record in reversed(list(records)):
+        path = directory / record.file
         try:
-            reader = open_recorded(files, directory / record.file, shard, record)
-            reader.verify(progress)
-            state = make_state(notes)
-            covered = load_state(reader, state.router, progress)
-            _check_loaded(reader, state.router, covered, record, notes_from_index)
+            # In a call of its own, so that the state of a rejected one is gone before the next.
+            return (
+                _load(files, path, shard, record, make_state, notes, notes_from_index, progress),
+                rejected,
+            )
         except CorruptSnapshot as error:
             rejected.append(Rejected(record, str(error)))
         except OSError as error:
             if error.errno not in _LOST:
                 raise
-            rejected.append(Rejected(record, f"{directory / record.file}: {error.strerror}"))
-        else:
-            return Loaded(record, reader.header, state, covered), rejected
+            rejected.append(Rejected(record, f"{path}: {error.strerror}"))
     return None, rejected
+
+
+def _load(
+    files: Files,
+    path: Path,
+    shard: int,
+    record: SnapshotRecord,
+    make_state: Callable[[ApplyNotes], StateT],
+    notes: ApplyNotes,
+    notes_from_index: int | None,
+    progress: Progress,
+) -> Loaded[StateT]:
+    reader = open_recorded(files, path, shard, record)
+    reader.verify(progress)
+    state = make_state(notes)
+    covered = load_state(reader, state.router, progress)
+    found = hash_text(state.router)
+    if found != record.state_hash:
+        rule = f"state hash {found} after loading, MANIFEST says {record.state_hash}"
+        raise CorruptSnapshot(str(path), rule)
+    if notes_from_index is not None and covered.first_index > notes_from_index:
+        rule = f"notes from index {covered.first_index}, needed from {notes_from_index}"
+        raise CorruptSnapshot(str(path), rule)
+    return Loaded(record, reader.header, state, covered)
 
 
 def open_recorded(files: Files, path: Path, shard: int, record: SnapshotRecord) -> SnapshotReader:
@@ -95,20 +118,3 @@ def open_recorded(files: Files, path: Path, shard: int, record: SnapshotRecord) 
         if found != expected:
             raise CorruptSnapshot(str(path), f"{name} {found} where MANIFEST says {expected}", 0)
     return reader
-
-
-def _check_loaded(
-    reader: SnapshotReader,
-    router: Router,
-    covered: CoveredNotes,
-    record: SnapshotRecord,
-    notes_from_index: int | None,
-) -> None:
-    path = str(reader.path)
-    found = hash_text(router)
-    if found != record.state_hash:
-        rule = f"state hash {found} after loading, MANIFEST says {record.state_hash}"
-        raise CorruptSnapshot(path, rule)
-    if notes_from_index is not None and covered.first_index > notes_from_index:
-        rule = f"notes from index {covered.first_index}, needed from {notes_from_index}"
-        raise CorruptSnapshot(path, rule)

@@ -26,7 +26,7 @@ from snapshot.loading import Loaded, Rejected, load_newest
 from snapshot.notes_section import restore_notes
 from snapshot.progress import Progress, no_progress
 from snapshot.replay import Replayed, replay
-from snapshot.state import StateT
+from snapshot.state import Router, StateT
 from snapshot.store import SnapshotStore
 from ual.entry import Entry
 from ual.files import Files
@@ -76,8 +76,6 @@ def recover_state(
         progress=progress,
     )
     if loaded is None:
-        if log.first_index > 1:
-            raise _nothing_to_start_from(log.first_index, rejected)
         state = make_state(log.notes)
     else:
         state = loaded.state
@@ -87,6 +85,21 @@ def recover_state(
     newest = store.newest
     if newest is not None and newest.index > log.commit_index:
         log.mark_committed(newest.index)
+    try:
+        replayed = _replay(log, store, router, sealed_index, progress)
+    except LogGap as error:
+        if loaded is None:  # the beginning of the log was dropped or compacted
+            raise _nothing_to_start_from(error, rejected) from error
+        raise
+    log.mark_applied(router.applied_index)
+    store.forget(at.record for at in rejected)
+    return Recovered(state, loaded, tuple(rejected), replayed)
+
+
+def _replay(
+    log: Log, store: SnapshotStore, router: Router, sealed_index: int, progress: Progress
+) -> Replayed:
+    """Replay what is committed; afterwards only notes about unsealed entries are kept."""
     replayed = replay(
         router,
         _entries(log, router.applied_index + 1, sealed_index),
@@ -94,12 +107,10 @@ def recover_state(
         hashes={record.index: record.state_hash for record in store.records},
         progress=progress,
     )
-    log.notes.forget_through(sealed_index)
     if router.applied_index < sealed_index:
         raise LogGap(router.applied_index + 1, sealed_index)
-    log.mark_applied(router.applied_index)
-    store.forget(at.record for at in rejected)
-    return Recovered(state, loaded, tuple(rejected), replayed)
+    log.notes.forget_through(sealed_index)
+    return replayed
 
 
 def _entries(log: Log, first_index: int, sealed_index: int) -> Iterator[Entry]:
@@ -112,9 +123,9 @@ def _entries(log: Log, first_index: int, sealed_index: int) -> Iterator[Entry]:
         yield entry
 
 
-def _nothing_to_start_from(first_index: int, rejected: list[Rejected]) -> NoSnapshot:
+def _nothing_to_start_from(gap: LogGap, rejected: list[Rejected]) -> NoSnapshot:
     why = "; ".join(at.why for at in rejected) or "MANIFEST lists none"
     return NoSnapshot(
-        f"no usable snapshot ({why}) and the log begins at {first_index}; restore a snapshot and "
-        "MANIFEST from a backup, or rebuild this replica from a peer"
+        f"no usable snapshot ({why}), and {gap}; restore a snapshot and MANIFEST from a backup, or "
+        "rebuild this replica from a peer"
     )

@@ -89,15 +89,21 @@ class SnapshotStore:
         self._log.checkpoint()
         self._replace((*self.records, record)[-KEEP:])
 
-    def accept(self, record: SnapshotRecord, live_hash: str) -> None:
+    def accept(self, record: SnapshotRecord, live_hash: str) -> bool:
         """Install a snapshot if it holds the state that the server had at that index.
 
-        Otherwise the file is removed and ``StateMismatch`` raised: replay and apply disagree.
+        Otherwise the file is removed and ``StateMismatch`` raised: replay and apply disagree. One
+        that is not newer than what is kept by now is removed too, and the answer is False.
         """
         if record.state_hash != live_hash:
             self._remove([record.file])
             raise StateMismatch(record.index, live_hash, record.state_hash, "the live state")
+        if self.newest is not None and record.index <= self.newest.index:
+            if record.file not in {kept.file for kept in self.records}:
+                self._remove([record.file])
+            return False
         self.install(record)
+        return True
 
     def forget(self, records: Iterable[SnapshotRecord]) -> None:
         """Let go of snapshots that turned out to be unusable, so that they do not count as kept."""

@@ -12,6 +12,7 @@ from ual.entry import Draft, Entry, decode_group, encode_group
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000
+ROUNDS_MAX = 20
 
 
 class VoidNotes:
@@ -60,6 +61,7 @@ class World:
         self.spill = MemorySpill() if spill else None
         self.state: Projections = build_projections(self.notes, self.spill)
         self.entries: list[Entry] = []
+        self.log = bytearray()  # the same entries, as groups of bytes
         self.now_ns = 1_000 * SECOND
 
     @property
@@ -71,6 +73,7 @@ class World:
         group = encode_group(drafts, term=1, first_index=self.index + 1, timestamp_ns=self.now_ns)
         entries = decode_group(group)
         self.entries += entries
+        self.log += group.data
         return self.state.router.apply_group(entries)
 
     def draft(self, draft: Draft) -> Result:
@@ -110,9 +113,12 @@ class World:
         """Let time pass and apply whatever is due then."""
         self.now_ns += duration_ns
         results: list[Result] = []
-        while drafts := self.state.router.due(self.now_ns, 1_000):
+        for _ in range(ROUNDS_MAX):
+            drafts = self.state.router.due(self.now_ns, 1_000)
+            if not drafts:
+                return results
             results += map(self.draft, drafts)
-        return results
+        raise AssertionError("what is due does not go away")
 
     def sections(self) -> dict[int, bytes]:
         return {owner: b"".join(chunks) for owner, chunks in self.state.router.dump().items()}

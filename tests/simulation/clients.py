@@ -23,7 +23,6 @@ NAMESPACE = "default"
 KEYS = [b"a", b"b", b"c"]
 COUNTERS = [b"n", b"m"]
 SESSION_TTL_NS = 86_400 * 10**9  # longer than the jumps of wall clocks together
-REQUEST_DEADLINE_S = 1.0
 RETRY_S = 0.05
 
 Outcome = list[Result] | ClusterError
@@ -51,14 +50,21 @@ class Client:
         schedule: Schedule,
         rng: Random,
         history: History,
+        *,
+        deadline_s: float,
+        uses_sessions: bool,
     ) -> None:
         self.number = number
+        # Some do little but read, and so stay where they are while others learn of a new leader.
+        self._reads = 0.95 if number % 3 == 2 else 0.4
+        self._deadline_s = deadline_s
         self.done = 0
         self.stopped = False
         self._replicas = replicas
         self._schedule = schedule
         self._rng = rng
         self._history = history
+        self._uses_sessions = uses_sessions
         self._session: int | None = None
         self._sequence = 0
         self._target = rng.randrange(len(replicas))
@@ -85,9 +91,9 @@ class Client:
         self._sequence += 1
         self.done += 1
         choice = rng.random()
-        if choice < 0.4:
+        if choice < self._reads:
             self._read(rng.choice(KEYS + COUNTERS))
-        elif choice < 0.7:
+        elif rng.random() < 0.5:
             key = rng.choice(KEYS)
             value = b"%d-%d" % (self.number, self._sequence)
             operation = self._history.begin(key, Operation(self.number, value, now_s))
@@ -104,7 +110,8 @@ class Client:
         answer: Callable[[Applied], Any],
     ) -> None:
         assert self._session is not None
-        session = SessionRef(self._session, self._sequence, self._sequence)
+        sent = SessionRef(self._session, self._sequence, self._sequence)
+        session = sent if self._uses_sessions else None
         draft = kv_commands.encode_command(command, NAMESPACE, session)
 
         def finish(result: Result) -> None:
@@ -145,12 +152,12 @@ class Client:
                 self._target = self._rng.randrange(len(self._replicas))
                 self._submit(draft, finish)
 
-        deadline_s = replica.clock.now_s() + REQUEST_DEADLINE_S
+        deadline_s = replica.clock.now_s() + self._deadline_s
         self._schedule.after(
             self._rng.uniform(0.0002, 0.003),
             lambda: replica.run(lambda shard: shard.propose([draft()], deadline_s, answered)),
         )
-        self._schedule.after(REQUEST_DEADLINE_S * 1.2, timed_out)
+        self._schedule.after(self._deadline_s * 1.2, timed_out)
 
     def _read(self, key: bytes) -> None:
         operation = self._history.begin(key, Operation(self.number, None, self._schedule.now_s))
@@ -185,4 +192,4 @@ class Client:
             self._rng.uniform(0.0002, 0.003),
             lambda: replica.run(lambda shard: shard.read(may_look)),
         )
-        self._schedule.after(REQUEST_DEADLINE_S, again)
+        self._schedule.after(self._deadline_s, again)

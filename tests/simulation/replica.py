@@ -1,25 +1,35 @@
 """One simulated node: a real shard on a simulated disk, with clocks of its own."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from random import Random
 from uuid import UUID
 
 from cluster.config import Protections, RaftConfig
+from cluster.membership import Membership
 from cluster.messages import Message
 from node.shard import Shard, ShardConfig
+from projections.table import build_projections
+from snapshot.build import Capture, build_in_process, plan_build
+from snapshot.errors import NotDurable
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.simulation.network import Network
 from tests.simulation.schedule import Schedule
 from tests.ual.shards import make_shard
 from ual.errors import DiskFull, LogFailed
-from ual.jobs import SyncJob
+from ual.jobs import SealJob, SyncJob
 from ual.log_config import LogConfig
 
 LOG = LogConfig(
     ring_bytes=16 << 10, segment_bytes_max=8 << 10, unsynced_bytes_max=8 << 10, free_bytes_min=0
 )
-SHARD = ShardConfig(group_bytes_max=1 << 10, group_entries_max=16)
-TICK_S = 0.03
+SHARD = ShardConfig(group_bytes_max=1 << 10, group_entries_max=16, request_bytes_max=4 << 10)
+TICK_SHARE = 0.3  # of a heartbeat
+
+
+class PowerLoss(Exception):
+    """The power fails in the midst of a file operation."""
 
 
 class SimClock:
@@ -50,57 +60,96 @@ class Replica:
     def __init__(
         self,
         node_id: UUID,
-        peer_ids: list[UUID],
+        founders: Membership,
         schedule: Schedule,
         network: Network,
         rng: Random,
         protections: Protections,
         raft_config: RaftConfig,
+        *,
+        is_liar: bool,
+        note: Callable[[str], None],
     ) -> None:
         self.node_id = node_id
         self.clock = SimClock(schedule, rng)
         self.sync_s_max = 0.003
         self.slow_sync = 0.0
-        self.failures: list[str] = []
+        self.is_liar = is_liar
+        self.on_start: Callable[[Shard], None] = lambda _: None
+        self.on_down: Callable[[], None] = lambda: None
         self.shard: Shard | None = None
-        self._peer_ids = peer_ids
+        self._note = note
+        self._founders = founders
         self._schedule = schedule
         self._network = network
         self._rng = rng
         self._protections = protections
         self._raft_config = raft_config
         self._lives = 0
+        self._paused_until_s = 0.0
         self.disk = SimDisk(page_size=rng.choice([256, 1024]))
         self._paths = make_shard(self.disk)
+        self.disk.lie_about_sync = is_liar
 
-    def start(self) -> None:
-        """Start the process on what the disk holds."""
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return str(self.node_id.int)
+
+    def start(self, *, power_loss_after: int | None = None) -> None:
+        """Start the process on what the disk holds; it may not get through recovery."""
         assert self.shard is None, "it runs"
         self._lives += 1
-        self.shard = Shard(
-            self.disk,
-            self._paths,
-            0,
-            self.node_id,
-            self._peer_ids,
-            self.clock,
-            lambda target, message: self._network.send(self.node_id, target, message),
-            config=SHARD,
-            log_config=LOG,
-            raft_config=self._raft_config,
-            protections=self._protections,
-        )
+        self._paused_until_s = 0.0
+        if power_loss_after is not None:
+            self.lose_power_after(power_loss_after)
+        try:
+            self.shard = Shard(
+                self.disk,
+                self._paths,
+                0,
+                self.node_id,
+                [each for each in self._founders.voters if each != self.node_id],
+                self.clock,
+                lambda target, message: self._network.send(self.node_id, target, message),
+                config=SHARD,
+                log_config=LOG,
+                raft_config=self._raft_config,
+                protections=self._protections,
+                founders=self._founders,
+            )
+        except (PowerLoss, DiskFull, LogFailed, OSError) as error:
+            self._note(f"{self.name} does not start: {type(error).__name__} {error}")
+            self.crash(CrashPolicy.RANDOM)
+            self.on_down()
+            return
+        self.on_start(self.shard)
         self._tick(self._lives)
 
     def crash(self, policy: CrashPolicy) -> None:
         """Lose the process, and of the disk what the policy says."""
-        if self.shard is not None:
-            self.shard = None
-            self._lives += 1
-        for peer in self._peer_ids:
-            self._network.break_link(self.node_id, peer)
-            self._network.break_link(peer, self.node_id)
+        self.shard = None
+        self._lives += 1
+        if self.is_liar:
+            policy = CrashPolicy.KEPT
+        self._network.break_links(self.node_id)
         self.disk = self.disk.crash(policy, Random(self._rng.getrandbits(64)))
+
+    def lose_power_after(self, operations: int) -> None:
+        """Let the power fail once the disk has done so many more operations."""
+        left = operations
+
+        def count(_description: str) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                raise PowerLoss
+
+        self.disk.after_operation = count
+
+    def pause(self, seconds: float) -> None:
+        """Stop the process for a while, as SIGSTOP does: what arrives is dealt with afterwards."""
+        self._paused_until_s = self._schedule.now_s + seconds
 
     def deliver(self, sender: UUID, message: Message) -> None:
         """Take a message from the network."""
@@ -108,23 +157,62 @@ class Replica:
 
     def run(self, act: Callable[[Shard], None]) -> None:
         """Do something on the shard, then see to its syncs; a failed log ends the process."""
-        shard = self.shard
-        if shard is None:
+        if self.shard is None:
+            return
+        if self._schedule.now_s < self._paused_until_s:
+            life = self._lives
+            self._schedule.at(
+                self._paused_until_s, lambda: self.run(act) if life == self._lives else None
+            )
             return
         try:
-            act(shard)
-        except DiskFull:
-            pass  # refused, and nothing has changed: the peer will send it again
-        except LogFailed as error:
-            self.failures.append(str(error))
-            self.crash(CrashPolicy.KEPT)
+            act(self.shard)
+            self._maybe_sync()
+        except (LogFailed, PowerLoss, OSError) as error:
+            self._note(f"{self.name} is down: {type(error).__name__} {error}")
+            self.crash(CrashPolicy.RANDOM)
+            self.on_down()
+
+    def snapshot(self) -> None:
+        """Seal what can be sealed, and take a snapshot if something is new."""
+        self.run(self._snapshot)
+
+    def _snapshot(self, shard: Shard) -> None:
+        job: SealJob | None
+        while (job := shard.seal_begin()) is not None:
+            job.run()
+            if not shard.on_sealed(job):
+                return
+        newest = shard.snapshots.newest
+        if newest is not None and newest.index >= shard.router.applied_index:
             return
-        self._maybe_sync()
+        capture = Capture.of(shard.router)
+        with suppress(NotDurable, DiskFull):
+            request = plan_build(
+                capture,
+                shard.log,
+                shard.snapshots,
+                data_dir=Path("/data"),
+                shard=0,
+                created_s=1_700_000_000 + int(self._schedule.now_s),
+            )
+            with suppress(OSError):  # the builder is another process
+                result = build_in_process(self.disk, request, build_projections)
+                shard.snapshots.accept(result.record, capture.state_hash)
+
+    def trim(self) -> None:
+        """Drop the log before the older snapshot."""
+
+        def act(shard: Shard) -> None:
+            shard.trim()
+
+        self.run(act)
 
     def _tick(self, life: int) -> None:
         if life == self._lives and self.shard is not None:
             self.run(lambda shard: shard.tick())
-            self._schedule.after(self._rng.uniform(0.5, 1.0) * TICK_S, lambda: self._tick(life))
+            period_s = self._raft_config.heartbeat_s * TICK_SHARE
+            self._schedule.after(self._rng.uniform(0.5, 1.0) * period_s, lambda: self._tick(life))
 
     def _maybe_sync(self) -> None:
         shard = self.shard
@@ -143,9 +231,12 @@ class Replica:
             self._schedule.after(delay_s, lambda: self._run_and_finish(life, job))
 
     def _run_and_finish(self, life: int, job: SyncJob) -> None:
-        if life == self._lives:
+        def act(shard: Shard) -> None:
             job.run()
-            self._synced(life, job)
+            shard.on_synced(job)
+
+        if life == self._lives:
+            self.run(act)
 
     def _synced(self, life: int, job: SyncJob) -> None:
         if life == self._lives:

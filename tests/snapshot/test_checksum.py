@@ -1,17 +1,19 @@
 """``combine`` against the checksum of the joined bytes."""
 
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot.checksum import combine
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_the_checksum_of_two_parts_follows_from_the_parts(first: bytes, second: bytes) -> None:
     assert combine(crc32c(first), crc32c(second), len(second)) == crc32c(first + second)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 5_000), st.integers(0, 2**32 - 1))
 def test_appending_zeros_is_a_multiplication(size: int, crc: int) -> None:
     """Sizes beyond what a test can join: the same power, in two steps."""

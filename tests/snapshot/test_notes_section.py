@@ -1,7 +1,7 @@
 """The notes section: round trip, restoring, and refusing what could not have been noted."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.errors import CorruptSection
@@ -31,6 +31,7 @@ def encoded(covered: CoveredNotes) -> bytes:
     return b"".join(encode_notes(covered))
 
 
+@settings(deadline=None)
 @given(kinds, st.integers(1, 1 << 40), st.integers(1, 9))
 def test_notes_come_back_however_the_bytes_are_cut(
     what: list[int | None], first_index: int, piece: int
@@ -47,6 +48,7 @@ def test_notes_come_back_however_the_bytes_are_cut(
     assert encoded(decoded) == data, "equal notes have equal bytes"
 
 
+@settings(deadline=None)
 @given(kinds, st.data())
 def test_restored_notes_are_what_apply_would_have_noted(
     what: list[int | None], data: st.DataObject
@@ -70,6 +72,7 @@ def test_restored_notes_are_what_apply_would_have_noted(
     assert as_lists(again.select(1, sealed)) == ({}, [])
 
 
+@settings(deadline=None)
 @given(kinds)
 def test_a_section_cut_anywhere_is_refused(what: list[int | None]) -> None:
     data = encoded(CoveredNotes(1, noted(what, 1).select(1, len(what))))
@@ -80,6 +83,7 @@ def test_a_section_cut_anywhere_is_refused(what: list[int | None]) -> None:
         decode_notes([data, b"\0"], len(what))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=120), st.integers(0, 50))
 def test_junk_is_refused_or_is_a_section(data: bytes, last_index: int) -> None:
     """Whatever is accepted is exactly what these notes are written as."""

@@ -31,6 +31,7 @@ from ual.errors import CorruptFile, UnknownVersion
 SECTIONS = {0: b"system", 1: b"some keys and values", 4: b"", 16: b"notes"}
 
 
+@settings(deadline=None)
 @given(section_maps)
 def test_what_was_written_is_read(sections: dict[int, bytes]) -> None:
     disk, path = write(sections)
@@ -40,7 +41,7 @@ def test_what_was_written_is_read(sections: dict[int, bytes]) -> None:
     assert (header.section_count, header.size) == (len(sections), len(disk.contents(path)))
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(section_maps)
 def test_a_snapshot_cut_at_any_byte_is_refused(sections: dict[int, bytes]) -> None:
     disk, path = write(sections)
@@ -51,7 +52,7 @@ def test_a_snapshot_cut_at_any_byte_is_refused(sections: dict[int, bytes]) -> No
             read(disk, path)
 
 
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(section_maps)
 def test_a_snapshot_with_any_flipped_bit_is_refused(sections: dict[int, bytes]) -> None:
     disk, path = write(sections)
@@ -63,6 +64,7 @@ def test_a_snapshot_with_any_flipped_bit_is_refused(sections: dict[int, bytes]) 
     assert read(disk, path) == sections
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=200))
 def test_bytes_behind_the_footer_are_refused(extra: bytes) -> None:
     disk, path = write(SECTIONS)
@@ -71,6 +73,7 @@ def test_bytes_behind_the_footer_are_refused(extra: bytes) -> None:
         read(disk, path)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_junk_is_refused(data: bytes) -> None:
     disk = SimDisk()

@@ -4,6 +4,7 @@ import errno
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from crc32c import crc32c
 
@@ -16,6 +17,7 @@ from snapshot.state import hash_text, write_state
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import LiveShard, Work, put
 from tests.snapshot.toys import Toy, toy_drafts
+from ual.compaction import compact_segment
 from ual.errors import UnknownVersion
 from ual.manifest import load as load_manifest
 from ual.manifest import save as save_manifest
@@ -148,6 +150,22 @@ def test_with_both_damaged_and_the_log_shortened_there_is_nothing_to_start_from(
     with pytest.raises(NoSnapshot, match=newest.file):
         LiveShard(disk, Toy)
     assert disk.list(live.paths.snapshots) == [older.file, newest.file], "nothing was removed"
+
+
+def test_with_both_damaged_and_the_log_compacted_there_is_nothing_to_start_from() -> None:
+    live = LiveShard(SimDisk(), Toy)
+    for number in range(3):
+        live.do(toy_drafts(9, 10 * number))
+        live.log.close_active()
+        live.log.seal()
+        live.snapshot()
+    first = live.log.segments.segments[0]
+    compact_segment(live.files, first.path, np.array([3, 5], np.uint64))
+    assert isinstance(live.files, SimDisk)
+    for record in live.store.records:
+        live.files.flip(live.store.path(record), 999)
+    with pytest.raises(NoSnapshot, match="does not hold the entries 1 to 2"):
+        LiveShard(live.files, Toy)
 
 
 def test_a_snapshot_whose_state_is_not_the_recorded_one_is_not_used() -> None:
@@ -304,6 +322,30 @@ def test_notes_survive_a_restart_from_a_snapshot_inside_an_unsealed_file(
         for live in (again, undisturbed)
     ]
     assert scans[0] == scans[1] != []
+
+
+def test_a_snapshot_that_lacks_notes_about_unsealed_entries_is_not_used() -> None:
+    """As if sealed segments had come unsealed again: the older one has the notes."""
+    live = LiveShard(SimDisk(), Toy)
+    for number in range(2):
+        live.do(toy_drafts(8, 8 * number))
+        live.snapshot()
+    older, newest = live.store.records
+    header = SnapshotReader.open(live.files, live.store.path(newest)).header
+    lacking = CoveredNotes(10, live.log.notes.select(10, newest.index))
+    write_state(live.files, live.paths.snapshots, header, 1_700_000_002, live.state, lacking)
+    manifest = load_manifest(live.files, live.paths.manifest)
+    assert manifest is not None
+    size = len(live.files.open_read(live.store.path(newest)).read(1 << 20, 0))
+    records = (older, replace(newest, size=size))
+    save_manifest(live.files, live.paths.manifest, replace(manifest, snapshots=records))
+
+    assert isinstance(live.files, SimDisk)
+    again = LiveShard(live.files.crash(CrashPolicy.KEPT), Toy)
+
+    assert "notes from index 10, needed from 1" in again.recovered.rejected[0].why
+    assert again.state.payloads == live.state.payloads
+    assert _sealed_notes(again) == _sealed_notes(live)
 
 
 def test_notes_about_sealed_entries_are_not_kept_in_memory() -> None:

@@ -57,6 +57,20 @@ def test_a_snapshot_that_differs_from_the_live_state_is_an_alarm_and_not_kept() 
     assert [record.index for record in live.store.records] == [3, 5]
 
 
+def test_a_snapshot_that_was_overtaken_is_removed() -> None:
+    """While it was being built, a newer one arrived from elsewhere."""
+    live = shard_with(1)
+    live.do(toy_drafts(2, 50))
+    slow, capture = live.build()
+    live.do(toy_drafts(2, 60))
+    newer = live.snapshot().record
+    assert not live.store.accept(slow.record, capture.state_hash)
+    assert [record.index for record in live.store.records] == [3, 7]
+    assert not live.store.accept(newer, live.state_hash), "it is kept already"
+    names = [record.file for record in live.store.records]
+    assert live.files.list(live.paths.snapshots) == names
+
+
 def test_a_snapshot_above_what_is_durable_is_refused() -> None:
     live = shard_with(0)
     live.write(toy_drafts(3, 0))
@@ -90,7 +104,8 @@ def test_leftovers_are_removed_at_open_and_foreign_files_are_not() -> None:
     assert again.files.crash(CrashPolicy.LOST).list(snaps) == [*kept, "notes.txt"]
 
 
-def test_snapshots_are_not_removed_when_it_is_the_manifest_that_was_lost() -> None:
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_snapshots_are_not_removed_when_it_is_the_manifest_that_was_lost(*, is_empty: bool) -> None:
     """They may be all that is left of the beginning of the log."""
     live = LiveShard(SimDisk(), Toy)
     for number in range(2):
@@ -98,7 +113,7 @@ def test_snapshots_are_not_removed_when_it_is_the_manifest_that_was_lost() -> No
         live.log.close_active()
         live.log.seal()
         live.snapshot()
-    live.log.drop_before(live.store.keep_from_index)
+    live.log.drop_before(live.log.last_index if is_empty else live.store.keep_from_index)
     assert live.log.first_index > 1
     snaps = live.files.list(live.paths.snapshots)
     live.files.remove(live.paths.manifest)

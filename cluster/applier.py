@@ -1,0 +1,16 @@
+"""What a Raft member tells the replica that it belongs to."""
+
+from typing import Protocol
+
+
+class Applier(Protocol):
+    """Who learns that proposals are committed, in order, each once."""
+
+    def lead(self) -> None:
+        """This member is about to lead: its next call may append."""
+
+    def heard(self, timestamp_ns: int) -> None:
+        """The leader has stamped a group with this time, just now."""
+
+    def apply(self, number: int, data: bytes) -> None:
+        """Fold a committed group into the state. Must not raise: that would stop the replica."""

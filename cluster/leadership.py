@@ -1,0 +1,118 @@
+"""A leader's view of its peers: what each has, what it is sent next, which questions it answered.
+
+It begins anew with each leadership: what a peer had under an earlier one may have been cut since.
+Invariants:
+
+* A peer is sent each proposal once, in order, unless it asks for an earlier one (a reset). A reset
+  begins a new round, and resets that answer an earlier round are ignored: they speak of what was
+  on its way before.
+* At most ``window_bytes_max`` are on their way to a peer, and every peer hears something within a
+  heartbeat, even one that lacks what the log no longer has.
+* A round is a question to all peers whether this member still leads.
+
+pysyncobj has no part in this: cluster/member.py tells it what peers have.
+"""
+
+from collections.abc import Callable, Collection
+from uuid import UUID
+
+from cluster.config import RaftConfig
+from cluster.journal import RaftJournal
+from cluster.messages import Ack, Append, Message
+from cluster.peers import Peer
+from cluster.seam import Clock
+from ual.errors import DataError
+
+
+class Leadership:
+    """See the module's text. ``peers`` is kept for followers as well, where it means nothing."""
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        journal: RaftJournal,
+        clock: Clock,
+        send: Callable[[UUID, Message], None],
+    ) -> None:
+        self.peers: dict[UUID, Peer] = {}
+        self.round = 0
+        self.damage = ""  # why a proposal could not be read from this log
+        self._config = config
+        self._journal = journal
+        self._clock = clock
+        self._send = send
+
+    def begin(self) -> None:
+        """Begin to lead, knowing nothing."""
+        following = self._journal.last + 1
+        self.peers = {peer_id: Peer(following) for peer_id in self.peers}
+
+    def reconfigure(self, peer_ids: Collection[UUID]) -> None:
+        """Have these peers, and forget the others."""
+        known, following = self.peers, self._journal.last + 1
+        self.peers = {each: known.get(each) or Peer(following) for each in peer_ids}
+
+    @property
+    def peers_behind(self) -> list[UUID]:
+        """The peers that lack what this log no longer has: only a snapshot helps them."""
+        start = self._journal.start
+        return [each for each, peer in self.peers.items() if peer.next <= start]
+
+    def confirmed_round(self, voter_ids: Collection[UUID]) -> int:
+        """Return the newest round that a majority of these and this member has answered."""
+        if not voter_ids:
+            return self.round
+        rounds = sorted((self.peers[each].round for each in voter_ids), reverse=True)
+        # With this member, so many peers are a majority of all.
+        return rounds[(len(rounds) + 1) // 2 - 1]
+
+    def send_all(self, term: int, commit: int, *, ask: bool = False) -> None:
+        """Send every peer what it lacks, within its window; at least a heartbeat when due."""
+        for peer_id in self.peers:
+            self.send_to(peer_id, term, commit, ask=ask)
+
+    def send_to(self, peer_id: UUID, term: int, commit: int, *, ask: bool = False) -> None:
+        """Send one peer what it lacks; ``ask``: something, in any case."""
+        journal, peer, now_s = self._journal, self.peers[peer_id], self._clock.now_s()
+        due = ask or now_s - peer.spoken_s >= self._config.heartbeat_s * 0.9
+        while True:
+            previous = peer.next - 1
+            groups: tuple[bytes, ...] = ()
+            if previous < journal.start:
+                previous = journal.last  # a sign of life; it will say that it lacks this
+            else:
+                groups = self._take(peer)
+            if not groups and not due:
+                return
+            previous_term = journal.term_of(previous)
+            self._send(peer_id, Append(term, self.round, previous, previous_term, groups, commit))
+            peer.spoken_s, due = now_s, False
+
+    def _take(self, peer: Peer) -> tuple[bytes, ...]:
+        """Return the groups of the next frame and count them as sent."""
+        journal, config = self._journal, self._config
+        groups: list[bytes] = []
+        size = 0
+        while (
+            peer.next <= journal.last
+            and size < config.frame_bytes_max
+            and peer.in_flight_bytes < config.window_bytes_max
+        ):
+            try:
+                group = journal.log.proposals.data(peer.next)
+            except DataError as error:  # damaged here; other replicas may have it
+                self.damage = str(error)
+                break
+            peer.sent(peer.next, len(group))
+            groups.append(group)
+            size += len(group)
+        return tuple(groups)
+
+    def on_ack(self, peer: Peer, ack: Ack) -> None:
+        """Take an answer that belongs to this leadership."""
+        peer.round = max(peer.round, ack.round)
+        if ack.success:
+            peer.confirmed(ack.next - 1)
+        elif ack.reset and ack.round >= peer.reset_round:
+            self.round += 1
+            peer.rewound(min(ack.next, self._journal.last + 1), self.round)

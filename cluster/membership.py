@@ -1,0 +1,112 @@
+"""Who belongs to a Raft group: voters and learners, as a value and as bytes.
+
+The membership that counts is the newest ``raft_config`` entry in a replica's log, committed or not,
+else the one in its snapshot, else the list that the cluster was founded with. The journal keeps
+track of it as entries come and go. Invariants:
+
+* One change adds, promotes or removes one member. So any majority before a change and any majority
+  after it share a member, and no two leaders of one term can be elected.
+* A learner receives the log and counts nowhere: it does not stand for election, is not asked for
+  its vote, and its copy is not part of a majority. (Counting it would let a cluster of one wait
+  for a newcomer that has yet to read the whole log.)
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from cluster.errors import MembershipRefused
+from projections.system_commands import TYPE_RAFT_CONFIG
+from ual.entry import Draft
+from ual.errors import CorruptEntry
+
+VERSION = 1
+# More voters make every commit slower and no data safer; learners are meant to pass through.
+VOTERS_MAX = 9
+LEARNERS_MAX = 9
+_ID_SIZE = 16
+
+_HEAD = struct.Struct(
+    "<"
+    "B"  # version
+    "B"  # voters
+    "B"  # learners
+    "B"  # reserved, zero
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The members of a group; ids are kept sorted, so that equal groups are equal bytes."""
+
+    voters: tuple[UUID, ...]
+    learners: tuple[UUID, ...] = ()
+
+    @classmethod
+    def of(cls, voters: Iterable[UUID], learners: Iterable[UUID] = ()) -> "Membership":
+        """Return the membership of these."""
+        return cls(tuple(sorted(voters)), tuple(sorted(learners)))
+
+    @property
+    def members(self) -> tuple[UUID, ...]:
+        """All who receive the log."""
+        return self.voters + self.learners
+
+    def with_learner(self, member: UUID) -> "Membership":
+        """Return it with a newcomer."""
+        if member in self.members:
+            raise MembershipRefused(f"{member} is a member already")
+        if len(self.learners) >= LEARNERS_MAX:
+            raise MembershipRefused(f"there are {LEARNERS_MAX} learners already")
+        return replace(self, learners=tuple(sorted((*self.learners, member))))
+
+    def with_promoted(self, member: UUID) -> "Membership":
+        """Return it with a learner made a voter."""
+        if member not in self.learners:
+            raise MembershipRefused(f"{member} is not a learner")
+        if len(self.voters) >= VOTERS_MAX:
+            raise MembershipRefused(f"there are {VOTERS_MAX} voters already")
+        return Membership.of((*self.voters, member), set(self.learners) - {member})
+
+    def without(self, member: UUID) -> "Membership":
+        """Return it with somebody gone."""
+        if member not in self.members:
+            raise MembershipRefused(f"{member} is not a member")
+        if self.voters == (member,):
+            raise MembershipRefused("the last voter cannot leave")
+        return Membership.of(set(self.voters) - {member}, set(self.learners) - {member})
+
+    def draft(self) -> Draft:
+        """Return the entry that makes this the membership."""
+        head = _HEAD.pack(VERSION, len(self.voters), len(self.learners), 0)
+        payload = head + b"".join(member.bytes for member in self.members)
+        return Draft(TYPE_RAFT_CONFIG, payload)
+
+
+def check_change(old: Membership, new: Membership, leader: UUID) -> None:
+    """Refuse a change after which majorities need not meet, or the leader has no seat."""
+    if len(set(old.voters) ^ set(new.voters)) > 1:
+        raise MembershipRefused("more than one voter at a time")
+    if leader not in new.voters:
+        raise MembershipRefused("a leader transfers its leadership before it leaves")
+
+
+def decode_membership(payload: bytes) -> Membership:
+    """Return the membership that an entry carries; ``CorruptEntry`` if it carries none."""
+    if len(payload) < _HEAD.size:
+        raise CorruptEntry(0, "a raft_config entry without a head")
+    version, voters, learners, reserved = _HEAD.unpack_from(payload)
+    if version != VERSION or reserved:
+        raise CorruptEntry(0, f"raft_config version {version}")
+    if not 1 <= voters <= VOTERS_MAX or learners > LEARNERS_MAX:
+        raise CorruptEntry(0, f"raft_config of {voters} voters and {learners} learners")
+    if len(payload) != _HEAD.size + (voters + learners) * _ID_SIZE:
+        raise CorruptEntry(0, f"raft_config of {len(payload)} bytes")
+    ids = [
+        UUID(bytes=payload[at : at + _ID_SIZE]) for at in range(_HEAD.size, len(payload), _ID_SIZE)
+    ]
+    membership = Membership(tuple(ids[:voters]), tuple(ids[voters:]))
+    if membership != Membership.of(ids[:voters], ids[voters:]) or len(set(ids)) != len(ids):
+        raise CorruptEntry(0, "raft_config names a member twice or out of order")
+    return membership

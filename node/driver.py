@@ -1,0 +1,382 @@
+"""Shards under an event loop: who calls ``tick``, ``on_message``, ``propose`` and ``on_synced``.
+
+All work of a shard happens in passes on the loop. What arrives between two passes (messages,
+proposals, reads) waits in plain lists, and one pass hands it over in tight loops: many proposals
+become one group, many reads one round, and many messages cost one tick and at most one sync. An
+fdatasync runs on the shard's own thread; while it runs, the next group fills.
+
+* Ticks come at most a third of a heartbeat apart and never stop: elections, stepping down and
+  applying live in them. Whatever raises in a pass, a timer or a thread ends ``run`` with that
+  error, and with it the process: a replica that is unsure of itself must not go on.
+* Every proposal and read ends by its deadline, whatever the shard does. Outcomes are values.
+  ``Expired`` means that nothing was proposed; after that it is ``OutcomeUnknown``.
+* A message whose groups are damaged is the peer's fault: it is refused and its stream ends.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from uuid import UUID
+
+from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
+from cluster.messages import Message
+from cluster.wire import Reason, WireError
+from node.shard import Drafts, Outcome, Shard
+from node.sync_thread import SyncThread
+from ual.entry import HEADER_SIZE
+from ual.errors import DiskFull, EntryError
+from ual.jobs import SyncJob
+
+# One entry; larger values belong into several.
+ENTRY_SIZE_MAX = 8 << 20
+# Requests that were handed in and have no outcome yet, for each shard.
+REQUESTS_MAX = 65_536
+TICKS_PER_HEARTBEAT = 3
+
+
+class Stopping(ClusterError):
+    """This node is shutting down; nothing was proposed."""
+
+    reason: ClassVar[str] = "STOPPING"
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    drafts: Drafts
+    size: int
+    deadline_s: float
+    future: "asyncio.Future[Outcome]"
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Requests of one pass that were proposed together."""
+
+    requests: list[_Request]
+    deadline_s_min: float
+    deadline_s_max: float
+
+
+class ShardDriver:
+    """Drives one shard. Made by ``Driver.add``."""
+
+    def __init__(
+        self,
+        number: int,
+        shard: Shard,
+        fail: Callable[[BaseException], None],
+        refuse: Callable[[UUID, WireError], None],
+    ) -> None:
+        self.number = number
+        self.shard = shard
+        self.bad_messages = 0
+        self.full_disk_refusals = 0
+        self.passes = 0
+        self._fail = fail
+        self._refuse = refuse
+        self._loop = asyncio.get_running_loop()
+        self.syncs = SyncThread(f"sync-{number}", self._synced, fail)
+        self._sync_out = False
+        self._scheduled = False
+        self._stopping = False
+        self._inbox: list[tuple[UUID, Message]] = []
+        self._proposals: list[_Request] = []
+        self._batches: set[_Batch] = set()
+        self._reads: list[tuple[float, asyncio.Future[ClusterError | None]]] = []
+        self._asked: list[tuple[float, asyncio.Future[ClusterError | None]]] = []
+        self._waiting = 0
+
+    # What the node calls
+
+    def propose(self, drafts: Drafts, deadline_s: float) -> "asyncio.Future[Outcome]":
+        """Replicate the entries of one request; the future gets their outcome.
+
+        ``deadline_s`` is a time of the shard's clock. The entries stay together and in order; a
+        batch of independent operations is one request, with a result for each.
+        """
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        size = 0
+        for _, payload, _ in drafts:
+            if len(payload) > ENTRY_SIZE_MAX:
+                future.set_result(
+                    ProposalRefused(f"an entry of {len(payload)} bytes, limit {ENTRY_SIZE_MAX}")
+                )
+                return future
+            size += HEADER_SIZE + len(payload)
+        if self._stopping:
+            future.set_result(Stopping("this node is shutting down"))
+        elif self._waiting >= REQUESTS_MAX:
+            future.set_result(ProposalRefused(f"{REQUESTS_MAX} requests are waiting"))
+        elif size > self.shard.log.config.unsynced_bytes_max:
+            future.set_result(ProposalRefused(f"a request of {size} bytes"))
+        else:
+            self._waiting += 1
+            self._proposals.append(_Request(drafts, size, deadline_s, future))
+            self._schedule()
+        return future
+
+    def read(self, deadline_s: float) -> "asyncio.Future[ClusterError | None]":
+        """Return a future that is None when a linearizable read may look at the projections.
+
+        Whoever waits for it looks in the same step of the loop in which it goes on.
+        """
+        future: asyncio.Future[ClusterError | None] = self._loop.create_future()
+        if self._stopping:
+            future.set_result(Stopping("this node is shutting down"))
+        else:
+            self._reads.append((deadline_s, future))
+            self._schedule()
+        return future
+
+    def deliver(self, sender: UUID, message: Message) -> None:
+        """Take a message of a peer."""
+        self._inbox.append((sender, message))
+        self._schedule()
+
+    # Passes
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.run_pass)
+
+    def run_pass(self) -> None:
+        """Hand over what has come since the last pass, and let time pass."""
+        self._scheduled = False
+        self.passes += 1
+        try:
+            shard = self.shard
+            if self._inbox:
+                self._hand_in_messages()
+            if self._proposals:
+                self._hand_in_proposals()
+            if self._reads:
+                self._hand_in_reads()
+            shard.tick()
+            self._begin_sync()
+            # A tick applies for a bounded time only; let others run, then go on.
+            if shard.member.applied < shard.member.commit:
+                self._schedule()
+        except DiskFull:
+            self.full_disk_refusals += 1  # nothing has changed: peers will send it again
+        except BaseException as error:  # noqa: BLE001 - the root of a callback
+            self._fail(error)
+
+    def _hand_in_messages(self) -> None:
+        inbox, self._inbox = self._inbox, []
+        on_message = self.shard.on_message
+        for sender, message in inbox:
+            try:
+                on_message(sender, message)
+            except EntryError as error:
+                self.bad_messages += 1
+                self._refuse(sender, WireError(Reason.BAD_GROUP, str(error)))
+            except DiskFull:
+                self.full_disk_refusals += 1
+
+    def _hand_in_proposals(self) -> None:
+        """Merge the requests into as few as the limits of a group allow: a shard counts those."""
+        requests, self._proposals = self._proposals, []
+        config = self.shard.config
+        bytes_max, entries_max = config.group_bytes_max, config.group_entries_max
+        merged: list[_Request] = []
+        size = entries = 0
+        for request in requests:
+            count = len(request.drafts)
+            if merged and (size + request.size > bytes_max or entries + count > entries_max):
+                self._hand_in(merged)
+                merged, size, entries = [], 0, 0
+            merged.append(request)
+            size += request.size
+            entries += count
+        if merged:
+            self._hand_in(merged)
+
+    def _hand_in(self, requests: list[_Request]) -> None:
+        deadlines = [request.deadline_s for request in requests]
+        batch = _Batch(requests, min(deadlines), max(deadlines))
+        drafts: list[tuple[int, bytes, int]] = []
+        for request in requests:
+            drafts += request.drafts
+        self._batches.add(batch)
+        self.shard.propose(
+            drafts, batch.deadline_s_max, lambda outcome: self._finish(batch, outcome)
+        )
+
+    def _finish(self, batch: _Batch, outcome: Outcome) -> None:
+        """Give each request of a batch its part of the outcome."""
+        self._batches.discard(batch)
+        self._waiting -= len(batch.requests)
+        if isinstance(outcome, ClusterError):
+            for request in batch.requests:
+                if not request.future.done():
+                    request.future.set_result(outcome)
+            return
+        at = 0
+        for request in batch.requests:
+            count = len(request.drafts)
+            if not request.future.done():
+                request.future.set_result(outcome[at : at + count])
+            at += count
+
+    def _hand_in_reads(self) -> None:
+        reads, self._reads = self._reads, []
+        self._asked += reads
+
+        def answer(error: ClusterError | None) -> None:
+            for _, future in reads:
+                if not future.done():
+                    future.set_result(error)
+
+        self.shard.read(answer)
+
+    def _begin_sync(self) -> None:
+        job = self.shard.sync_begin()
+        if job is not None:
+            self._sync_out = True
+            self.syncs.run(job)
+
+    def _synced(self, job: SyncJob) -> None:
+        """Take a sync back from its thread."""
+        try:
+            self._sync_out = False
+            self.shard.on_synced(job)
+            self._begin_sync()
+            self._schedule()
+        except BaseException as error:  # noqa: BLE001 - the root of a callback
+            self._fail(error)
+
+    # Deadlines
+
+    def expire(self) -> None:
+        """End what has waited for too long."""
+        now_s = self.shard.clock.now_s()
+        for batch in self._batches:
+            if batch.deadline_s_min <= now_s:
+                for request in batch.requests:
+                    if request.deadline_s <= now_s and not request.future.done():
+                        request.future.set_result(OutcomeUnknown("no outcome by its deadline"))
+                waiting = [r.deadline_s for r in batch.requests if not r.future.done()]
+                batch.deadline_s_min = min(waiting, default=float("inf"))
+        asked = []
+        for deadline_s, future in self._asked:
+            if future.done():
+                continue
+            if deadline_s <= now_s:
+                future.set_result(Expired("no majority answered by the deadline"))
+            else:
+                asked.append((deadline_s, future))
+        self._asked = asked
+
+    # The end
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse what is new, give what waits a bounded time, sync, and close the log."""
+        self._stopping = True
+        until_s = time.monotonic() + grace_s
+        waiting = [request.future for batch in self._batches for request in batch.requests]
+        waiting += [request.future for request in self._proposals]
+        if waiting:
+            await asyncio.wait(waiting, timeout=max(until_s - time.monotonic(), 0))
+
+    def close(self) -> None:
+        """Let the thread end and close the log; blocks for a sync."""
+        self.syncs.stop()
+        for batch in list(self._batches):
+            self._finish(batch, OutcomeUnknown("this node has shut down"))
+        self.shard.log.close()
+
+
+class Driver:
+    """Drives the shards of one process."""
+
+    def __init__(self, refuse: Callable[[UUID, WireError], None] | None = None) -> None:
+        self._shards: dict[int, ShardDriver] = {}
+        self._refuse = refuse or (lambda _sender, _error: None)
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stopped = asyncio.Event()
+        self.tick_late_s_max = 0.0
+
+    def add(self, number: int, shard: Shard) -> ShardDriver:
+        """Take a shard over."""
+        assert number not in self._shards, number
+        driver = ShardDriver(number, shard, self._fail, self._refuse)
+        self._shards[number] = driver
+        return driver
+
+    def __getitem__(self, number: int) -> ShardDriver:
+        return self._shards[number]
+
+    def deliver(self, sender: UUID, messages: list[tuple[int, Message]]) -> None:
+        """Take messages of a peer; those of shards that are not here are dropped."""
+        shards = self._shards
+        for number, message in messages:
+            driver = shards.get(number)
+            if driver is not None:
+                driver.deliver(sender, message)
+
+    async def run(self) -> None:
+        """Tick until ``stop``; raises what made a shard fail."""
+        ticking = asyncio.ensure_future(self._tick_forever())
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait(
+                (ticking, stopped, self._failure), return_when=asyncio.FIRST_COMPLETED
+            )
+            if self._failure.done():
+                self._failure.result()
+            if ticking.done():
+                ticking.result()
+        finally:
+            for task in (ticking, stopped):
+                task.cancel()
+            await asyncio.gather(ticking, stopped, return_exceptions=True)
+            if self._failure.done() and not self._failure.cancelled():
+                self._failure.exception()  # or asyncio complains that nobody looked at it
+
+    async def stop(self, grace_s: float = 2.0) -> None:
+        """Refuse what is new, wait for what is under way, close; ``run`` returns."""
+        drivers = list(self._shards.values())
+        await asyncio.gather(*(driver.stop(grace_s) for driver in drivers))
+        self._stopped.set()
+        for driver in drivers:
+            driver.close()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _tick_forever(self) -> None:
+        """Tick every shard at least three times a heartbeat."""
+        loop = asyncio.get_running_loop()
+        period_s = min(
+            (each.shard.member.config.heartbeat_s for each in self._shards.values()), default=0.1
+        ) / (TICKS_PER_HEARTBEAT + 1)
+        due_s = loop.time()
+        while True:
+            now_s = loop.time()
+            self.tick_late_s_max = max(self.tick_late_s_max, now_s - due_s)
+            for driver in self._shards.values():
+                driver.run_pass()
+                driver.expire()
+            due_s = now_s + period_s
+            await asyncio.sleep(max(due_s - loop.time(), 0))
+
+
+def run_until_complete(main: Coroutine[Any, Any, None]) -> None:
+    """Run a process's main coroutine, on uvloop if it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        factory = asyncio.new_event_loop
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main)
+
+
+def total_syncs(drivers: Sequence[ShardDriver]) -> int:
+    """Return how many fdatasyncs the shards have finished."""
+    return sum(driver.syncs.count for driver in drivers)

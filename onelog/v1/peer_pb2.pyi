@@ -1,0 +1,133 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PeerFrame(_message.Message):
+    __slots__ = ("session", "hello", "refusal", "messages", "fragment")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    hello: PeerHello
+    refusal: PeerRefusal
+    messages: _containers.RepeatedCompositeFieldContainer[PeerMessage]
+    fragment: PeerFragment
+    def __init__(self, session: _Optional[int] = ..., hello: _Optional[_Union[PeerHello, _Mapping]] = ..., refusal: _Optional[_Union[PeerRefusal, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[PeerMessage, _Mapping]]] = ..., fragment: _Optional[_Union[PeerFragment, _Mapping]] = ...) -> None: ...
+
+class PeerHello(_message.Message):
+    __slots__ = ("protocol_min", "protocol_max", "cluster_id", "node_id", "target_id", "shards", "partitions", "incarnation", "session")
+    PROTOCOL_MIN_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_MAX_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    protocol_min: int
+    protocol_max: int
+    cluster_id: bytes
+    node_id: bytes
+    target_id: bytes
+    shards: int
+    partitions: int
+    incarnation: int
+    session: int
+    def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[bytes] = ..., target_id: _Optional[bytes] = ..., shards: _Optional[int] = ..., partitions: _Optional[int] = ..., incarnation: _Optional[int] = ..., session: _Optional[int] = ...) -> None: ...
+
+class PeerRefusal(_message.Message):
+    __slots__ = ("reason", "detail")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    detail: str
+    def __init__(self, reason: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class PeerMessage(_message.Message):
+    __slots__ = ("shard", "term", "vote_request", "vote", "append", "ack", "stale", "timeout_now")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_NOW_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    term: int
+    vote_request: PeerVoteRequest
+    vote: PeerVote
+    append: PeerAppend
+    ack: PeerAck
+    stale: PeerStale
+    timeout_now: PeerTimeoutNow
+    def __init__(self, shard: _Optional[int] = ..., term: _Optional[int] = ..., vote_request: _Optional[_Union[PeerVoteRequest, _Mapping]] = ..., vote: _Optional[_Union[PeerVote, _Mapping]] = ..., append: _Optional[_Union[PeerAppend, _Mapping]] = ..., ack: _Optional[_Union[PeerAck, _Mapping]] = ..., stale: _Optional[_Union[PeerStale, _Mapping]] = ..., timeout_now: _Optional[_Union[PeerTimeoutNow, _Mapping]] = ...) -> None: ...
+
+class PeerVoteRequest(_message.Message):
+    __slots__ = ("last_proposal", "last_term", "pre_vote")
+    LAST_PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    LAST_TERM_FIELD_NUMBER: _ClassVar[int]
+    PRE_VOTE_FIELD_NUMBER: _ClassVar[int]
+    last_proposal: int
+    last_term: int
+    pre_vote: bool
+    def __init__(self, last_proposal: _Optional[int] = ..., last_term: _Optional[int] = ..., pre_vote: _Optional[bool] = ...) -> None: ...
+
+class PeerVote(_message.Message):
+    __slots__ = ("pre_vote",)
+    PRE_VOTE_FIELD_NUMBER: _ClassVar[int]
+    pre_vote: bool
+    def __init__(self, pre_vote: _Optional[bool] = ...) -> None: ...
+
+class PeerAppend(_message.Message):
+    __slots__ = ("round", "previous", "previous_term", "commit", "groups")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_TERM_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    previous: int
+    previous_term: int
+    commit: int
+    groups: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, round: _Optional[int] = ..., previous: _Optional[int] = ..., previous_term: _Optional[int] = ..., commit: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class PeerAck(_message.Message):
+    __slots__ = ("round", "next", "success", "reset")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    SUCCESS_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    next: int
+    success: bool
+    reset: bool
+    def __init__(self, round: _Optional[int] = ..., next: _Optional[int] = ..., success: _Optional[bool] = ..., reset: _Optional[bool] = ...) -> None: ...
+
+class PeerStale(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PeerTimeoutNow(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PeerFragment(_message.Message):
+    __slots__ = ("number", "offset", "total_size", "data")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    offset: int
+    total_size: int
+    data: bytes
+    def __init__(self, number: _Optional[int] = ..., offset: _Optional[int] = ..., total_size: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...

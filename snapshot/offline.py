@@ -1,0 +1,235 @@
+"""State of a data directory without a server: rebuild it, ask about the past, save it.
+
+* ``rebuild_state`` gives the state at any index that the directory still leads to. It only reads,
+  takes no lock, and works beside a running server.
+* ``make_snapshot`` opens the shard as a server would, with LOCK, and keeps one more snapshot.
+
+What is committed is what the directory records; a running server may know of more. That different
+ways lead to the same state is shown by snapshot/proof.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from projections.kv_reads import KeyValue
+from projections.result import Refused
+from projections.table import Projections, build_projections
+from snapshot.errors import LogGap, NoSnapshot
+from snapshot.format import SnapshotHeader
+from snapshot.loading import Rejected, load_newest
+from snapshot.notes_section import CoveredNotes
+from snapshot.progress import Progress, no_progress
+from snapshot.recovery import recover_state
+from snapshot.replay import replay
+from snapshot.state import hash_text, write_state
+from snapshot.store import SnapshotStore
+from ual.directory import DataDirectory
+from ual.errors import IndexInFuture
+from ual.files import Files
+from ual.log_config import LogConfig
+from ual.manifest import SnapshotRecord
+from ual.notes import ApplyNotes
+from ual.offline import ReadOnlyFiles, look_at_root
+from ual.offline_log import OfflineLog, open_offline_log
+from ual.opening import open_hard_state, open_log
+from ual.routing import partition_of, shard_of
+
+# A log that is opened for one snapshot has no readers.
+_RING_BYTES = 1 << 20
+
+
+class _NoNotes:
+    """Takes what apply notes when no log is there to want it."""
+
+    def add_record(self, stream_id: int, index: int) -> None:
+        """Forget it."""
+
+    def add_void(self, first_index: int, last_index: int) -> None:
+        """Forget it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rebuilt:
+    """The state of a shard at ``index``, and how it was reached."""
+
+    shard: int
+    index: int
+    base_index: int  # of the snapshot that it started from; 0: the beginning of the log
+    entry_count: int  # replayed
+    state_hash: str | None  # None inside of a batch, where there is no state of its own
+    rejected: tuple[Rejected, ...]
+    projections: Projections
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many things there are, by kind."""
+        return self.projections.router.counts()
+
+
+@dataclass(frozen=True, slots=True)
+class MadeSnapshot:
+    """The newest snapshot of a shard; ``is_new`` unless nothing had changed since."""
+
+    shard: int
+    record: SnapshotRecord
+    is_new: bool
+    counts: dict[str, int]
+    rejected: tuple[Rejected, ...]
+
+
+def shards_of(files: Files, data_dir: Path, shard: int | None) -> tuple[int, ...]:
+    """Return the shards to look at: the one asked for, which must exist, or all."""
+    reader = ReadOnlyFiles(files)
+    root = look_at_root(reader, data_dir)
+    directory = DataDirectory.open_existing(reader, data_dir, lock=False)
+    return root.choose(shard, directory.system.topology.shards)
+
+
+def shard_of_key(files: Files, data_dir: Path, key: bytes) -> int:
+    """Return the shard that a key lives in."""
+    directory = DataDirectory.open_existing(ReadOnlyFiles(files), data_dir, lock=False)
+    topology = directory.system.topology
+    return shard_of(partition_of(key, topology.partitions), topology.shards)
+
+
+def rebuild_state(
+    files: Files,
+    data_dir: Path,
+    shard: int,
+    *,
+    index: int | None = None,
+    progress: Progress = no_progress,
+) -> Rebuilt:
+    """Rebuild the state right after the entry ``index``, or at the end of what is committed.
+
+    Starts from the newest usable snapshot at or below the index. Raises ``IndexInFuture`` above the
+    end, and ``NoSnapshot`` or ``LogGap`` where the directory does not lead to the index any more.
+    """
+    source = open_shard(files, data_dir, shard)
+    records = kept_snapshots(source)
+    end = max(source.commit_index, records[-1].index if records else 0)
+    end = min(end, source.last_index)
+    if index is not None and index > end:
+        raise IndexInFuture(index, source.first_index, end)
+    target = end if index is None else index
+    usable = [record for record in records if record.index <= target]
+    base_index, projections, rejected = _start(files, source, usable, progress)
+    hashes = {record.index: record.state_hash for record in usable}
+    router = projections.router
+    entry_count = replay(
+        router,
+        source.entries(base_index + 1, target),
+        last_index=target,
+        hashes=hashes,
+        progress=progress,
+    ).entry_count
+    if router.applied_index < target:
+        # The index is inside a group. Requests that were committed together still have an order.
+        for entry in source.entries(router.applied_index + 1, target):
+            router.apply(entry)
+            entry_count += 1
+    if router.applied_index != target:
+        raise LogGap(router.applied_index + 1, target)
+    state_hash = None if router.in_batch else hash_text(router)
+    return Rebuilt(shard, target, base_index, entry_count, state_hash, rejected, projections)
+
+
+def read_key(rebuilt: Rebuilt, namespace: str, key: bytes) -> KeyValue | None:
+    """Return what a key was at the index of a rebuilt state; None: it did not exist."""
+    found = rebuilt.projections.kv.get(namespace, key)
+    # A read of the present is refused for one reason only: there is no such namespace.
+    return None if isinstance(found, Refused) else found
+
+
+def make_snapshot(
+    files: Files,
+    data_dir: Path,
+    shard: int,
+    created_s: int,
+    *,
+    config: LogConfig | None = None,
+    progress: Progress = no_progress,
+) -> MadeSnapshot | None:
+    """Snapshot what is committed, with LOCK held; None for a shard without entries."""
+    with DataDirectory.open_existing(files, data_dir, lock=True) as directory:
+        paths = directory.shard_path(shard)
+        log, _ = open_log(
+            files,
+            paths,
+            open_hard_state(files, paths),
+            shard=shard,
+            config=config or LogConfig(ring_bytes=_RING_BYTES),
+        )
+        store = SnapshotStore.open(files, paths, log)
+        recovered = recover_state(files, shard, log, store, build_projections, progress)
+        router = recovered.state.router
+        index = router.applied_index
+        newest = store.newest
+        if index == 0:
+            log.close()
+            return None
+        if newest is None or newest.index < index:
+            entry = log.read(index)
+            proposal = log.proposals.of_index(index)
+            covered_from = log.segments.sealed_index + 1
+            written = write_state(
+                files,
+                paths.snapshots,
+                SnapshotHeader(shard, index, entry.term, proposal, entry.timestamp_ns),
+                created_s,
+                router,
+                CoveredNotes(covered_from, log.notes.select(covered_from, index)),
+                free_bytes_min=log.config.free_bytes_min,
+                progress=progress,
+            )
+            size, name = written.header.size, written.path.name
+            store.install(SnapshotRecord(name, index, entry.term, size, hash_text(router)))
+        log.close()
+        record = store.newest
+        assert record is not None
+        return MadeSnapshot(
+            shard, record, record != newest, dict(router.counts()), recovered.rejected
+        )
+
+
+def open_shard(files: Files, data_dir: Path, shard: int) -> OfflineLog:
+    """Open a shard for reading; without its MANIFEST nothing can be said about its state."""
+    source = open_offline_log(files, data_dir, shard)
+    if source.errors:
+        raise source.errors[0]
+    return source
+
+
+def kept_snapshots(source: OfflineLog) -> tuple[SnapshotRecord, ...]:
+    """Return the snapshots that a shard keeps, oldest first."""
+    return source.manifest.snapshots if source.manifest is not None else ()
+
+
+def fresh_projections(_notes: ApplyNotes | None = None) -> Projections:
+    """Return empty projections whose notes go nowhere."""
+    return build_projections(_NoNotes())
+
+
+def _start(
+    files: Files, source: OfflineLog, records: Sequence[SnapshotRecord], progress: Progress
+) -> tuple[int, Projections, tuple[Rejected, ...]]:
+    """Return the index and state to start from, and what could not be used."""
+    loaded, rejected = load_newest(
+        ReadOnlyFiles(files),
+        source.paths.snapshots,
+        source.shard,
+        records,
+        fresh_projections,
+        ApplyNotes(),
+        progress=progress,
+    )
+    if loaded is not None:
+        return loaded.record.index, loaded.state, tuple(rejected)
+    if source.first_index > 1:
+        why = "; ".join(at.why for at in rejected) or "no snapshot is kept at or below the index"
+        raise NoSnapshot(
+            f"{why}, and the log begins at {source.first_index}; ask for a later index, or ask "
+            "another replica"
+        )
+    return 0, fresh_projections(), tuple(rejected)

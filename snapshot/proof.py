@@ -1,0 +1,135 @@
+"""Proving that the state is the log's: one index, three ways to it, one hash.
+
+1. The log, replayed from the oldest point that is kept: from index 1 while the log is whole, from
+   the oldest kept snapshot otherwise.
+2. The newest snapshot, loaded. It was built by another process, and compared with live state then.
+3. MANIFEST, which wrote down the hash of the live state.
+
+They must agree. Where they do not, replaying gives another state than applying did, or a file is
+not what was written: which of the two is what the verdict says. It only reads and takes no lock.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from projections.table import Projections
+from snapshot.errors import CorruptSnapshot, LogGap, StateMismatch
+from snapshot.loading import open_recorded
+from snapshot.offline import fresh_projections, kept_snapshots, open_shard
+from snapshot.progress import Progress, no_progress
+from snapshot.replay import replay
+from snapshot.state import hash_text, load_state
+from ual.errors import DataError, IndexDropped
+from ual.files import Files
+from ual.manifest import SnapshotRecord
+from ual.offline import ReadOnlyFiles
+from ual.offline_log import OfflineLog
+from ual.sealed import SealedSegment
+
+
+class Verdict(Enum):
+    """What a proof found."""
+
+    EQUAL = "equal"
+    MISMATCH = "mismatch"
+    DAMAGED = "damaged"  # a file that the proof needs cannot be used
+    NOTHING = "nothing to compare"  # no snapshot is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The state at the newest snapshot's index, as far as it was found."""
+
+    shard: int
+    verdict: Verdict
+    index: int = 0
+    base_index: int = 0  # where the replay began; 0: the beginning of the log
+    entry_count: int = 0  # replayed
+    replayed_hash: str | None = None
+    snapshot_hash: str | None = None
+    manifest_hash: str | None = None
+    message: str = ""
+
+
+def prove_shard(
+    files: Files, data_dir: Path, shard: int, progress: Progress = no_progress
+) -> Proof:
+    """Compare the ways to the state of a shard; damage and mismatch are verdicts, not errors."""
+    source = open_shard(files, data_dir, shard)
+    records = kept_snapshots(source)
+    if not records:
+        message = "no snapshot is kept; make one with onelog log snapshot"
+        return Proof(shard, Verdict.NOTHING, message=message)
+    newest = records[-1]
+    proof = Proof(shard, Verdict.EQUAL, newest.index, manifest_hash=newest.state_hash)
+    reader = ReadOnlyFiles(files)
+    try:
+        # One state at a time: each may fill the memory.
+        loaded = _load(reader, source, newest, progress)
+        proof = replace(proof, snapshot_hash=hash_text(loaded.router))
+        del loaded
+        if _is_whole(source, newest.index):
+            state = fresh_projections()
+        else:
+            state = _load(reader, source, records[0], progress)
+        proof = replace(proof, base_index=state.router.applied_index)
+        proof = _replay(proof, source, state, records, progress)
+    except StateMismatch as error:
+        return replace(proof, verdict=Verdict.MISMATCH, message=str(error))
+    except (DataError, IndexDropped, LogGap, OSError) as error:
+        return replace(proof, verdict=Verdict.DAMAGED, message=str(error))
+    hashes = {proof.replayed_hash, proof.snapshot_hash, proof.manifest_hash}
+    if len(hashes) > 1:
+        return replace(
+            proof,
+            verdict=Verdict.MISMATCH,
+            message=f"the state at index {newest.index} differs; keep this directory for an "
+            "analysis and rebuild this replica from a peer",
+        )
+    return proof
+
+
+def _replay(
+    proof: Proof,
+    source: OfflineLog,
+    state: Projections,
+    records: tuple[SnapshotRecord, ...],
+    progress: Progress,
+) -> Proof:
+    """Replay to the newest snapshot's index; snapshots on the way are compared too."""
+    router = state.router
+    done = replay(
+        router,
+        source.entries(router.applied_index + 1, proof.index),
+        last_index=proof.index,
+        hashes={record.index: record.state_hash for record in records[:-1]},
+        progress=progress,
+    )
+    if router.applied_index != proof.index:
+        raise LogGap(router.applied_index + 1, proof.index)
+    return replace(proof, entry_count=done.entry_count, replayed_hash=hash_text(router))
+
+
+def _is_whole(source: OfflineLog, last_index: int) -> bool:
+    """Tell whether every entry from index 1 is there: nothing dropped, nothing compacted."""
+    return source.first_index == 1 and not any(
+        isinstance(part.segment, SealedSegment) and part.segment.is_compacted
+        for part in source.parts
+        if part.first_index <= last_index
+    )
+
+
+def _load(
+    files: Files, source: OfflineLog, record: SnapshotRecord, progress: Progress
+) -> Projections:
+    """Load a snapshot, whatever state it holds; the hash is the caller's to compare."""
+    path = source.paths.snapshots / record.file
+    reader = open_recorded(files, path, source.shard, record)
+    reader.verify(progress)
+    state = fresh_projections()
+    load_state(reader, state.router, progress)
+    if record.index > source.last_index:
+        rule = f"is at index {record.index}, the log ends at {source.last_index}"
+        raise CorruptSnapshot(str(path), rule)
+    return state

@@ -1,0 +1,76 @@
+"""Mistakes that would break determinism, to be smuggled into a replica by a test.
+
+Each of them is a thing somebody might write. A test of equivalence that does not notice them
+proves nothing.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from projections.kv_order import OrderedKeys
+from projections.kv_record import read_oldest, read_version
+from projections.kv_store import Store
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """Lifetimes start at the replica's own clock."""
+    patch.setattr(
+        "projections.kv_operations.deadline", lambda _, ttl_ns: time.time_ns() + int(ttl_ns)
+    )
+
+
+def unordered_iteration(patch: pytest.MonkeyPatch) -> None:
+    """Deleting a range goes through a set, whose order differs between processes."""
+    ordered = OrderedKeys.walk
+
+    def walk(self: OrderedKeys, start: bytes, end: bytes | None, **options: Any) -> Iterator[bytes]:
+        if options or end is None:  # scans and snapshots are left alone
+            return ordered(self, start, end, **options)
+        return iter([key for key in set(self._records) if start <= key < end])
+
+    patch.setattr(OrderedKeys, "walk", walk)
+
+
+def builtin_hash(patch: pytest.MonkeyPatch) -> None:
+    """Items are hashed with hash(), which every process salts."""
+
+    def item_hash(data: bytes, seed: int) -> int:
+        return hash((data, seed)) % 2**64
+
+    patch.setattr("projections.kv_record.item_hash", item_hash)
+    patch.setattr("projections.kv.item_hash", item_hash)
+
+
+def dropping_eviction(patch: pytest.MonkeyPatch) -> None:
+    """Eviction drops the oldest version instead of moving it, and tidies its tracks."""
+
+    def drop(store: Store, key: bytes) -> int:
+        record = store.records.get(key)
+        if record is None or read_version(record).version_count == 1:
+            return 0
+        oldest = read_oldest(record)
+        newest = read_version(record)
+        shorter = bytearray(record[: oldest.start])
+        shorter[17] = newest.version_count - 1
+        store._retire(record, oldest)
+        store.extra_versions -= 1
+        store.hash_total -= store.items.whole(key, oldest)
+        store.replace_location(key, bytes(shorter))
+        return len(record) - len(shorter)
+
+    patch.setattr("projections.kv_evict._move_values", drop)
+
+
+def none(patch: pytest.MonkeyPatch) -> None:
+    """No mistake."""
+
+
+MUTATIONS: dict[str, Mutation] = {
+    mutation.__name__: mutation
+    for mutation in (none, wall_clock, unordered_iteration, builtin_hash, dropping_eviction)
+}

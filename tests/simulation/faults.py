@@ -1,0 +1,314 @@
+"""Everything that can go wrong in a run, by name. All chance comes from the run's own source."""
+
+import errno
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+from cluster.errors import ClusterError
+from cluster.member import LEADER
+from cluster.membership import Membership
+from node.shard import Shard
+from tests.simulation.disk import CrashPolicy, Operation
+from tests.simulation.network import Network
+from tests.simulation.profile import Profile
+from tests.simulation.replica import Replica
+from tests.simulation.schedule import Schedule
+
+# With these gone a replica fails, and must be well again after a restart.
+FAILING: list[Operation] = ["write", "sync", "truncate", "rename", "remove", "sync_directory"]
+REPLICAS_MAX = 9  # of one run, those that left included
+
+
+class Faults:
+    """The misfortunes of one run."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        schedule: Schedule,
+        network: Network,
+        rng: Random,
+        replicas: list[Replica],
+        add_replica: Callable[[], Replica],
+        note: Callable[[str], None],
+    ) -> None:
+        self._profile = profile
+        self._schedule = schedule
+        self._network = network
+        self._rng = rng
+        self._replicas = replicas
+        self._add_replica = add_replica
+        self._note = note
+        self._names = sorted(profile.weights)
+        self._weights = [profile.weights[name] for name in self._names]
+        self.is_over = False
+
+    def begin(self) -> None:
+        """Let the weather be as it may be from the beginning, and the rest come in time."""
+        self.weather()
+        for replica in self._replicas:
+            replica.slow_sync = self._rng.choice(self._profile.slow_sync)
+        self._schedule.after(1.0, self._strike)
+
+    def _strike(self) -> None:
+        if self.is_over:
+            return
+        name = self._rng.choices(self._names, self._weights)[0]
+        getattr(self, name)()
+        self._schedule.after(self._rng.expovariate(1.0 / self._profile.between_s), self._strike)
+
+    def end(self) -> None:
+        """Make everything well again."""
+        self._note("the faults end")
+        self.is_over = True
+        self._network.mend()
+        self._network.loss = self._network.repeat = self._network.slow = 0.0
+        for replica in self._replicas:
+            replica.slow_sync = 0.0
+            replica.disk.heal()
+            replica.disk.capacity = None
+            replica.disk.after_operation = None
+            self._start(replica)
+
+    # Processes and power
+
+    def crash(self) -> None:
+        """Lose a process or its power, now."""
+        self._crash(self._some())
+
+    def crash_leader(self) -> None:
+        """Lose somebody who leads."""
+        for replica in self._leading():
+            self._crash(replica)
+
+    def crash_all(self) -> None:
+        """Lose the power of everybody at once."""
+        self._note("all crash")
+        for replica in self._replicas:
+            self._crash(replica)
+
+    def crash_in_operation(self) -> None:
+        """Lose power in the midst of whatever a replica is doing to its files soon."""
+        self._some().lose_power_after(self._rng.randint(1, 30))
+
+    def crash_in_recovery(self) -> None:
+        """Lose power, and again while the replica recovers from that."""
+        replica = self._some()
+        if replica.shard is not None:
+            self._note(f"crash {replica.name} twice")
+            replica.crash(self._policy())
+            replica.start(power_loss_after=self._rng.randint(1, 12))
+
+    def pause(self) -> None:
+        """Stop a process for a while without ending it."""
+        replica, seconds = self._some(), self._rng.uniform(0.2, 3.0)
+        self._note(f"pause {replica.name} for {seconds:.2f} s")
+        replica.pause(seconds)
+
+    def went_down(self, replica: Replica) -> None:
+        """Start a replica again that ended by itself."""
+        replica.disk.heal()
+        self._schedule.after(self._rng.uniform(0.0, 1.0), lambda: self._start(replica))
+
+    def _crash(self, replica: Replica) -> None:
+        policy = self._policy()
+        self._note(f"crash {replica.name} {policy.value}")
+        was_up = replica.shard is not None
+        replica.crash(policy)
+        if was_up:
+            down_s = self._rng.uniform(0.0, self._profile.down_s_max)
+            self._schedule.after(down_s, lambda: self._start(replica))
+
+    def _policy(self) -> CrashPolicy:
+        if self._rng.random() < self._profile.lost:
+            return CrashPolicy.LOST
+        return self._rng.choice([CrashPolicy.RANDOM, CrashPolicy.KEPT])
+
+    def _start(self, replica: Replica) -> None:
+        if replica.shard is None:
+            self._note(f"start {replica.name}")
+            replica.start()
+
+    # Network
+
+    def cut_off(self) -> None:
+        """Cut a replica off from all others, or only what it sends, or only what it hears."""
+        self._cut(self._some(), self._rng.choice(["both ways", "both ways", "sending", "hearing"]))
+
+    def cut_off_leader(self) -> None:
+        """Cut off somebody who leads."""
+        leaders = self._leading()
+        if leaders:
+            self._cut(self._rng.choice(leaders), self._rng.choice(["both ways", "hearing"]))
+
+    def split(self) -> None:
+        """Cut the cluster in two."""
+        size = self._rng.randint(1, len(self._replicas) - 1) if len(self._replicas) > 1 else 0
+        one = self._rng.sample([each.node_id for each in self._replicas], size)
+        other = [each.node_id for each in self._replicas if each.node_id not in one]
+        self._note(f"cut off {[each.int for each in one]} together")
+        links = [(a, b) for a in one for b in other]
+        self._break(links + [(b, a) for a, b in links])
+
+    def cut_off_follower(self) -> None:
+        """Cut off somebody who does not lead, and let it come back."""
+        followers = [each for each in self._replicas if each not in self._leading()]
+        if followers and not self._network.cut:
+            self._cut(self._rng.choice(followers), "both ways")
+
+    def mend(self) -> None:
+        """End all cuts."""
+        self._network.mend()
+
+    def weather(self) -> None:
+        """Change how much is lost, repeated and late."""
+        network, profile, rng = self._network, self._profile, self._rng
+        network.loss = rng.choice(profile.loss)
+        network.repeat = rng.choice(profile.repeat)
+        network.slow = rng.choice(profile.slow)
+
+    def _cut(self, replica: Replica, how: str) -> None:
+        self._note(f"cut off {replica.name} {how}")
+        links: list[tuple[UUID, UUID]] = []
+        for other in self._replicas:
+            if other is not replica and how != "hearing":
+                links.append((replica.node_id, other.node_id))
+            if other is not replica and how != "sending":
+                links.append((other.node_id, replica.node_id))
+        self._break(links)
+
+    def _break(self, links: list[tuple[UUID, UUID]]) -> None:
+        self._network.cut.update(links)
+
+        def mend() -> None:
+            self._network.cut.difference_update(links)
+
+        self._schedule.after(self._rng.uniform(0.2, self._profile.cut_s_max), mend)
+
+    # Disks and clocks
+
+    def slow_sync(self) -> None:
+        """Change how slow a disk is."""
+        self._some().slow_sync = self._rng.choice(self._profile.slow_sync)
+
+    def disk_full(self) -> None:
+        """Let a disk be full for a while."""
+        replica = self._some()
+        free = self._rng.choice([0, 100, 2000])
+        replica.disk.capacity = 1 << 40
+        used = replica.disk.capacity - replica.disk.free_bytes(Path("/"))
+        self._note(f"the disk of {replica.name} has {free} bytes left")
+        replica.disk.capacity = used + free
+
+        def empty() -> None:
+            replica.disk.capacity = None
+
+        self._schedule.after(self._rng.uniform(0.2, 4.0), empty)
+
+    def disk_error(self) -> None:
+        """Let a file operation fail, once."""
+        replica, operation = self._some(), self._rng.choice(FAILING)
+        self._note(f"{operation} will fail on {replica.name}")
+        replica.disk.fail(operation, errno.EIO, after=self._rng.randint(0, 10))
+
+    def wall_jump(self) -> None:
+        """Let a wall clock jump."""
+        self._some().clock.wall_offset_s += self._rng.choice([-900.0, -2.0, 2.0, 900.0])
+
+    # What operators do
+
+    def snapshot(self) -> None:
+        """Take a snapshot; sometimes let go of the log before the older one."""
+        replica = self._some()
+        replica.snapshot()
+        # There is nothing yet that ships a snapshot: what somebody lacks, or will, must stay.
+        others = [each.shard for each in self._replicas]
+        if "add_learner" in self._names:
+            return
+        if self._rng.random() < 0.5 and replica.shard is not None and None not in others:
+            members = [shard.member for shard in others if shard]
+            lowest = min(min(each.applied, each.journal.durable) for each in members)
+            index = replica.shard.snapshots.keep_from_index
+            if replica.shard.log.proposals.indexes(lowest)[1] > index:
+                self._note(f"trim {replica.name}")
+                replica.trim()
+
+    def transfer(self) -> None:
+        """Hand a leadership over."""
+        for replica in self._leading():
+            targets = [each.node_id for each in self._replicas if each is not replica]
+            target = self._rng.choice(targets)
+            self._note(f"transfer from {replica.name} to {target.int}")
+            replica.run(partial(_transfer, target))
+
+    def add_learner(self) -> None:
+        """Let a new replica join."""
+        leaders = self._leading()
+        if leaders and len(self._replicas) < REPLICAS_MAX:
+            leader = self._rng.choice(leaders)
+            assert leader.shard is not None
+            if leader.shard.log.first_index > 1 or leader.shard.member.membership.learners:
+                return  # it could not catch up without a snapshot
+            newcomer = self._add_replica()
+            self._note(f"add {newcomer.name}")
+            self._start(newcomer)
+            self._change(leader, Membership.with_learner, newcomer.node_id)
+
+    def promote(self) -> None:
+        """Make a learner a voter."""
+        for leader in self._leading():
+            assert leader.shard is not None
+            for member in leader.shard.member.membership.learners[:1]:
+                self._note(f"promote {member.int}")
+                self._change(leader, Membership.with_promoted, member)
+
+    def remove(self) -> None:
+        """Let somebody go who does not lead."""
+        for leader in self._leading():
+            assert leader.shard is not None
+            membership = leader.shard.member.membership
+            others = [each for each in membership.members if each != leader.node_id]
+            if len(membership.voters) > 2 and others:
+                member = self._rng.choice(others)
+                self._note(f"remove {member.int}")
+                self._change(leader, Membership.without, member)
+
+    def change_twice(self) -> None:
+        """Ask for two changes at once; the second must wait."""
+        for leader in self._leading():
+            assert leader.shard is not None
+            others = leader.shard.member.membership.voters
+            if len(others) > 3:
+                for member in [each for each in others if each != leader.node_id][:2]:
+                    self._note(f"remove {member.int}, together with another")
+                    self._change(leader, Membership.without, member)
+
+    def _change(
+        self, leader: Replica, change: Callable[[Membership, UUID], Membership], member: UUID
+    ) -> None:
+        def act(shard: Shard) -> None:
+            try:
+                membership = change(shard.member.membership, member)
+            except ClusterError:
+                return
+            deadline_s = leader.clock.now_s() + 5.0
+            shard.change_membership(membership, deadline_s, lambda _: None)
+
+        leader.run(act)
+
+    def _some(self) -> Replica:
+        return self._rng.choice(self._replicas)
+
+    def _leading(self) -> list[Replica]:
+        return [
+            each
+            for each in self._replicas
+            if each.shard is not None and each.shard.member.state == LEADER
+        ]
+
+
+def _transfer(target: UUID, shard: Shard) -> None:
+    shard.transfer(target, lambda _: None)

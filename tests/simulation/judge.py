@@ -1,0 +1,175 @@
+"""The judge: sees every message, every applied group and every restart, and knows the promises.
+
+* At most one leader per term; terms never go back; a replica votes once in a term.
+* What was applied at a number is the same everywhere and for ever, and every new leader has it.
+* At most one change of members is not committed yet, in any log.
+* Equal indexes have equal state hashes, on every replica, and after every restart, which is a
+  replay from a snapshot or from the beginning.
+* In the end: all members stand at the same place and hold the same bytes; a replay of a whole log
+  gives the live state; every client's history is linearizable, with the state that every member
+  has in the end as its last reads.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from cluster.member import LEADER
+from cluster.messages import Append, Message, Vote, VoteRequest
+from node.shard import Shard
+from projections.result import Refused
+from projections.table import build_projections
+from snapshot.replay import replay
+from tests.simulation.clients import COUNTERS, NAMESPACE, History
+from tests.simulation.linearizability import Operation, is_linearizable
+from tests.simulation.replica import Replica
+from ual.notes import ApplyNotes
+
+Fail = Callable[[str], None]
+
+
+class Judge:
+    """See the module's text. ``fail`` raises."""
+
+    def __init__(self, fail: Fail, note: Fail) -> None:
+        self._fail = fail
+        self._note = note
+        self._leaders: dict[int, UUID] = {}
+        self._votes: dict[tuple[UUID, int], UUID] = {}
+        self._terms: dict[UUID, int] = {}
+        self._applied: dict[int, bytes] = {}
+        self._hashes: dict[int, int] = {}
+        self._applied_by_term: dict[int, int] = {}  # by the term in which it was first applied
+        self.applied_max = 0
+
+    @property
+    def elections(self) -> int:
+        """How many terms had a leader."""
+        return len(self._leaders)
+
+    @property
+    def leaders(self) -> dict[int, UUID]:
+        """Who led which term."""
+        return self._leaders
+
+    def sent(self, source: UUID, target: UUID, message: Message) -> None:
+        """Look at a message that is being sent: it shows who leads and who voted for whom."""
+        match message:
+            case Append(term=term):
+                leader = self._leaders.setdefault(term, source)
+                if leader != source:
+                    self._fail(f"{leader.int} and {source.int} both lead term {term}")
+            case Vote(term=term, pre_vote=False):
+                self._voted(source, term, target)
+            case VoteRequest(term=term, pre_vote=False):
+                self._voted(source, term, source)
+
+    def _voted(self, voter: UUID, term: int, candidate: UUID) -> None:
+        before = self._votes.setdefault((voter, term), candidate)
+        if before != candidate:
+            what = f"{voter.int} votes for {candidate.int} in term {term}"
+            self._fail(f"{what} and has voted for {before.int}")
+
+    def started(self, replica: Replica, shard: Shard) -> None:
+        """Look at a replica that has recovered, and from now on at all that it applies."""
+        index, state_hash = shard.router.applied_index, shard.router.state_hash()
+        if self._hashes.setdefault(index, state_hash) != state_hash:
+            self._fail(f"a replay on {replica.name} gives another state at {index}")
+        self.look(replica)
+        apply, lead = shard.apply, shard.lead
+
+        def watched_apply(number: int, data: bytes) -> None:
+            if self._applied.setdefault(number, data) != data:
+                self._fail(f"proposal {number} differs on {replica.name}")
+            if number > self.applied_max:
+                self.applied_max = self._applied_by_term[shard.member.term] = number
+            apply(number, data)
+            index, state_hash = shard.router.applied_index, shard.router.state_hash()
+            if self._hashes.setdefault(index, state_hash) != state_hash:
+                self._fail(f"state differs at {index} on {replica.name}")
+
+        def watched_lead() -> None:
+            self._leads(replica, shard)
+            lead()
+
+        shard.apply = watched_apply  # type: ignore[method-assign]
+        shard.lead = watched_lead  # type: ignore[method-assign]
+
+    def _leads(self, replica: Replica, shard: Shard) -> None:
+        """A new leader has everything that was committed in earlier terms.
+
+        In later ones, too, if it is not elected by votes that were long on their way.
+        """
+        journal, term = shard.member.journal, shard.member.term
+        self._note(f"{replica.name} leads term {term}")
+        earlier = (number for at, number in self._applied_by_term.items() if at < term)
+        number = max(earlier, default=0)
+        if journal.last < number:
+            self._fail(f"{replica.name} leads without proposal {number}")
+        for each in range(max(journal.start + 1, number - 20), number + 1):
+            if shard.log.proposals.data(each) != self._applied.get(each):
+                self._fail(f"{replica.name} leads with another proposal {each}")
+
+    def look(self, replica: Replica) -> None:
+        """Look at a replica between its steps."""
+        shard = replica.shard
+        if shard is None:
+            return
+        member = shard.member
+        if member.term < self._terms.get(replica.node_id, 0):
+            self._fail(f"the term of {replica.name} went back")
+        self._terms[replica.node_id] = member.term
+        if member.state == LEADER:
+            leader = self._leaders.setdefault(member.term, replica.node_id)
+            if leader != replica.node_id:
+                self._fail(f"{leader.int} and {replica.name} both lead term {member.term}")
+        changes = member.journal.membership_numbers
+        if sum(number > self.applied_max for number in changes) > 1:
+            self._fail(f"two changes of members at once in the log of {replica.name}: {changes}")
+
+    def finish(self, members: Iterable[Replica], history: History, now_s: float) -> None:
+        """Judge the end of a run, when everything should be quiet and well."""
+        shards = [(replica, replica.shard) for replica in members]
+        stand = {replica.name: shard and shard.member.applied for replica, shard in shards}
+        if len(set(stand.values())) != 1 or None in stand.values():
+            self._fail(f"the members stand at {stand}")
+        for replica, shard in shards:
+            assert shard is not None
+            shard.log.check()
+            shard.router.check()
+            for number in range(max(shard.log.first_proposal, 2), shard.member.applied + 1):
+                if shard.log.proposals.data(number) != self._applied.get(number):
+                    self._fail(f"proposal {number} of {replica.name} is not what was applied")
+            self._replay(replica, shard)
+            for key in history.by_key:
+                found = shard.projections.kv.get(NAMESPACE, key)
+                assert not isinstance(found, Refused), found
+                value = None if found is None else found.value
+                history.begin(key, Operation(-1, None, now_s, now_s + 1, value))
+        for key, operations in history.by_key.items():
+            model = counter if key in COUNTERS else register
+            if not is_linearizable(operations, model, None):
+                self._fail(f"the history of {key!r} is not linearizable")
+
+    def _replay(self, replica: Replica, shard: Shard) -> None:
+        """While the log is whole, replaying it from index 1 gives the live state."""
+        if shard.log.first_index > 1:
+            return
+        fresh = build_projections(ApplyNotes())
+        last_index = shard.router.applied_index
+        replay(fresh.router, shard.log.segments.scan(1, last_index), last_index=last_index)
+        if fresh.router.state_hash() != shard.router.state_hash():
+            self._fail(f"a replay of the whole log of {replica.name} gives another state")
+
+
+def register(state: Any, argument: Any) -> tuple[Any, Any]:
+    """A key: an argument is written, None reads."""
+    return (state, state) if argument is None else (argument, "ok")
+
+
+def counter(state: Any, argument: Any) -> tuple[Any, Any]:
+    """A counter: an argument is added and the sum returned; None reads what the key holds."""
+    if argument is None:
+        return state, None if state is None else b"%d" % state
+    total = (state or 0) + argument
+    return total, total

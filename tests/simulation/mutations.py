@@ -1,0 +1,189 @@
+"""Every protection, taken away: a simulator that does not notice proves nothing.
+
+A mutation is a set of switches (``cluster.config.Protections``), or a replacement for the method
+that protects, and the weather in which its absence should show. Replacements do what the code
+would do without the protection, and what pysyncobj does as it ships where that is the question.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from cluster import journal as journal_module
+from cluster.config import ALL_ON, Protections, RaftConfig
+from cluster.journal import KIND_DATA, RaftJournal
+from cluster.member import RaftMember
+from tests.simulation.profile import MEMBERSHIP, Profile
+from ual.hard_state import HardStateFile
+from ual.jobs import SyncJob
+from ual.log import Log
+
+Patches = tuple[tuple[Any, str, Any], ...]
+
+# Leaders come and go quickly, but one that is cut off goes on believing in itself for a while.
+NERVOUS = RaftConfig(
+    heartbeat_s=0.03,
+    election_s_min=0.1,
+    election_s_max=0.2,
+    leader_silence_s_max=1.5,
+    frame_bytes_max=1,  # one group a frame
+    window_bytes_max=1500,
+)
+SHORT = Profile(faults_s=12.0, heal_s=4.0, between_s=0.3, deadline_s=0.3, raft=NERVOUS)
+# Power fails often and takes everything that was not synced; some disks are slow to sync.
+POWER = replace(
+    SHORT,
+    weights={"crash": 3, "crash_all": 3, "cut_off_leader": 2, "mend": 2, "slow_sync": 4},
+    slow_sync=(0.0, 1.0),
+    lost=1.0,
+)
+# A deposed leader comes back and is cut short while its last sync is on its way.
+CUT_WHILE_SYNCING = replace(
+    SHORT,
+    clients=6,
+    between_s=0.15,
+    weights={"cut_off_leader": 6, "mend": 4, "crash": 6, "crash_all": 1},
+    cut_s_max=0.8,
+    down_s_max=0.5,
+    slow_sync=(1.0,),
+)
+# Leaders come and go, and what they said arrives late and twice.
+GOSSIP = replace(
+    SHORT,
+    weights={"cut_off_leader": 6, "cut_off": 2, "split": 2, "pause": 2, "mend": 4, "weather": 1},
+    repeat=(0.3, 0.6),
+    loss=(0.0, 0.05),
+    slow=(0.0, 0.1),
+    late_s_max=4.0,
+)
+# Leaders crash and are back, and lead again, while acks of their former life are on their way.
+REBORN = replace(
+    GOSSIP,
+    weights={"crash_leader": 4, "cut_off_leader": 4, "transfer": 4, "mend": 4},
+    down_s_max=0.2,
+    late_s_max=6.0,
+    slow=(0.0,),
+)
+# Everybody stands for election at the same time, and votes arrive twice.
+SPLIT_VOTES = replace(
+    GOSSIP,
+    members=5,
+    weights={"crash_leader": 4, "cut_off_leader": 3, "mend": 2},
+    repeat=(0.9,),
+    loss=(0.0,),
+    slow=(0.3,),
+    raft=replace(NERVOUS, election_s_max=0.11),
+)
+# Nothing happens but that followers are cut off and come back.
+CALM = Profile(
+    faults_s=12.0,
+    heal_s=4.0,
+    weights={"cut_off_follower": 1},
+    loss=(0.0,),
+    repeat=(0.0,),
+    slow=(0.0,),
+    slow_sync=(0.0,),
+    stable_leader=True,
+)
+MEMBERS = replace(
+    SHORT,
+    members=5,
+    weights=MEMBERSHIP | {"change_twice": 10.0, "cut_off": 5.0, "crash": 2.0},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One protection taken away."""
+
+    profile: Profile
+    protections: Protections = ALL_ON
+    patches: Patches = ()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the replacements be in force."""
+        with ExitStack() as stack:
+            for owner, name, replacement in self.patches:
+                stack.enter_context(patch.object(owner, name, replacement))
+            yield
+
+
+def _write_slots_unsynced(state: Any, area: bytes, offsets: Any) -> None:
+    for offset in offsets:
+        state._file.write(area, offset)
+
+
+def _sync_finish_of_any_generation(log: Any, job: SyncJob) -> None:
+    if job.error is not None:
+        log._fail("sync", job.error)
+    if job.index <= log.durable_index:
+        return
+    log.durable_index = min(job.index, log.last_index)
+    if job.file is log._active.file:
+        log._durable_position = min(job.position, log._active.end)
+    log._save_hint()
+
+
+def _delete_entries_from(journal: Any, at: int) -> None:
+    number = journal.start + at
+    if number <= journal.last:
+        journal.log.truncate_from(journal.log.proposals.indexes(number)[0])
+        journal._note_last()
+
+
+def _get_entries(member: Any, number: int | None, count: int | None = None, _: Any = None) -> Any:
+    journal = member.journal
+    if number is None or number < journal.start:
+        return []
+    at = number - journal.start
+    return journal[at:] if count is None else journal[at : at + count]
+
+
+def _apply_by_first_byte(member: Any) -> bool:
+    """Apply as pysyncobj does: by the type that byte 0 of an item says."""
+    while member._SyncObj__raftLastApplied < member.commit:
+        number = member._SyncObj__raftLastApplied + 1
+        data = member.journal.item(number)[0]
+        if data[:1] == KIND_DATA:
+            member._applier.apply(number, data)
+        member._SyncObj__raftLastApplied = number
+    return True
+
+
+MUTATIONS = {
+    "hard state durable": Mutation(
+        POWER, patches=((HardStateFile, "_write_slots", _write_slots_unsynced),)
+    ),
+    "follower durable ack": Mutation(POWER, Protections(follower_durable_ack=False)),
+    "leader's own sync": Mutation(POWER, Protections(leader_own_sync=False)),
+    "sync generation": Mutation(
+        CUT_WHILE_SYNCING,
+        patches=((Log, "sync_finish", _sync_finish_of_any_generation),),
+    ),
+    "stamped acks": Mutation(REBORN, Protections(stamped_acks=False)),
+    "vote set": Mutation(SPLIT_VOTES, Protections(vote_set=False)),
+    "commit clamp on appends": Mutation(
+        replace(GOSSIP, clients=6, members=5), Protections(commit_clamp=False)
+    ),
+    "non-destructive truncation": Mutation(
+        GOSSIP,
+        patches=(
+            (RaftJournal, "deleteEntriesFrom", _delete_entries_from),
+            (RaftMember, "_SyncObj__getEntries", _get_entries),
+        ),
+    ),
+    "pre-vote": Mutation(CALM, Protections(pre_vote=False)),
+    "read round": Mutation(GOSSIP, Protections(read_round=False)),
+    "type byte": Mutation(
+        CALM,
+        patches=(
+            (journal_module, "command_of", bytes),
+            (RaftMember, "_SyncObj__applyLogEntries", _apply_by_first_byte),
+        ),
+    ),
+    "membership one at a time": Mutation(MEMBERS, Protections(one_change=False)),
+    "retry sessions": Mutation(replace(GOSSIP, sessions=False)),
+}

@@ -1,0 +1,215 @@
+"""A small server around real shards, for tests: started as a process, asked over a socket.
+
+    python -m tests.system.server '{"node": 1, "data_dir": …, "listen": …, "peers": {…}, …}'
+
+Requests and answers are lines of JSON, any number at a time, matched by ``id``. With the variable
+ONELOG_TEST_SYNC_MS, or the request ``slow``, every sync of its disk takes that much longer.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from cluster.errors import ClusterError, NotLeader
+from node.driver import ShardDriver, run_until_complete
+from node.replicas import Replicas, ReplicasConfig
+from projections import kv_commands, system_commands
+from projections.payload import SessionRef
+from projections.result import Applied, Duplicate, Refused, Result
+from ual.directory import Topology
+from ual.entry import Draft
+from ual.files import DiskFiles, File
+from ual.log_config import LogConfig
+
+NAMESPACE = "default"
+SESSION_TTL_NS = 3600 * 10**9
+LINE_SIZE_MAX = 16 << 20
+
+
+class SlowFile:
+    """A file whose syncs take longer."""
+
+    def __init__(self, file: File, files: "SlowFiles") -> None:
+        self._file = file
+        self._files = files
+        self.write, self.truncate, self.read, self.size = (
+            file.write, file.truncate, file.read, file.size,
+        )  # fmt: skip
+
+    def sync(self) -> None:
+        time.sleep(self._files.delay_s)
+        self._file.sync()
+
+
+class SlowFiles(DiskFiles):
+    """A disk whose syncs take as long as one likes."""
+
+    delay_s = 0.0
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        return SlowFile(super().open(path, create=create), self)
+
+
+def draft_of(command: dict[str, Any]) -> Draft:
+    """Return the entry of a command as it came in."""
+    session = None
+    if "session" in command:
+        session = SessionRef(command["session"], command["sequence"], command["unacknowledged"])
+    key = command.get("key", "").encode()
+    match command["kind"]:
+        case "open":
+            return system_commands.encode_command(system_commands.SessionOpen(SESSION_TTL_NS))
+        case "put":
+            put = kv_commands.Put(key, command["value"].encode())
+            return kv_commands.encode_command(put, NAMESPACE, session)
+        case "increment":
+            increment = kv_commands.Increment(key, command["by"])
+            return kv_commands.encode_command(increment, NAMESPACE, session)
+        case other:
+            raise ValueError(other)
+
+
+def result_of(result: Result) -> dict[str, Any]:
+    match result:
+        case Applied(number=number):
+            return {"kind": "applied", "number": number}
+        case Duplicate(first=first):
+            return {"kind": "duplicate", "number": getattr(first, "number", None)}
+        case other:
+            return {"kind": type(other).__name__, "detail": str(other)}
+
+
+class Server:
+    """Answers requests of tests."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.files = SlowFiles()
+        self.files.delay_s = float(os.environ.get("ONELOG_TEST_SYNC_MS", "0")) / 1000
+        self._settings = settings
+        config = ReplicasConfig(
+            data_dir=Path(settings["data_dir"]),
+            cluster_id=UUID(int=settings.get("cluster", 1000)),
+            node_id=UUID(int=settings["node"]),
+            node_name=f"node-{settings['node']}",
+            created_at="2026-01-01T00:00:00Z",
+            listen=settings["listen"],
+            peers={UUID(int=int(node)): at for node, at in settings["peers"].items()},
+            topology=Topology(settings.get("shards", 1), settings.get("partitions", 1)),
+            log=LogConfig(ring_bytes=8 << 20),
+        )
+        self.replicas = Replicas(config, self.files)
+        if "protocol" in settings:
+            low, high = settings["protocol"]
+            transport = self.replicas.transport
+            transport.identity = replace(transport.identity, protocol_min=low, protocol_max=high)
+
+    @property
+    def driver(self) -> ShardDriver:
+        return self.replicas.driver[0]
+
+    async def run(self) -> None:
+        host, port = self._settings["client"].rsplit(":", 1)
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+        loop.add_signal_handler(signal.SIGTERM, stopping.set)
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(self.replicas.run())
+            clients = await asyncio.start_server(self._serve, host, int(port), limit=LINE_SIZE_MAX)
+            waiting = group.create_task(stopping.wait())
+            await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            clients.close()
+            await self.replicas.stop()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def answer(request: dict[str, Any]) -> None:
+            reply = {"id": request.get("id"), **await self._answer(request)}
+            writer.write(json.dumps(reply).encode() + b"\n")
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                while line := await reader.readline():
+                    group.create_task(answer(json.loads(line)))
+        except* OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        deadline_s = self.replicas.clock.now_s() + request.get("timeout_s", 1.0)
+        match request["op"]:
+            case "propose":
+                drafts = [draft_of(command) for command in request["commands"]]
+                outcome = await self.driver.propose(drafts, deadline_s)
+                if isinstance(outcome, ClusterError):
+                    return error_of(outcome)
+                return {"results": [result_of(result) for result in outcome]}
+            case "read":
+                error = await self.driver.read(deadline_s)
+                if error is not None:
+                    return error_of(error)
+                return {"values": {key: self._value(key) for key in request["keys"]}}
+            case "stale":
+                return {"values": {key: self._value(key) for key in request["keys"]}}
+            case "slow":
+                self.files.delay_s = request["ms"] / 1000
+                return {}
+            case "status":
+                return self._status()
+            case other:
+                return {"error": "UNKNOWN", "detail": other}
+
+    def _value(self, key: str) -> str | int | None:
+        found = self.driver.shard.projections.kv.get(NAMESPACE, key.encode())
+        assert not isinstance(found, Refused), found
+        if found is None:
+            return None
+        value = found.value
+        return value.decode() if isinstance(value, bytes) else value
+
+    def _status(self) -> dict[str, Any]:
+        shard, transport = self.driver.shard, self.replicas.transport
+        member = shard.member
+        return {
+            "pid": os.getpid(),
+            "term": member.term,
+            "state": member.state,
+            "leads": member.has_applied_noop,
+            "leader": None if member.leader_id is None else member.leader_id.int,
+            "applied": member.applied,
+            "applied_index": shard.log.applied_index,
+            "commit": member.commit,
+            "last": member.journal.last,
+            "durable": member.journal.durable,
+            "state_hash": shard.router.state_hash(),
+            "syncs": self.driver.syncs.count,
+            "bad_messages": self.driver.bad_messages,
+            "tick_late_s_max": self.replicas.driver.tick_late_s_max,
+            "peers": {
+                str(node_id.int): asdict(status) for node_id, status in transport.status().items()
+            },
+            "refused_callers": transport.refused_callers,
+            "refusals": [str(refusal.reason) for refusal in transport.refusals],
+        }
+
+
+def error_of(error: ClusterError) -> dict[str, Any]:
+    leader = error.leader if isinstance(error, NotLeader) else None
+    return {"error": error.reason, "leader": None if leader is None else leader.int}
+
+
+async def main() -> None:
+    await Server(json.loads(sys.argv[1])).run()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    run_until_complete(main())
