@@ -10,30 +10,28 @@ fdatasync runs on the shard's own thread; while it runs, the next group fills.
   error, and with it the process: a replica that is unsure of itself must not go on.
 * Every proposal and read ends by its deadline, whatever the shard does. Outcomes are values.
   ``Expired`` means that nothing was proposed; after that it is ``OutcomeUnknown``.
-* A message whose groups are damaged is the peer's fault: it is refused and its stream ends.
+* A message with damaged groups changes nothing: it is refused, and the stream of its sender ends.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID
 
 from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
-from cluster.messages import Message
+from cluster.messages import Append, Message
 from cluster.wire import Reason, WireError
+from node.job_thread import JobThread
 from node.shard import Drafts, Outcome, Shard
-from node.sync_thread import SyncThread
 from ual.entry import HEADER_SIZE
-from ual.errors import DiskFull, EntryError
-from ual.jobs import SyncJob
+from ual.jobs import SealJob, SyncJob
 
-# One entry; larger values belong into several.
-ENTRY_SIZE_MAX = 8 << 20
 # Requests that were handed in and have no outcome yet, for each shard.
 REQUESTS_MAX = 65_536
-TICKS_PER_HEARTBEAT = 3
+TICKS_PER_HEARTBEAT = 4
+# How often somebody looks for segments to seal.
+SEAL_PERIOD_S = 1.0
 
 
 class Stopping(ClusterError):
@@ -68,17 +66,19 @@ class ShardDriver:
         shard: Shard,
         fail: Callable[[BaseException], None],
         refuse: Callable[[UUID, WireError], None],
+        seals: JobThread[SealJob],
     ) -> None:
         self.number = number
         self.shard = shard
         self.bad_messages = 0
-        self.full_disk_refusals = 0
         self.passes = 0
+        self.seal_failures = 0
         self._fail = fail
         self._refuse = refuse
         self._loop = asyncio.get_running_loop()
-        self.syncs = SyncThread(f"sync-{number}", self._synced, fail)
-        self._sync_out = False
+        self.syncs: JobThread[SyncJob] = JobThread(f"sync-{number}", fail)
+        self._seals = seals
+        self._is_sealing = False
         self._scheduled = False
         self._stopping = False
         self._inbox: list[tuple[UUID, Message]] = []
@@ -97,21 +97,14 @@ class ShardDriver:
         batch of independent operations is one request, with a result for each.
         """
         future: asyncio.Future[Outcome] = self._loop.create_future()
-        size = 0
-        for _, payload, _ in drafts:
-            if len(payload) > ENTRY_SIZE_MAX:
-                future.set_result(
-                    ProposalRefused(f"an entry of {len(payload)} bytes, limit {ENTRY_SIZE_MAX}")
-                )
-                return future
-            size += HEADER_SIZE + len(payload)
         if self._stopping:
             future.set_result(Stopping("this node is shutting down"))
         elif self._waiting >= REQUESTS_MAX:
             future.set_result(ProposalRefused(f"{REQUESTS_MAX} requests are waiting"))
-        elif size > self.shard.log.config.unsynced_bytes_max:
-            future.set_result(ProposalRefused(f"a request of {size} bytes"))
         else:
+            size = HEADER_SIZE * len(drafts)
+            for _, payload, _ in drafts:
+                size += len(payload)
             self._waiting += 1
             self._proposals.append(_Request(drafts, size, deadline_s, future))
             self._schedule()
@@ -159,22 +152,22 @@ class ShardDriver:
             # A tick applies for a bounded time only; let others run, then go on.
             if shard.member.applied < shard.member.commit:
                 self._schedule()
-        except DiskFull:
-            self.full_disk_refusals += 1  # nothing has changed: peers will send it again
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)
 
     def _hand_in_messages(self) -> None:
         inbox, self._inbox = self._inbox, []
-        on_message = self.shard.on_message
+        on_message, member = self.shard.on_message, self.shard.member
         for sender, message in inbox:
-            try:
-                on_message(sender, message)
-            except EntryError as error:
+            dropped = member.dropped_messages
+            on_message(sender, message)
+            if (
+                member.dropped_messages != dropped
+                and isinstance(message, Append)
+                and member.refusal.startswith(f"from {sender}")  # its bytes were to blame
+            ):
                 self.bad_messages += 1
-                self._refuse(sender, WireError(Reason.BAD_GROUP, str(error)))
-            except DiskFull:
-                self.full_disk_refusals += 1
+                self._refuse(sender, WireError(Reason.BAD_GROUP, member.refusal))
 
     def _hand_in_proposals(self) -> None:
         """Merge the requests into as few as the limits of a group allow: a shard counts those."""
@@ -235,16 +228,33 @@ class ShardDriver:
     def _begin_sync(self) -> None:
         job = self.shard.sync_begin()
         if job is not None:
-            self._sync_out = True
-            self.syncs.run(job)
+            self.syncs.run(job, self._synced)
 
     def _synced(self, job: SyncJob) -> None:
         """Take a sync back from its thread."""
         try:
-            self._sync_out = False
             self.shard.on_synced(job)
             self._begin_sync()
             self._schedule()
+        except BaseException as error:  # noqa: BLE001 - the root of a callback
+            self._fail(error)
+
+    def begin_seal(self) -> None:
+        """Let a closed segment be sealed, if there is one and none is on its way."""
+        if self._is_sealing or self._stopping:
+            return
+        job = self.shard.seal_begin()
+        if job is not None:
+            self._is_sealing = True
+            self._seals.run(job, self._sealed)
+
+    def _sealed(self, job: SealJob) -> None:
+        try:
+            self._is_sealing = False
+            if self.shard.on_sealed(job):
+                self.begin_seal()
+            else:
+                self.seal_failures += 1  # the disk is full; the timer tries again
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)
 
@@ -272,14 +282,11 @@ class ShardDriver:
 
     # The end
 
-    async def stop(self, grace_s: float) -> None:
-        """Refuse what is new, give what waits a bounded time, sync, and close the log."""
+    def refuse_new(self) -> "list[asyncio.Future[Outcome]]":
+        """Take no more requests; return those that are under way."""
         self._stopping = True
-        until_s = time.monotonic() + grace_s
-        waiting = [request.future for batch in self._batches for request in batch.requests]
-        waiting += [request.future for request in self._proposals]
-        if waiting:
-            await asyncio.wait(waiting, timeout=max(until_s - time.monotonic(), 0))
+        under_way = [request.future for batch in self._batches for request in batch.requests]
+        return under_way + [request.future for request in self._proposals]
 
     def close(self) -> None:
         """Let the thread end and close the log; blocks for a sync."""
@@ -296,13 +303,15 @@ class Driver:
         self._shards: dict[int, ShardDriver] = {}
         self._refuse = refuse or (lambda _sender, _error: None)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Sealing reads and writes whole files: a sync must not wait behind it.
+        self._seals: JobThread[SealJob] = JobThread("seal", self._fail)
         self._stopped = asyncio.Event()
         self.tick_late_s_max = 0.0
 
     def add(self, number: int, shard: Shard) -> ShardDriver:
         """Take a shard over."""
         assert number not in self._shards, number
-        driver = ShardDriver(number, shard, self._fail, self._refuse)
+        driver = ShardDriver(number, shard, self._fail, self._refuse, self._seals)
         self._shards[number] = driver
         return driver
 
@@ -339,8 +348,11 @@ class Driver:
     async def stop(self, grace_s: float = 2.0) -> None:
         """Refuse what is new, wait for what is under way, close; ``run`` returns."""
         drivers = list(self._shards.values())
-        await asyncio.gather(*(driver.stop(grace_s) for driver in drivers))
+        under_way = [future for driver in drivers for future in driver.refuse_new()]
+        if under_way:
+            await asyncio.wait(under_way, timeout=grace_s)
         self._stopped.set()
+        self._seals.stop()
         for driver in drivers:
             driver.close()
 
@@ -351,16 +363,24 @@ class Driver:
     async def _tick_forever(self) -> None:
         """Tick every shard at least three times a heartbeat."""
         loop = asyncio.get_running_loop()
-        period_s = min(
-            (each.shard.member.config.heartbeat_s for each in self._shards.values()), default=0.1
-        ) / (TICKS_PER_HEARTBEAT + 1)
-        due_s = loop.time()
+        period_s = (
+            min(
+                (each.shard.member.config.heartbeat_s for each in self._shards.values()),
+                default=0.1,
+            )
+            / TICKS_PER_HEARTBEAT
+        )
+        due_s = seal_s = loop.time()
         while True:
             now_s = loop.time()
             self.tick_late_s_max = max(self.tick_late_s_max, now_s - due_s)
             for driver in self._shards.values():
                 driver.run_pass()
                 driver.expire()
+                if now_s >= seal_s:
+                    driver.begin_seal()
+            if now_s >= seal_s:
+                seal_s = now_s + SEAL_PERIOD_S
             due_s = now_s + period_s
             await asyncio.sleep(max(due_s - loop.time(), 0))
 
@@ -375,8 +395,3 @@ def run_until_complete(main: Coroutine[Any, Any, None]) -> None:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main)
-
-
-def total_syncs(drivers: Sequence[ShardDriver]) -> int:
-    """Return how many fdatasyncs the shards have finished."""
-    return sum(driver.syncs.count for driver in drivers)

@@ -25,7 +25,7 @@ from snapshot.replay import replay
 from snapshot.state import hash_text, write_state
 from snapshot.store import SnapshotStore
 from ual.directory import DataDirectory
-from ual.errors import IndexInFuture
+from ual.errors import IndexInFuture, MissingSegment
 from ual.files import Files
 from ual.log_config import LogConfig
 from ual.manifest import SnapshotRecord
@@ -196,8 +196,14 @@ def make_snapshot(
 def open_shard(files: Files, data_dir: Path, shard: int) -> OfflineLog:
     """Open a shard for reading; without its MANIFEST nothing can be said about its state."""
     source = open_offline_log(files, data_dir, shard)
+    if source.last_index < source.durable_index:
+        # Lost, unless a running server has cut its log since: then it says so by now.
+        source.refresh()
     if source.errors:
         raise source.errors[0]
+    if source.last_index < source.durable_index:
+        lost = source.last_index + 1, source.durable_index
+        raise MissingSegment(str(source.paths.segments), *lost)
     return source
 
 

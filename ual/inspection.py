@@ -1,13 +1,14 @@
 """What a data directory holds, as plain values: for tables, for scripts, for a person in a hurry.
 
-Nothing is verified beyond what it takes to read a file's header, footer and small tables; a file
-that cannot be read is reported with its problem among the others. Works on a directory in use.
+Nothing is verified beyond what it takes to read a file's header, footer and small tables, and to
+see whether the files hold the range that was promised (``OfflineLog.losses``); what cannot be read
+or is missing is reported as a problem among the rest. Works on a directory in use.
 Counts by entry type need every entry's header. They are there for unsealed files, which are read
 anyway, and for sealed ones on request.
 """
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ual.directory import DataDirectory
+from ual.directory import Node, System, read_node, read_system
 from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES
 from ual.errors import CorruptFile, DataError, UalError
 from ual.files import Files
@@ -72,7 +73,7 @@ class ShardReport:
     commit_index: int
     generation: int
     cut_from_index: int | None
-    term: int | None
+    voted_term: int | None  # by RAFT; entries may be of older terms
     vote: str | None
     snapshot_count: int
     cold_range_count: int
@@ -95,6 +96,13 @@ class DirectoryReport:
     shards: tuple[ShardReport, ...]
     problems: tuple[str, ...]
 
+    @property
+    def has_problems(self) -> bool:
+        """Whether anything here, in a shard or in a file is a problem."""
+        return bool(self.problems) or any(
+            shard.problems or any(file.problem for file in shard.files) for shard in self.shards
+        )
+
 
 def inspect_directory(
     files: Files, data_dir: Path, *, shard: int | None = None, count_types: bool = False
@@ -103,12 +111,16 @@ def inspect_directory(
     reader = ReadOnlyFiles(files)
     root = look_at_root(reader, data_dir)
     problems: list[str] = []
-    directory: DataDirectory | None = None
+    system: System | None = None
+    node: Node | None = None
     try:
-        directory = DataDirectory.open_existing(reader, data_dir, lock=False)
+        system = read_system(reader, data_dir)
     except (UalError, OSError) as error:
         problems.append(_shown(error))
-    system, node = (directory.system, directory.node) if directory else (None, None)
+    try:
+        node = read_node(reader, data_dir)
+    except (UalError, OSError) as error:
+        problems.append(_shown(error))
     shards: list[ShardReport] = []
     for number in root.choose(shard, system.topology.shards if system else None):
         try:
@@ -149,14 +161,26 @@ def _inspect_shard(
         commit_index=log.commit_index,
         generation=log.generation,
         cut_from_index=manifest.cut_from_index if manifest else None,
-        term=state.term if state else None,
+        voted_term=state.term if state else None,
         vote=str(state.vote) if state and state.vote else None,
         snapshot_count=len(manifest.snapshots) if manifest else 0,
         cold_range_count=len(manifest.cold) if manifest else 0,
         files=tuple(reports),
         foreign=log.foreign,
-        problems=tuple(_shown(error) for error in log.errors),
+        problems=tuple(_shown(error) for error in _shard_problems(log)),
     )
+
+
+def _shard_problems(log: OfflineLog) -> Iterator[DataError | OSError]:
+    """Yield what is wrong with a shard, except what its files are reported with themselves."""
+    yield from log.errors
+    if log.files and not log.has_hard_state:
+        yield CorruptFile(str(log.paths.hard_state), "missing beside a log; its vote is lost")
+    has_entries = any(file.segment is None or file.segment.entry_count for file in log.parts)
+    if has_entries and not log.has_manifest:
+        yield CorruptFile(str(log.paths.manifest), "missing beside segments")
+    of_files = {id(file.error or file.damage) for file in log.parts}
+    yield from (loss.error for loss in log.losses if id(loss.error) not in of_files)
 
 
 def _proposals_after(parts: Sequence[OfflineFile]) -> dict[Path, int]:
@@ -165,19 +189,22 @@ def _proposals_after(parts: Sequence[OfflineFile]) -> dict[Path, int]:
         before.path: after.segment.first_proposal
         for before, after in pairwise(parts)
         if after.segment is not None
+        and before.segment is not None
+        and before.segment.last_index + 1 == after.first_index
     }
 
 
 def _inspect_file(
     file: OfflineFile, proposal_after: int | None, *, count_types: bool
 ) -> FileReport:
-    segment = file.segment
+    segment, error = file.segment, file.error or file.damage
     report = FileReport(
         file.path.name,
         file.kind.name.lower(),
         file.size_bytes,
         file.is_dropped,
-        None if file.error is None else _shown(file.error),
+        # A file that opening removes is in nobody's way.
+        None if error is None or file.is_dropped else _shown(error),
         file.first_index,
     )
     if segment is None:
@@ -194,8 +221,8 @@ def _inspect_file(
         if isinstance(segment, SealedSegment):
             return _add_sealed(report, segment, proposal_after, count_types=count_types)
         return _add_unsealed(report, segment, file.tail_bytes)
-    except (DataError, OSError) as error:
-        return replace(report, problem=_shown(error))
+    except (DataError, OSError) as raised:
+        return replace(report, problem=_shown(raised))
 
 
 def _add_sealed(

@@ -39,7 +39,7 @@ from ual.entry import Draft
 KEYS = [b"key-%02d" % number for number in range(24)]
 NUMBERS = [b"number-%d" % number for number in range(4)]
 DOCUMENTS = [b"document-%d" % number for number in range(4)]
-TEXTS = [b"1", b"1.5", b'"s"', b"[]", b"{}", b'{"x":[1,2],"y":{"x":3}}', b"null", b"{"]
+TEXTS = [b"1", b"1.50", b'"s"', b"[]", b"{}", b'{"x":[1,2],"y":{"x":3}}', b"null", b"{"]
 STEPS: list[Step] = ["x", "y", 0, 1, None]
 
 

@@ -144,6 +144,12 @@ class Faults:
         if leaders:
             self._cut(self._rng.choice(leaders), self._rng.choice(["both ways", "hearing"]))
 
+    def isolate_leader(self) -> None:
+        """Cut off somebody who leads while all else is well: its followers elect another."""
+        leaders = self._leading()
+        if leaders and not self._network.cut:
+            self._cut(self._rng.choice(leaders), "both ways")
+
     def split(self) -> None:
         """Cut the cluster in two."""
         size = self._rng.randint(1, len(self._replicas) - 1) if len(self._replicas) > 1 else 0

@@ -43,9 +43,8 @@ POWER = replace(
 CUT_WHILE_SYNCING = replace(
     SHORT,
     clients=6,
-    between_s=0.15,
-    weights={"cut_off_leader": 6, "mend": 4, "crash": 6, "crash_all": 1},
-    cut_s_max=0.8,
+    weights={"isolate_leader": 3, "crash": 3},
+    cut_s_max=0.6,
     down_s_max=0.5,
     slow_sync=(1.0,),
 )
@@ -61,10 +60,15 @@ GOSSIP = replace(
 # Leaders crash and are back, and lead again, while acks of their former life are on their way.
 REBORN = replace(
     GOSSIP,
-    weights={"crash_leader": 4, "cut_off_leader": 4, "transfer": 4, "mend": 4},
+    weights={"crash_leader": 3, "isolate_leader": 4, "transfer": 5},
+    cut_s_max=1.5,
     down_s_max=0.2,
     late_s_max=6.0,
     slow=(0.0,),
+)
+# A leader is cut off and does not know it yet, while those who read stay with it.
+ALONE = replace(
+    GOSSIP, between_s=0.8, weights={"isolate_leader": 1}, cut_s_max=2.0, loss=(0.0,), slow=(0.0,)
 )
 # Everybody stands for election at the same time, and votes arrive twice.
 SPLIT_VOTES = replace(
@@ -176,7 +180,7 @@ MUTATIONS = {
         ),
     ),
     "pre-vote": Mutation(CALM, Protections(pre_vote=False)),
-    "read round": Mutation(GOSSIP, Protections(read_round=False)),
+    "read round": Mutation(ALONE, Protections(read_round=False)),
     "type byte": Mutation(
         CALM,
         patches=(

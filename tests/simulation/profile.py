@@ -1,6 +1,6 @@
 """What kind of weather a run has. Without a profile of its own, a run draws one from its seed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from cluster.config import RaftConfig
@@ -62,6 +62,10 @@ class Profile:
     raft: RaftConfig = SHIPPED
     sessions: bool = True
     stable_leader: bool = False  # nothing happens that a leader would have to go for
+
+    def with_sessions(self) -> "Profile":
+        """Return it with clients that use sessions, as they should."""
+        return replace(self, sessions=True)
 
 
 def profile_of(seed: int, faults_s: float = 60.0) -> Profile:

@@ -21,7 +21,13 @@ from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import DATA, SMALL, LiveShard, Work, put
 from ual.compaction import compact_segment
 from ual.directory import DataDirectory
-from ual.errors import CorruptFile, DirectoryError, DirectoryInUse, IndexInFuture
+from ual.errors import (
+    CorruptFile,
+    DirectoryError,
+    DirectoryInUse,
+    IndexInFuture,
+    MissingSegment,
+)
 from ual.manifest import load as load_manifest
 from ual.manifest import save as save_manifest
 from ual.notes import ApplyNotes
@@ -128,6 +134,17 @@ def test_without_a_manifest_nothing_is_said_about_the_state() -> None:
     live.files.flip(live.paths.manifest, 99)
     with pytest.raises(CorruptFile):
         rebuild_state(live.files, DATA, 0)
+
+
+def test_a_log_that_lost_its_end_is_not_taken_for_a_shorter_one() -> None:
+    live = lived(groups=40, snapshot_every=50)
+    parts = live.log.segments.segments
+    assert len(parts) > 2, "there is nothing to lose"
+    for part in parts[-2:]:
+        live.files.remove(part.path)
+    for ask in (rebuild_state, prove_shard):
+        with pytest.raises(MissingSegment):
+            ask(live.files, DATA, 0)
 
 
 def test_shards_are_chosen_from_what_there_is() -> None:

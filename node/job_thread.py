@@ -1,7 +1,7 @@
-"""The one thread of a shard that may block on its disk.
+"""A thread that may block on a disk.
 
-Jobs run in the order in which they were handed in, each is handed back on the loop, and a job that
-raises is handed to ``fail``: a shard whose syncs silently stopped would wait for ever.
+Jobs run in the order in which they were handed in and are handed back on the loop. A thread that
+cannot go on says so through ``fail``: a shard whose syncs silently stopped would wait for ever.
 """
 
 import asyncio
@@ -9,31 +9,34 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
 
-from ual.jobs import SyncJob
+
+class Job(Protocol):
+    """Something that blocks. It keeps its own errors for whoever takes it back."""
+
+    def run(self) -> None:
+        """Do it."""
 
 
-class SyncThread:
+JobType = TypeVar("JobType", bound=Job)
+
+
+class JobThread(Generic[JobType]):
     """See the module's text."""
 
-    def __init__(
-        self,
-        name: str,
-        done: Callable[[SyncJob], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, name: str, fail: Callable[[BaseException], None]) -> None:
         self.count = 0
         self.busy_s = 0.0
-        self._done = done
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[JobType, Callable[[JobType], None]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def run(self, job: SyncJob) -> None:
+    def run(self, job: JobType, done: Callable[[JobType], None]) -> None:
         """Run a job; ``done`` follows on the loop."""
-        self._jobs.put(job)
+        self._jobs.put((job, done))
 
     def stop(self) -> None:
         """Let the thread end after the jobs that it has; blocks until then."""
@@ -43,12 +46,13 @@ class SyncThread:
     def _work(self) -> None:
         hand_back = self._loop.call_soon_threadsafe
         try:
-            while (job := self._jobs.get()) is not None:
+            while (item := self._jobs.get()) is not None:
+                job, done = item
                 started_s = time.perf_counter()
                 job.run()
                 self.busy_s += time.perf_counter() - started_s
                 self.count += 1
-                hand_back(self._done, job)
+                hand_back(done, job)
         except BaseException as error:  # noqa: BLE001 - the root of a thread
             if not self._loop.is_closed():
                 hand_back(self._fail, error)

@@ -1,0 +1,380 @@
+"""The driver on a real loop: one group for many proposals, deadlines, and errors that surface."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from cluster.errors import ClusterError, Expired, NotLeader, OutcomeUnknown, ProposalRefused
+from cluster.messages import Message, Vote
+from node.driver import Driver, ShardDriver, Stopping, run_until_complete
+from node.replicas import Replicas, ReplicasConfig
+from node.shard import Outcome, Shard, ShardConfig
+from projections import kv_commands
+from projections.result import Applied
+from ual.directory import Topology
+from ual.entry import Draft
+from ual.errors import LogFailed
+from ual.files import DiskFiles, File
+from ual.jobs import SyncJob
+
+WAIT_S = 10.0
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 2 * WAIT_S))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110 - what is waited for sets no event
+            await asyncio.sleep(0.002)
+
+
+def put(number: int) -> Draft:
+    command = kv_commands.Put(b"key-%d" % number, b"value")
+    return kv_commands.encode_command(command, "default")
+
+
+def soon() -> float:
+    return time.monotonic() + WAIT_S
+
+
+@asynccontextmanager
+async def single(
+    directory: Path, files: DiskFiles | None = None, shards: int = 1
+) -> AsyncIterator[Replicas]:
+    """A cluster of one, leading all of its shards."""
+    config = ReplicasConfig(
+        data_dir=directory / "data",
+        cluster_id=UUID(int=1),
+        node_id=UUID(int=2),
+        node_name="single",
+        created_at="2026-01-01T00:00:00Z",
+        listen="127.0.0.1:0",
+        peers={},
+        topology=Topology(shards, shards),
+    )
+    replicas = Replicas(config, files)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(replicas.run())
+        await until(
+            lambda: all(
+                replicas.driver[number].shard.member.has_applied_noop for number in range(shards)
+            )
+        )
+        yield replicas
+        await replicas.stop()
+
+
+def test_proposals_of_one_step_of_the_loop_become_one_group(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path) as replicas:
+            driver = replicas.driver[0]
+            journal = driver.shard.member.journal
+            before = journal.last
+            futures = [driver.propose([put(n), put(n + 1000)], soon()) for n in range(100)]
+            outcomes = await asyncio.gather(*futures)
+
+            assert journal.last == before + 1
+            for outcome in outcomes:
+                assert isinstance(outcome, list)
+                assert [type(each) for each in outcome] == [Applied, Applied]
+            assert await driver.read(soon()) is None
+            found = driver.shard.projections.kv.get("default", b"key-1099")
+            assert found is not None
+
+    run(test())
+
+
+def test_what_is_acknowledged_is_there_after_a_restart_and_groups_keep_their_limits(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with single(tmp_path) as replicas:
+            driver = replicas.driver[0]
+            entries_max = driver.shard.config.group_entries_max
+            before = driver.shard.member.journal.last
+            futures = [driver.propose([put(n)], soon()) for n in range(3 * entries_max)]
+            assert all(isinstance(each, list) for each in await asyncio.gather(*futures))
+            assert driver.shard.member.journal.last == before + 3
+        async with single(tmp_path) as replicas:
+            kv = replicas.driver[0].shard.projections.kv
+            assert kv.get("default", b"key-0") is not None
+            assert kv.get("default", b"key-%d" % (3 * entries_max - 1)) is not None
+
+    run(test())
+
+
+def test_each_shard_goes_its_own_way(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path, shards=3) as replicas:
+            futures = [replicas.driver[n].propose([put(n)], soon()) for n in range(3)]
+            await asyncio.gather(*futures)
+            for number in range(3):
+                kv = replicas.driver[number].shard.projections.kv
+                held = [n for n in range(3) if kv.get("default", b"key-%d" % n) is not None]
+                assert held == [number]
+
+    run(test())
+
+
+def test_a_request_that_is_too_large_is_refused_and_others_are_not(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path) as replicas:
+            driver = replicas.driver[0]
+            large = Draft(0x0101, bytes(driver.shard.config.request_bytes_max))
+            refused, done = await asyncio.gather(
+                driver.propose([large], soon()), driver.propose([put(1)], soon())
+            )
+            assert isinstance(refused, ProposalRefused)
+            assert isinstance(done, list)
+
+    run(test())
+
+
+def test_a_request_whose_awaiter_has_left_disturbs_nobody(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path) as replicas:
+            driver = replicas.driver[0]
+            left = driver.propose([put(1)], soon())
+            stays = driver.propose([put(2)], soon())
+            left.cancel()
+            assert isinstance(await stays, list)
+
+    run(test())
+
+
+def test_a_stopping_node_refuses_and_finishes_what_it_has(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path) as replicas:
+            driver = replicas.driver[0]
+            under_way = driver.propose([put(1)], soon())
+            stopping = asyncio.create_task(replicas.stop())
+            await asyncio.sleep(0)
+            late = await driver.propose([put(2)], soon())
+            await stopping
+
+            assert isinstance(await under_way, list)
+            assert isinstance(late, Stopping)
+            assert isinstance(await driver.read(soon()), Stopping)
+
+    run(test())
+
+
+class FailingFile:
+    """A file whose syncs fail from some moment on."""
+
+    def __init__(self, file: File, files: "FailingFiles") -> None:
+        self._file = file
+        self._files = files
+        self.write, self.truncate, self.read, self.size = (
+            file.write, file.truncate, file.read, file.size,
+        )  # fmt: skip
+
+    def sync(self) -> None:
+        if self._files.broken:
+            raise OSError(5, "the disk is gone")
+        self._file.sync()
+
+
+class FailingFiles(DiskFiles):
+    broken = False
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        return FailingFile(super().open(path, create=create), self)
+
+
+def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        files = FailingFiles()
+        outcome: Outcome | None = None
+        async with single(tmp_path, files) as replicas:
+            files.broken = True
+            outcome = await replicas.driver[0].propose([put(1)], soon())
+            assert isinstance(outcome, ClusterError)
+            await until(lambda: False)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run(test())
+    assert caught.group_contains(LogFailed)
+
+
+# A shard that does what a test wants
+
+
+class FakeMember:
+    state = 2
+    applied = commit = 0
+    dropped_messages = 0
+    refusal = ""
+
+    class config:  # noqa: N801 - stands for the object of that name
+        heartbeat_s = 0.04
+
+
+class FakeClock:
+    def now_s(self) -> float:
+        return time.monotonic()
+
+
+class FakeShard:
+    """Counts calls and keeps callbacks."""
+
+    def __init__(self) -> None:
+        self.member = FakeMember()
+        self.clock = FakeClock()
+        self.config = ShardConfig()
+        self.log = self
+        self.ticks: list[float] = []
+        self.proposed: list[tuple[list[Draft], Callable[[Outcome], None]]] = []
+        self.reads: list[Callable[[ClusterError | None], None]] = []
+        self.messages: list[tuple[UUID, Message]] = []
+        self.error: Exception | None = None
+        self.job: SyncJob | None = None
+
+    def tick(self) -> None:
+        self.ticks.append(time.monotonic())
+        if self.error is not None:
+            raise self.error
+
+    def on_message(self, sender: UUID, message: Message) -> None:
+        self.messages.append((sender, message))
+
+    def propose(
+        self, drafts: list[Draft], _deadline_s: float, callback: Callable[[Outcome], None]
+    ) -> None:
+        self.proposed.append((drafts, callback))
+
+    def read(self, callback: Callable[[ClusterError | None], None]) -> None:
+        self.reads.append(callback)
+
+    def sync_begin(self) -> SyncJob | None:
+        job, self.job = self.job, None
+        return job
+
+    def seal_begin(self) -> None:
+        return None
+
+    def close(self) -> None:
+        """The log's."""
+
+
+@asynccontextmanager
+async def faked() -> AsyncIterator[tuple[FakeShard, ShardDriver]]:
+    driver = Driver()
+    shard = FakeShard()
+    handle = driver.add(0, cast(Shard, shard))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(driver.run())
+        yield shard, handle
+        await driver.stop(0)
+
+
+def test_ticks_come_at_least_three_times_a_heartbeat() -> None:
+    async def test() -> None:
+        async with faked() as (shard, _):
+            await until(lambda: len(shard.ticks) >= 20)
+            gaps = sorted(b - a for a, b in zip(shard.ticks, shard.ticks[1:], strict=False))
+            # Most of them: a busy machine may delay some.
+            assert gaps[len(gaps) // 2] <= FakeMember.config.heartbeat_s / 3
+
+    run(test())
+
+
+def test_an_error_in_a_tick_ends_run_with_it() -> None:
+    async def test() -> None:
+        async with faked() as (shard, _):
+            shard.error = RuntimeError("unsure of itself")
+            await until(lambda: False)
+
+    with pytest.raises(ExceptionGroup, match="unhandled") as caught:
+        run(test())
+    assert caught.group_contains(RuntimeError, match="unsure")
+
+
+def test_an_error_on_the_sync_thread_ends_run_with_it() -> None:
+    class BadJob:
+        def run(self) -> None:
+            raise RuntimeError("not an error of the disk")
+
+    async def test() -> None:
+        async with faked() as (shard, _):
+            shard.job = cast(SyncJob, BadJob())
+            await until(lambda: False)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run(test())
+    assert caught.group_contains(RuntimeError, match="disk")
+
+
+def test_outcomes_and_errors_reach_each_request_of_a_group() -> None:
+    async def test() -> None:
+        async with faked() as (shard, driver):
+            first = [driver.propose([put(1)], soon()), driver.propose([put(2), put(3)], soon())]
+            await until(lambda: shard.proposed)
+            drafts, callback = shard.proposed.pop()
+            assert drafts == [put(1), put(2), put(3)]
+            results = [Applied(1), Applied(2), Applied(3)]
+            callback(list(results))
+            assert await asyncio.gather(*first) == [results[:1], results[1:]]
+
+            second = [driver.propose([put(1)], soon()), driver.propose([put(2)], soon())]
+            await until(lambda: shard.proposed)
+            callback = shard.proposed.pop()[1]
+            callback(NotLeader(None))
+            assert [type(each) for each in await asyncio.gather(*second)] == [NotLeader] * 2
+
+    run(test())
+
+
+def test_a_request_without_an_outcome_ends_by_its_deadline() -> None:
+    """A shard that lost its leader may never call back."""
+
+    async def test() -> None:
+        async with faked() as (shard, driver):
+            soon_over = driver.propose([put(1)], time.monotonic() + 0.05)
+            later = driver.propose([put(2)], soon())
+            read = driver.read(time.monotonic() + 0.05)
+
+            assert isinstance(await soon_over, OutcomeUnknown)
+            assert isinstance(await read, Expired)
+            assert not later.done()
+            shard.proposed[0][1]([Applied(1), Applied(2)])
+            assert await later == [Applied(2)]
+            shard.reads[0](None)
+
+    run(test())
+
+
+def test_reads_of_one_step_share_a_round_and_messages_a_tick() -> None:
+    async def test() -> None:
+        async with faked() as (shard, driver):
+            await until(lambda: shard.ticks)
+            reads = [driver.read(soon()) for _ in range(50)]
+            for number in range(50):
+                driver.deliver(UUID(int=1), Vote(number))
+            passes = driver.passes
+            await until(lambda: shard.reads)
+            assert len(shard.reads) == 1
+            assert [message.term for _, message in shard.messages] == list(range(50))
+            assert driver.passes <= passes + 2
+            shard.reads[0](None)
+            assert await asyncio.gather(*reads) == [None] * 50
+
+    run(test())
+
+
+def test_a_main_coroutine_runs_on_the_fastest_loop_there_is() -> None:
+    ran: list[str] = []
+
+    async def main() -> None:
+        ran.append(type(asyncio.get_running_loop()).__module__)
+
+    run_until_complete(main())
+    assert ran

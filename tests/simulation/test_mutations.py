@@ -1,0 +1,32 @@
+"""Each protection taken away must be noticed: within 200 seeds, from a random base that is printed.
+
+And it must be the missing protection that is noticed: the same seed holds when it is there.
+"""
+
+from random import SystemRandom
+
+import pytest
+
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.world import Violation, World
+
+SEEDS_MAX = 200
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_missing_protection_is_found(name: str) -> None:
+    mutation = MUTATIONS[name]
+    base = SystemRandom().randrange(10**9)
+    found = None
+    with mutation.applied():
+        for seed in range(base, base + SEEDS_MAX):
+            try:
+                World(seed, mutation.profile, mutation.protections).run()
+            except Violation as violation:
+                found = (seed, violation)
+                break
+    assert found is not None, f"without {name!r}, seeds from {base} on all hold"
+    seed, violation = found
+    print(f"without {name!r}, {violation.args[0].splitlines()[0]} (base {base})")  # noqa: T201
+
+    World(seed, mutation.profile.with_sessions()).run()

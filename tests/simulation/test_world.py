@@ -1,0 +1,59 @@
+"""Short runs of the simulator in all its weathers; ``make simulate`` runs many long ones."""
+
+from dataclasses import replace
+from random import SystemRandom
+
+import pytest
+
+from tests.simulation.mutations import CALM, MEMBERS, POWER
+from tests.simulation.profile import Profile, profile_of
+from tests.simulation.world import World
+
+RUNS = 4
+FAULTS_S = 20.0
+
+
+def run_from_random_base(profile: Profile | None = None) -> None:
+    """Run a seed; a violation names it."""
+    seed = SystemRandom().randrange(10**9)
+    World(seed, profile or profile_of(seed, FAULTS_S)).run()
+
+
+@pytest.mark.parametrize("_run", range(RUNS))
+def test_every_promise_holds_in_a_run_of_random_faults(_run: int) -> None:
+    run_from_random_base()
+
+
+def test_nothing_acknowledged_is_lost_when_everybody_loses_power_at_once() -> None:
+    run_from_random_base(POWER)
+
+
+def test_members_come_and_go_under_faults() -> None:
+    run_from_random_base(MEMBERS)
+
+
+def test_a_member_that_was_cut_off_does_not_depose_a_healthy_leader() -> None:
+    run_from_random_base(CALM)
+
+
+def test_a_seed_replays_exactly() -> None:
+    seed = SystemRandom().randrange(10**9)
+    first, second = (World(seed, profile_of(seed, faults_s=5.0)) for _ in range(2))
+    first.run()
+    second.run()
+
+    assert list(first.events) == list(second.events)
+    assert first.network.sent == second.network.sent
+    assert first.history.by_key == second.history.by_key
+
+
+def test_leadership_is_handed_over_under_load() -> None:
+    profile = replace(
+        CALM, stable_leader=False, weights={"transfer": 1}, between_s=0.5, faults_s=10.0
+    )
+    seed = SystemRandom().randrange(10**9)
+    world = World(seed, profile)
+    world.run()
+
+    # One after the other, hardly any in vain: a transfer needs no election timeout.
+    assert world.judge.elections >= 8, (seed, world.events)
