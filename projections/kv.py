@@ -33,7 +33,7 @@ from projections.kv_section import dump_parts, load_section
 from projections.kv_store import Store
 from projections.kv_transaction import first_failed, transact
 from projections.kv_values import OBJECT_SIZE, Values
-from projections.limits import INLINE_SIZE_MAX, KEY_SIZE_MAX, KEYS_RESERVED
+from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED
 from projections.namespaces import Namespace
 from projections.payload import U8, U64, Reader, encode_sized
 from projections.projection import Due, FastPath, Position, SpillStore
@@ -47,8 +47,14 @@ from ual.entry import OWNER_KV, Entry
 EXPIRE_KEY = 1
 EXPIRE_LEASE = 2
 
-_PUT_HEAD = struct.Struct("<BH")
-_DIGEST = struct.Struct("<8xQ")  # of a version, read from its start
+# The put path counts its name lookups: these are bound once.
+_unpack_put_head = struct.Struct("<BH").unpack_from
+_unpack_digest = struct.Struct("<8xQ").unpack_from  # of a version, from its start
+_unpack_size = TRAILER.unpack_from
+_pack_head = HEAD.pack
+_pack_size = TRAILER.pack
+_join = b"".join
+_KEY_OVERHEAD = 2 * OBJECT_SIZE
 _RESERVED_FIRST = bytes({prefix[0] for prefix in KEYS_RESERVED})
 _UNUSUAL_NEWEST = TOMBSTONE | EXPIRED | BOUND
 _UNUSUAL_OLDEST = BOUND | OUTSIDE
@@ -226,7 +232,7 @@ class KV(KvReads):
             store = self._by_prefix.get(payload[:body])
             if store is None:
                 return None
-            options, key_size = _PUT_HEAD.unpack_from(payload, body)
+            options, key_size = _unpack_put_head(payload, body)
         except (IndexError, struct.error):
             return None
         key_at = body + 3
@@ -235,8 +241,7 @@ class KV(KvReads):
         if (
             options
             or not 0 < key_size <= KEY_SIZE_MAX
-            or not 0 <= size <= INLINE_SIZE_MAX
-            or size > store.value_size_max
+            or not 0 <= size <= store.inline_size_max
             or payload[key_at] in _RESERVED_FIRST
         ):
             return None
@@ -248,9 +253,9 @@ class KV(KvReads):
                 return None
             digest = item_hash(payload, index)
             size += NODE_OVERHEAD
-            head = HEAD.pack(index, digest, 0, 1, size)
-            records[key] = b"".join((head, payload[value_at:], TRAILER.pack(size)))
-            store.resident_size += key_size + size + 2 * OBJECT_SIZE
+            head = _pack_head(index, digest, 0, 1, size)
+            records[key] = _join((head, payload[value_at:], _pack_size(size)))
+            store.resident_size += key_size + size + _KEY_OVERHEAD
             pending = store.order.pending
             if pending is not None:
                 pending.append(key)
@@ -264,11 +269,11 @@ class KV(KvReads):
         tail = record
         if version_count >= store.versions_max:
             end = len(record)
-            (oldest_size,) = TRAILER.unpack_from(record, end - 4)
+            (oldest_size,) = _unpack_size(record, end - 4)
             cut = end - oldest_size
             if version_count > store.versions_max or record[cut + FLAGS_AT] & _UNUSUAL_OLDEST:
                 return None
-            (change,) = _DIGEST.unpack_from(record, cut)
+            (change,) = _unpack_digest(record, cut)
             if not flags & TRIMMED:
                 flags = TRIMMED
                 change -= store.items.trimmed(key)
@@ -278,8 +283,8 @@ class KV(KvReads):
             store.extra_versions += 1
         digest = item_hash(payload, index)
         size += NODE_OVERHEAD
-        head = HEAD.pack(index, digest, flags & TRIMMED, version_count, size)
-        after = b"".join((head, payload[value_at:], TRAILER.pack(size), tail))
+        head = _pack_head(index, digest, flags & TRIMMED, version_count, size)
+        after = _join((head, payload[value_at:], _pack_size(size), tail))
         records[key] = after
         store.resident_size += len(after) - len(record)
         store.hash_total += digest - change

@@ -2,9 +2,9 @@
 
 Most keys are never scanned, so writing a key does not pay for sorting it. Until the first scan
 there is no index at all. After it, new keys wait in ``pending`` and are merged by the next scan.
-Measured per new key at a million keys: SortedDict on each put 2.6 µs, appending to the list
-0.03 µs, plus 2 µs at the next scan for the few keys that are new then; the first scan of a
-million keys sorts for a second, unless they were loaded in order from a snapshot.
+Measured at a million keys on a busy machine where a dict put takes 0.5 µs: a SortedDict costs
+4.9 µs on each new key; the pending list 0.4 µs, and 4 to 17 µs more only if a scan follows. The
+first scan sorts for 1.2 s, or 0.1 s where a snapshot was loaded, since that is in order already.
 
 Keys that are gone for good stay in the index as garbage: whoever walks it asks the records
 anyway. Invariants: every key of the records is in the sorted list or pending, unless nothing is

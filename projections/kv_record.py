@@ -142,10 +142,11 @@ def encode_version(
 class Items:
     """Canonical items of one namespace, hashed."""
 
-    __slots__ = ("prefix",)
+    __slots__ = ("_trimmed_seed", "prefix")
 
     def __init__(self, namespace: str) -> None:
         self.prefix = encode_prefix(namespace)
+        self._trimmed_seed = self._hash(KIND_TRIMMED, b"", b"", 0)
 
     def value(self, key: bytes, version: int, value: bytes) -> int:
         """Hash a version that has a value."""
@@ -171,8 +172,11 @@ class Items:
         return version.digest + self.binding(key, version)
 
     def trimmed(self, key: bytes) -> int:
-        """Hash the fact that older versions of the key were dropped."""
-        return self._hash(KIND_TRIMMED, key, b"", 0)
+        """Hash the fact that older versions of the key were dropped.
+
+        The put path needs it: what else belongs into the item is in the seed.
+        """
+        return item_hash(key, self._trimmed_seed)
 
     def purged(self, purged_index: int) -> int:
         """Hash the index from which the absence of a key is known."""

@@ -65,6 +65,7 @@ class Store:
         "deadlines",
         "extra_versions",
         "hash_total",
+        "inline_size_max",
         "items",
         "keys_room",
         "leases",
@@ -104,6 +105,7 @@ class Store:
         limits = namespace.limits
         self.versions_max = limits.versions_max
         self.value_size_max = limits.value_size_max
+        self.inline_size_max = min(INLINE_SIZE_MAX, limits.value_size_max)
         self.keys_room = limits.keys_max or U64_MAX  # below it no put can exceed the limit
 
     @property

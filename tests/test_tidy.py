@@ -1,6 +1,10 @@
-"""Rules of the house that no linter knows, checked over every file that git would commit."""
+"""Rules of the house that no linter knows, checked over every file that git would commit.
+
+Without git, as in an unpacked source distribution, over every file but caches and build products.
+"""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -11,27 +15,57 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
+NOT_SOURCE = frozenset(("__pycache__", "build", "dist", "venv"))
 PACKAGES = ("cluster", "node", "onelog", "projections", "snapshot", "spark", "ual")
 
 
-def tracked(*suffixes: str) -> list[Path]:
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.split()
-    paths = [ROOT / name for name in listed]
+def tracked(root: Path, *suffixes: str) -> list[Path]:
+    paths = listed_by_git(root) if (root / ".git").exists() else listed_by_walking(root)
     return [path for path in paths if path.suffix in suffixes and path.exists()]
 
 
-SOURCES = [path for path in tracked(".py") if "onelog/v1" not in path.as_posix()]
-DOCUMENTS = tracked(".md")
+def listed_by_git(root: Path) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return [root / name for name in listed.split("\0") if name]
+
+
+def listed_by_walking(root: Path) -> list[Path]:
+    paths: list[Path] = []
+    for directory, children, names in os.walk(root):
+        # Changed in place: the walk goes on into what is left. All caches but one are hidden.
+        children[:] = sorted(
+            name
+            for name in children
+            if not name.startswith(".")
+            and not name.endswith(".egg-info")
+            and name not in NOT_SOURCE
+        )
+        paths += [Path(directory) / name for name in sorted(names)]
+    return paths
+
+
+SOURCES = [path for path in tracked(ROOT, ".py") if "onelog/v1" not in path.as_posix()]
+DOCUMENTS = tracked(ROOT, ".md")
 
 
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+def test_a_tree_without_git_is_walked_past_what_nobody_wrote(tmp_path: Path) -> None:
+    kept = ["README.md", "pyproject.toml", "ual/log.py", "tests/ual/test_log.py"]
+    left = [".venv/lib/x.py", "build/lib/ual/log.py", "ual/__pycache__/log.py", "a.egg-info/b.md"]
+    for name in kept + left:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = {path.relative_to(tmp_path).as_posix() for path in tracked(tmp_path, ".py", ".md")}
+    assert found == {name for name in kept if not name.endswith(".toml")}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)

@@ -18,6 +18,16 @@ from pathlib import Path
 
 from ual.recovery import Cut, Remove
 
+# Every reason that verification of a log gives; docs/operations.md explains each.
+REASONS = frozenset((
+    "COMMIT_BEYOND_END", "ENTRY_DAMAGED", "FILE_CHECKSUM", "FOOTER_DAMAGED", "FOREIGN",
+    "HEADER_DAMAGED", "INTERRUPTED_CUT", "INTERRUPTED_SEAL", "LEFTOVER", "MANIFEST_DAMAGED",
+    "MANIFEST_MISSING", "MISSING_END", "MISSING_RANGE", "NODE_DAMAGED", "NOTES_DAMAGED",
+    "NO_HEADER", "OVERLAP", "RAFT_HINT", "RAFT_LOST", "RAFT_SLOT", "READ_FAILED", "SHARD_MISSING",
+    "SYSTEM_DAMAGED", "TABLE_DAMAGED", "TOO_SHORT", "TORN_TAIL", "UNKNOWN_VERSION",
+    "UNUSED_SUMMARY", "WRONG_NAME", "WRONG_ORDER", "WRONG_PROPOSAL", "WRONG_SHARD",
+))  # fmt: skip
+
 ADVICE_PEER = "restore the file from a backup, or rebuild this replica from a peer"
 ADVICE_REPAIR = "run onelog log repair"
 ADVICE_OPENING = "nothing to do: opening the log puts it right, and so does onelog log repair"

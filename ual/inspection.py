@@ -116,17 +116,17 @@ def inspect_directory(
     try:
         system = read_system(reader, data_dir)
     except (UalError, OSError) as error:
-        problems.append(_shown(error))
+        problems.append(shown_error(error))
     try:
         node = read_node(reader, data_dir)
     except (UalError, OSError) as error:
-        problems.append(_shown(error))
+        problems.append(shown_error(error))
     shards: list[ShardReport] = []
     for number in root.choose(shard, system.topology.shards if system else None):
         try:
             shards.append(_inspect_shard(reader, data_dir, number, count_types=count_types))
         except OSError as error:
-            problems.append(_shown(error))
+            problems.append(shown_error(error))
     return DirectoryReport(
         path=str(data_dir),
         cluster_id=str(system.cluster_id) if system else None,
@@ -167,7 +167,7 @@ def _inspect_shard(
         cold_range_count=len(manifest.cold) if manifest else 0,
         files=tuple(reports),
         foreign=log.foreign,
-        problems=tuple(_shown(error) for error in _shard_problems(log)),
+        problems=tuple(shown_error(error) for error in _shard_problems(log)),
     )
 
 
@@ -204,7 +204,7 @@ def _inspect_file(
         file.size_bytes,
         file.is_dropped,
         # A file that opening removes is in nobody's way.
-        None if error is None or file.is_dropped else _shown(error),
+        None if error is None or file.is_dropped else shown_error(error),
         file.first_index,
     )
     if segment is None:
@@ -222,7 +222,7 @@ def _inspect_file(
             return _add_sealed(report, segment, proposal_after, count_types=count_types)
         return _add_unsealed(report, segment, file.tail_bytes)
     except (DataError, OSError) as raised:
-        return replace(report, problem=_shown(raised))
+        return replace(report, problem=shown_error(raised))
 
 
 def _add_sealed(
@@ -272,9 +272,12 @@ def _by_type(types: NDArray[np.uint16]) -> dict[str, int]:
     return {f"0x{value:04x}": count for value, count in pairs}
 
 
-def _shown(error: UalError | OSError) -> str:
+def shown_error(error: UalError | OSError) -> str:
     """Return an error as the commands print it: what a program looks for, then the text."""
-    return f"{error_reason(error)}: {error}"
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    return f"{error_reason(error)}: {text}"
 
 
 def error_reason(error: UalError | OSError) -> str:

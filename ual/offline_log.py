@@ -283,7 +283,9 @@ class OfflineLog:
             self.errors.append(error)
             return
         self.hard_state = inspect_hard_state(data)
-        if all(slot.state is None for slot in self.hard_state.slots):
+        states = {slot.state for slot in self.hard_state.slots if slot.state is not None}
+        if len({state.sequence for state in states}) < max(len(states), 1):
+            # None to trust, or two that contradict each other.
             rule = "; ".join(self.hard_state.problems)
             self.errors.append(CorruptFile(str(self.paths.hard_state), rule))
 

@@ -66,6 +66,8 @@ def _scan_entries(
     if known.cut_from_index is not None:
         limits.append(known.cut_from_index - 1)
     damage = scan_file(files, segment, size, min(limits, default=None))
+    if successor is not None and damage is None and size <= segment.end:
+        return None  # whole as far as it goes; whether a file is missing behind it shows the chain
     if successor is not None and segment.last_index != successor - 1:
         lost = f"entries {segment.last_index + 1} to {successor - 1} are damaged: {damage}"
         raise CorruptFile(str(path), lost, segment.end)

@@ -118,7 +118,7 @@ def _check_root(files: Files, root: Root) -> tuple[list[Finding], int | None]:
             findings.append(_error(path, None, error.reason, str(error), found.ADVICE_UPGRADE))
         except CorruptFile as error:
             rule, _, advice = error.rule.rpartition("; ")
-            reason = f"{name}_DAMAGED"
+            reason = "SYSTEM_DAMAGED" if name == SYSTEM_NAME else "NODE_DAMAGED"
             findings.append(
                 _error(path, error.offset, reason, rule or error.rule, advice or found.ADVICE_PEER)
             )
@@ -134,7 +134,7 @@ def _check_root(files: Files, root: Root) -> tuple[list[Finding], int | None]:
     strays = [f"{shard:05d}" for shard in root.shards if shards is not None and shard >= shards]
     for name in (*root.foreign, *strays):
         path = root.path / name
-        message = "not onelog's" if name in root.foreign else f"SYSTEM says {shards} shards"
+        message = "not onelog's" if name in root.foreign else f"not in SYSTEM, shards: {shards}"
         findings.append(Finding(Level.FOREIGN, path, None, "FOREIGN", message, found.ADVICE_LEAVE))
     return findings, shards
 

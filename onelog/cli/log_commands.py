@@ -6,9 +6,12 @@ command of the client must start without it. ``onelog/cli/log_output.py`` makes 
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ual.offline_log import OfflineLog
 
 U64_MAX = (1 << 64) - 1
 
@@ -21,8 +24,40 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-DataDir = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.")]
+
+def _data_dir(text: str) -> Path:
+    # An empty text, as an unset variable leaves it, would mean the current directory.
+    if not text:
+        raise typer.BadParameter("is empty; give the path of a data directory")
+    return Path(text)
+
+
+DataDir = Annotated[
+    Path, typer.Argument(metavar="DIR", parser=_data_dir, help="The data directory.")
+]
 Shard = Annotated[int | None, typer.Option("--shard", min=0, metavar="N", help="Only this shard.")]
+OneShard = Annotated[int, typer.Option("--shard", min=0, metavar="N", help="The shard.")]
+FirstIndex = Annotated[
+    int | None, typer.Option("--from", min=1, metavar="I", help="The first index.")
+]
+LastIndex = Annotated[int | None, typer.Option("--to", min=1, metavar="I", help="The last index.")]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type",
+        metavar="TYPE",
+        help="Only entries of this type (0x0101) or owner (kv, queue, timeseries, stream, "
+        "system); may be given several times.",
+    ),
+]
+StreamId = Annotated[
+    int | None,
+    typer.Option("--stream", min=0, max=U64_MAX, metavar="ID", help="Only records of this stream."),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, max=U64_MAX, metavar="N", help="At most so many entries."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress bar.")]
 
@@ -46,7 +81,14 @@ def inspect(
 ) -> None:
     """List the files of a data directory: ranges, sizes, times, what the entries are.
 
-    Works while a server is running. Nothing is changed.
+    Works while a server is running. Nothing is changed. What is missing or cannot be read is shown
+    as a problem; verify looks closer, at every byte.
+
+    \b
+    Exit codes:
+      0  no problem was seen
+      1  a problem was shown, or the command failed
+      2  the command was not understood
 
     \b
     Examples:
@@ -63,38 +105,20 @@ def inspect(
         log_output.print_json(report)
     else:
         log_output.print_directory(report)
+    if report.has_problems:
+        raise typer.Exit(EXIT_DAMAGED)
 
 
 @app.command()
 def dump(
     data_dir: DataDir,
     *,
-    shard: Annotated[int, typer.Option("--shard", min=0, metavar="N", help="The shard.")] = 0,
-    first_index: Annotated[
-        int | None, typer.Option("--from", min=1, metavar="I", help="The first index.")
-    ] = None,
-    last_index: Annotated[
-        int | None, typer.Option("--to", min=1, metavar="I", help="The last index.")
-    ] = None,
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type",
-            metavar="TYPE",
-            help="Only entries of this type (0x0101) or owner (kv, queue, timeseries, stream, "
-            "system); may be given several times.",
-        ),
-    ] = None,
-    stream_id: Annotated[
-        int | None,
-        typer.Option(
-            "--stream", min=0, max=U64_MAX, metavar="ID", help="Only records of this stream."
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, max=U64_MAX, metavar="N", help="At most so many entries."),
-    ] = None,
+    shard: OneShard = 0,
+    first_index: FirstIndex = None,
+    last_index: LastIndex = None,
+    kinds: Kinds = None,
+    stream_id: StreamId = None,
+    limit: Limit = None,
     skip_voids: Annotated[
         bool, typer.Option("--skip-voids", help="Leave out entries that apply refused.")
     ] = False,
@@ -107,9 +131,15 @@ def dump(
 ) -> None:
     """Print the entries of one shard, decoded and verified.
 
-    Ends at the last index that is known to be committed unless --all is given. Which entries belong
-    to a stream, and which were refused, is known for sealed files only. Works while a server is
-    running.
+    Ends at the last index that is known to be committed unless --all is given. Where entries are
+    missing or damaged, prints what is intact before them, then an error. Which entries belong to a
+    stream, and which were refused, is known for sealed files only. Works while a server is running.
+
+    \b
+    Exit codes:
+      0  everything that was asked for was printed
+      1  something of it is missing or damaged, or the command failed
+      2  the command was not understood
 
     \b
     Examples:
@@ -118,6 +148,7 @@ def dump(
       onelog log dump ./onelog-data --type 0x0401 --json | jq -r .payload
     """
     from onelog.cli import log_output
+    from ual.errors import CorruptFile
     from ual.files import DiskFiles
     from ual.offline_log import open_offline_log
 
@@ -125,16 +156,59 @@ def dump(
         raise typer.BadParameter(f"--to {last_index} is below --from {first_index}")
     types = log_output.parse_types(kinds)
     source = open_offline_log(DiskFiles(), data_dir, shard)
-    first, last = source.resolve_range(first_index, last_index, past_commit=past_commit)
-    if last_index is not None and last_index > last:
+    try:
+        first, last = source.resolve_range(first_index, last_index, past_commit=past_commit)
+        _say_what_is_left_out(
+            source, first, last, last_index,
+            past_commit=past_commit, stream_id=stream_id, skip_voids=skip_voids,
+        )  # fmt: skip
+        entries = source.entries(
+            first, last, types=types, stream_id=stream_id, skip_voids=skip_voids, limit=limit
+        )
+        count, last_shown = log_output.print_entries(entries, as_json=as_json)
+        # Everything that was there is printed now; was that everything?
+        seen_to = last_shown if count == limit else last_index
+        loss = source.loss_within(first_index, seen_to)
+        if loss is not None:
+            raise loss.error
+    except CorruptFile as error:
+        rule = f"{error.rule}; onelog log verify says all that is wrong"
+        raise CorruptFile(error.path, rule, error.offset) from error
+    if not count:
+        typer.echo("note: no entry matches", err=True)
+
+
+def _say_what_is_left_out(
+    source: "OfflineLog",
+    first: int,
+    last: int,
+    last_asked: int | None,
+    *,
+    past_commit: bool,
+    stream_id: int | None,
+    skip_voids: bool,
+) -> None:
+    """Tell on stderr what the output cannot show by itself."""
+    from ual.inspection import shown_error
+
+    errors = source.errors if source.system_error is None else [source.system_error, *source.errors]
+    notes = [shown_error(error) for error in errors]
+    if source.manifest is None and source.parts:
+        notes.append("without MANIFEST, entries that are missing at the start cannot be noticed")
+    if last_asked is not None and last_asked > last:
         what = "in the log" if past_commit else "known to be committed; --all shows more, if any"
-        typer.echo(f"note: entries above {last} are not {what}", err=True)
+        notes.append(f"entries above {last} are not {what}")
+    elif last < first <= source.last_index:
+        notes.append(
+            f"entries {first} to {source.last_index} are not known to be committed; "
+            "--all shows them"
+        )
     if (stream_id is not None or skip_voids) and last > source.sealed_index:
         unsealed = f"{max(source.sealed_index + 1, first)} to {last}"
         what = "not shown" if stream_id is not None else "all shown"
-        typer.echo(f"note: entries {unsealed} are not sealed yet and {what}", err=True)
-    entries = source.entries(first, last, types=types, stream_id=stream_id, skip_voids=skip_voids)
-    log_output.print_entries(entries, limit=limit, as_json=as_json)
+        notes.append(f"entries {unsealed} are not sealed yet and {what}")
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 @app.command()
@@ -155,7 +229,7 @@ def verify(
       0  clean (notes and foreign files do not count)
       1  damage was found, or the command failed
       2  the command was not understood
-      3  only tails and leftovers, which opening the log tidies by itself
+      3  only what opening the log tidies by itself: tails, leftovers, one bad slot of RAFT
 
     \b
     Examples:

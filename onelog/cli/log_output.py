@@ -7,13 +7,13 @@ Entries are printed as they are read; nothing here holds more than one.
 
 import codecs
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry
@@ -32,12 +31,15 @@ from ual.offline import Progress as ProgressCall
 from ual.repair import Repair
 
 PAYLOAD_SHOWN_MAX = 120  # characters of a payload in a line for people; JSON has all of it
-WIDTH_WITHOUT_TERMINAL = 200
 
 _SECOND_NS = 1_000_000_000
 _FLAG_NAMES = {FLAG_ZSTD: "zstd", FLAG_CONDITIONAL: "conditional"}
 _ENTRY_LINE = "{:>12}  {:>6}  {:<30}  {:<6}  {:<10}  {:>5}  {:>9}  {:<11}  {}"
 _ENTRY_TITLES = ("index", "term", "time", "type", "owner", "left", "bytes", "flags", "payload")
+_FILE_TITLES = (
+    "file", "first", "last", "entries", "proposals", "size", "first time", "last time", "what",
+)  # fmt: skip
+_RIGHT_COLUMNS = range(1, 6)  # the numbers among them
 _LEVEL_STYLES = {Level.ERROR: "bold red", Level.TAIL: "yellow", Level.LEFTOVER: "yellow"}
 
 
@@ -48,17 +50,15 @@ def parse_types(kinds: Sequence[str] | None) -> frozenset[int] | None:
     owners = {name: owner for owner, name in OWNER_NAMES.items()}
     types: set[int] = set()
     for kind in kinds:
-        if kind in owners:
-            types.update(range(owners[kind] << 8, (owners[kind] + 1) << 8))
+        owner = owners.get(kind.lower())
+        if owner is not None:
+            types.update(range(owner << 8, (owner + 1) << 8))
             continue
-        try:
-            value = int(kind, 16) if kind.lower().startswith("0x") else -1
-        except ValueError:
-            value = -1
-        if not 0 <= value <= 0xFFFF:
+        # Not left to int(), which would take 0x_1_01 as well.
+        if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,4}", kind):
             names = ", ".join(owners)
             raise typer.BadParameter(f"--type {kind}: give 0x0000 to 0xffff, or one of {names}")
-        types.add(value)
+        types.add(int(kind, 16))
     return frozenset(types)
 
 
@@ -97,17 +97,18 @@ def _entry_fields(entry: Entry) -> dict[str, Any]:
 # Entries -----------------------------------------------------------------------------------------
 
 
-def print_entries(entries: Iterable[Entry], *, limit: int | None, as_json: bool) -> None:
-    """Print entries one by one."""
-    is_first = True
-    for entry in islice(entries, limit):
+def print_entries(entries: Iterable[Entry], *, as_json: bool) -> tuple[int, int | None]:
+    """Print entries one by one; return how many there were, and the last one's index."""
+    count, last_index = 0, None
+    for entry in entries:
         if as_json:
             _write(json.dumps(_entry_fields(entry)) + "\n")
-            continue
-        if is_first:
-            _write(_ENTRY_LINE.format(*_ENTRY_TITLES) + "\n")
-            is_first = False
-        _write(_entry_line(entry))
+        else:
+            if not count:
+                _write(_ENTRY_LINE.format(*_ENTRY_TITLES) + "\n")
+            _write(_entry_line(entry))
+        count, last_index = count + 1, entry.index
+    return count, last_index
 
 
 def _entry_line(entry: Entry) -> str:
@@ -182,12 +183,12 @@ def print_directory(report: DirectoryReport) -> None:
     """Print a report as tables."""
     console = _console()
     _line(console, f"data directory {report.path}")
-    if report.cluster_id is not None:
+    if report.shard_count is not None and report.partition_count is not None:
+        node = "" if report.node_id is None else f"node {report.node_id} ({report.node_name}), "
         _line(
             console,
-            f"cluster {report.cluster_id}, node {report.node_id} ({report.node_name}), "
-            f"{report.shard_count} shards, {report.partition_count} partitions, "
-            f"created {report.created_at}",
+            f"cluster {report.cluster_id}, {node}{_count(report.shard_count, 'shard')}, "
+            f"{_count(report.partition_count, 'partition')}, created {report.created_at}",
         )
     for problem in report.problems:
         _line(console, f"problem: {problem}", "bold red")
@@ -205,9 +206,10 @@ def _print_shard(console: Console, shard: ShardReport) -> None:
     _line(
         console,
         f"shard {shard.shard}: {what}, {decimal(shard.size_bytes)}, committed to "
-        f"{shard.commit_index}, durable to {shard.durable_index}, term {shard.term}, "
-        f"{shard.generation} cuts, {shard.snapshot_count} snapshots, "
-        f"{shard.cold_range_count} cold ranges",
+        f"{shard.commit_index}, durable to {shard.durable_index}, "
+        f"voted term {_number(shard.voted_term)}, {_count(shard.generation, 'cut')}, "
+        f"{_count(shard.snapshot_count, 'snapshot')}, "
+        f"{_count(shard.cold_range_count, 'cold range')}",
         "bold",
     )
     for problem in shard.problems:
@@ -215,31 +217,40 @@ def _print_shard(console: Console, shard: ShardReport) -> None:
     if shard.cut_from_index is not None:
         _line(console, f"an interrupted cut from {shard.cut_from_index} is to be finished")
     if shard.files:
-        console.print(_files_table(shard.files))
+        _print_files(console, shard.files)
     for name in shard.foreign:
         _line(console, f"foreign: {name}")
 
 
-def _files_table(files: Sequence[FileReport]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("file")
-    for title in ("first", "last", "entries", "proposals", "size"):
-        table.add_column(title, justify="right")
-    for title in ("first time", "last time", "what"):
-        table.add_column(title)
+def _print_files(console: Console, files: Sequence[FileReport]) -> None:
+    """Print one line for each file, as long as it takes: a name or a time that is cut is none."""
+    rows = [_FILE_TITLES, *map(_file_cells, files)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
+        cells = [
+            cell.rjust(width) if at in _RIGHT_COLUMNS else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        is_bad = number > 0 and files[number - 1].problem is not None
+        style = "bold" if number == 0 else "bold red" if is_bad else ""
+        _line(console, "  ".join(cells).rstrip(), style)
     for file in files:
-        table.add_row(
-            Text(_printable(file.name)),
-            str(file.first_index),
-            _number(file.last_index),
-            _number(file.entry_count),
-            _number(file.proposal_count),
-            decimal(file.size_bytes),
-            "-" if file.first_timestamp_ns is None else time_text(file.first_timestamp_ns)[:19],
-            "-" if file.last_timestamp_ns is None else time_text(file.last_timestamp_ns)[:19],
-            Text(_printable(_what(file)), "bold red" if file.problem else ""),
-        )
-    return table
+        if file.problem is not None:
+            _line(console, f"problem: {file.problem}", "bold red")
+
+
+def _file_cells(file: FileReport) -> tuple[str, ...]:
+    return (
+        _printable(file.name),
+        str(file.first_index),
+        _number(file.last_index),
+        _number(file.entry_count),
+        _number(file.proposal_count),
+        decimal(file.size_bytes),
+        "-" if file.first_timestamp_ns is None else time_text(file.first_timestamp_ns)[:19],
+        "-" if file.last_timestamp_ns is None else time_text(file.last_timestamp_ns)[:19],
+        _printable(_what(file)),
+    )
 
 
 def _what(file: FileReport) -> str:
@@ -252,13 +263,11 @@ def _what(file: FileReport) -> str:
     counts = file.entries_by_type or file.entries_by_owner or {}
     facts += [f"{name} {count}" for name, count in counts.items()]
     if file.stream_count:
-        facts.append(f"{file.stream_count} streams")
+        facts.append(_count(file.stream_count, "stream"))
     if file.void_index_count:
         facts.append(f"{file.void_index_count} void")
     if file.tail_bytes:
-        facts.append(f"{file.tail_bytes} bytes behind the last group")
-    if file.problem:
-        facts.append(file.problem)
+        facts.append(f"{_count(file.tail_bytes, 'byte')} behind the last group")
     return ", ".join(facts)
 
 
@@ -364,9 +373,7 @@ def progress_bar(title: str, *, is_shown: bool) -> Iterator[ProgressCall | None]
 
 
 def _console() -> Console:
-    if sys.stdout.isatty():
-        return Console(highlight=False, markup=False, soft_wrap=True)
-    return Console(highlight=False, markup=False, soft_wrap=True, width=WIDTH_WITHOUT_TERMINAL)
+    return Console(highlight=False, markup=False, soft_wrap=True)
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
@@ -392,3 +399,7 @@ def _relative(path: Path, data_dir: Path) -> str:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else str(value)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

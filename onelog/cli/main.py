@@ -33,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(log_commands.app, name="log")
 
@@ -59,19 +60,22 @@ def root(
 
 @app.command()
 def serve() -> None:
-    """Run a database. Not part of this release yet."""
+    """Run a database (not built yet)."""
     typer.echo("error: NOT_IMPLEMENTED: the server is not part of this release yet", err=True)
     raise typer.Exit(EXIT_ERROR)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit code."""
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character gets its number, not an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = app(arguments, standalone_mode=False)
-        sys.stdout.flush()
+        try:
+            code = app(arguments, standalone_mode=False)
+        finally:
+            sys.stdout.flush()  # what was printed comes before the error that ended it
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except (BrokenPipeError, SystemExit):
@@ -114,6 +118,21 @@ def _fail(reason: str, message: str, code: int) -> int:
     shown = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in message)
     typer.echo(f"error: {reason}: {shown}", err=True)
     return code
+
+
+def _open_closed_streams() -> None:
+    """Let output that was closed (``>&-``) go nowhere; the exit code still tells.
+
+    The numbers must be taken, too: the next file that is opened would get them, and whatever is
+    printed by mistake would end up in a file of the data directory.
+    """
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_WRONLY)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
 
 
 def _leave_pipe() -> int:

@@ -209,6 +209,19 @@ def test_a_fragment_that_does_not_fit_is_refused(
     assert reason_of(wire.encode_frame(SESSION, [], piece)) == Reason.BAD_FRAGMENT
 
 
+@pytest.mark.parametrize("order", [(0, 2), (0, 0), (1,), (0, 1, 1)])
+def test_fragments_out_of_order_are_refused(order: tuple[int, ...]) -> None:
+    """A stream cannot do this; whoever does is not to be believed."""
+    message = Append(5, 1, 2, 1, (group_of(2, 60), group_of(2, 60)), 1)
+    frames = pieces_of(b"".join(wire.encode_message(0, message).parts), 60)
+    assert len(frames) > 2
+    taken = decoder()
+    for at in order[:-1]:
+        assert taken.decode(frames[at]) == []
+    with pytest.raises(WireError, match="BAD_FRAGMENT"):
+        taken.decode(frames[order[-1]])
+
+
 def test_a_repeated_last_fragment_is_refused() -> None:
     data = b"".join(wire.encode_message(0, Vote(1)).parts)
     taken = decoder()

@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,7 +129,10 @@ def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) ->
         shown = onelog_here(capsys, "log", command, "--help")
         assert shown.code == 0
         assert f"onelog log {command} ./onelog-data" in shown.out
-        assert ("Exit codes:" in shown.out) == (command in ("verify", "repair"))
+        assert "Exit codes:" in shown.out
+        assert onelog_here(capsys, "log", command, "-h") == shown
+    root = onelog_here(capsys, "-h").out
+    assert re.search(r"serve +Run a database \(not built yet\)", root)
 
 
 def test_a_command_that_is_not_understood_is_one_line_and_code_2(
@@ -140,6 +144,8 @@ def test_a_command_that_is_not_understood_is_one_line_and_code_2(
         (("log", "dump", pristine.data_dir, "--from", "x"), "--from"),
         (("log", "dump", pristine.data_dir, "--from", "9", "--to", "3"), "--to 3 is below"),
         (("log", "dump", pristine.data_dir, "--type", "0xfffff"), "--type 0xfffff"),
+        (("log", "dump", pristine.data_dir, "--type", "0x_1_01"), "--type 0x_1_01"),
+        (("log", "verify", ""), "'DIR': is empty"),
     ):
         line = error_line(onelog_here(capsys, *arguments), code=2)
         assert line.startswith("error: USAGE: ")
@@ -177,6 +183,25 @@ def test_inspect_prints_a_table_and_json(pristine: Built) -> None:
     assert shard["last_index"] == len(pristine.entries)
     sealed = shard["files"][1]
     assert sum(sealed["entries_by_type"].values()) == sealed["entry_count"]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_inspect_cuts_nothing_on_a_narrow_terminal(pristine: Built, columns: int) -> None:
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, columns))
+    command = [sys.executable, "-m", "onelog.cli.main", "log", "inspect", str(pristine.data_dir)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
+    done = subprocess.run(command, stdout=follower, env=environment, timeout=TIMEOUT_S, check=False)
+    os.close(follower)
+    shown = os.read(leader, 1 << 16).decode()
+    os.close(leader)
+    assert done.returncode == 0
+    assert "…" not in shown
+    for path in (pristine.compacted, pristine.sealed, pristine.closed, pristine.active):
+        (line,) = [line for line in shown.splitlines() if path.name in line]
+        assert len(re.findall(r"2026-01-01T00:00:[0-9]{2}", line)) == 2
+    assert "1 shard," in shown
+    assert "voted term 0" in shown
 
 
 def payload_of(row: dict[str, Any]) -> bytes:
@@ -228,7 +253,7 @@ def test_dump_filters(pristine: Built) -> None:
     committed: list[Entry] = [
         entry for entry in pristine.kept_entries if entry.index <= pristine.commit_index
     ]
-    assert indexes("--type", "kv", "--type", "0x0201", "--limit", 20) == expected(1, 2)[:20]
+    assert indexes("--type", "KV", "--type", "0X0201", "--limit", 20) == expected(1, 2)[:20]
     records = [
         entry.index
         for entry in committed
@@ -238,6 +263,98 @@ def test_dump_filters(pristine: Built) -> None:
         and entry.index < int(pristine.closed.name[:10])
     ]
     assert indexes("--stream", 7, "--skip-voids") == records
+
+
+def dumped(result: Result) -> list[int]:
+    return [json.loads(line)["index"] for line in result.out.splitlines()]
+
+
+def test_dump_of_a_log_that_lacks_something_is_an_error_after_what_is_there(
+    built: Built, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bytes of each lost file are put back before the next is taken away."""
+    kept = [entry.index for entry in built.kept_entries]
+    second, third, fourth = (
+        int(path.name[:10]) for path in (built.sealed, built.closed, built.active)
+    )
+    for paths, expected, lost in (
+        ([built.compacted], [i for i in kept if i >= second], f"entries 1 to {second - 1};"),
+        ([built.sealed], [i for i in kept if i < second], f"entries {second} to {third - 1};"),
+        ([built.active], [i for i in kept if i < fourth], f"entries {fourth} to {kept[-1]};"),
+        (list(built.paths.segments.iterdir()), [], f"entries 1 to {kept[-1]};"),
+    ):
+        contents = {path: path.read_bytes() for path in paths}
+        for path in paths:
+            path.unlink()
+        for arguments in ((), ("--all",)):
+            result = onelog_here(capsys, "log", "dump", built.data_dir, "--json", *arguments)
+            line = error_line(result)
+            assert line.startswith("error: MISSING_SEGMENT: "), line
+            assert lost in line
+            end = kept[-1] if arguments else built.commit_index
+            assert dumped(result) == [index for index in expected if index <= end]
+        inspected = onelog_here(capsys, "log", "inspect", built.data_dir)
+        assert inspected.code == 1
+        assert re.search(f"problem: MISSING_SEGMENT: .*{lost}", inspected.out)
+        for path, data in contents.items():
+            path.write_bytes(data)
+    whole = onelog_here(capsys, "log", "dump", built.data_dir, "--json", "--all")
+    assert (whole.code, whole.err, dumped(whole)) == (0, "", kept)
+
+
+def test_dump_of_a_damaged_entry_shows_what_is_before_it_and_where_to_look(
+    built: Built, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = int(built.sealed.name[:10])
+    offset = 64
+    size = struct.unpack_from("<I", built.sealed.read_bytes(), offset + 32)[0]
+    offset += 40 + size  # the second entry
+    flip(built.sealed, offset + 20)
+    result = onelog_here(capsys, "log", "dump", built.data_dir, "--json", "--from", first)
+    line = error_line(result)
+    assert dumped(result) == [first]
+    assert f"{built.sealed} at offset {offset}: entry {first + 1} is damaged" in line
+    assert "onelog log verify" in line
+    limited = ("--from", first, "--limit", 1)
+    assert onelog_here(capsys, "log", "dump", built.data_dir, *limited).code == 0
+    # Behind it, and in what is not sealed: the last group was durable.
+    flip(built.active, 70)
+    result = onelog_here(
+        capsys, "log", "dump", built.data_dir, "--all", "--json", "--from", first + 2
+    )
+    fourth = int(built.active.name[:10])
+    assert dumped(result) == list(range(first + 2, fourth))
+    assert re.search(f"at offset 64: entries {fourth} to .* were durable", error_line(result))
+
+
+def test_dump_says_what_it_leaves_out(built: Built, capsys: pytest.CaptureFixture[str]) -> None:
+    def dump(*arguments: object) -> Result:
+        return onelog_here(capsys, "log", "dump", built.data_dir, *arguments)
+
+    line = error_line(dump("--from", built.commit_index + 1))
+    assert line.startswith("error: INDEX_IN_FUTURE: ")
+    assert "not known to be committed; --all shows them" in line
+    nothing = dump("--type", "timeseries")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "note: no entry matches\n")
+    (built.data_dir / "SYSTEM").unlink()
+    (advice,) = findings(onelog_here(capsys, "log", "verify", built.data_dir, "--json")).values()
+    without = dump("--limit", 1)
+    assert without.code == 0
+    assert f"note: CORRUPT_FILE: {built.data_dir / 'SYSTEM'}: missing" in without.err
+    assert advice["advice"] in without.err
+    assert advice["advice"] in onelog_here(capsys, "log", "inspect", built.data_dir).out
+
+
+def test_closed_output_is_no_error_and_the_exit_code_still_tells(pristine: Built) -> None:
+    command = f"{sys.executable} -m onelog.cli.main log verify {pristine.data_dir}"
+    for closed in (">&-", ">&- 2>&-"):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} {closed}"],
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_a_reader_that_leaves_early_is_no_error(pristine: Built) -> None:
@@ -337,7 +454,7 @@ def test_bad_input_is_named_and_what_can_be_repaired_is(built: Built) -> None:
     line = error_line(onelog("log", "dump", built.data_dir))
     assert line.startswith("error: CORRUPT_FILE: ")
     table = onelog("log", "inspect", built.data_dir)
-    assert table.code == 0
+    assert table.code == 1
     assert "wrong magic" in table.out
 
     repaired = onelog("log", "repair", built.data_dir, "--yes")
@@ -383,3 +500,17 @@ def test_an_error_of_the_system_is_named_as_in_its_manuals(
     built.paths.segments.write_text("not a directory")
     line = error_line(onelog_here(capsys, "log", "dump", built.data_dir))
     assert line == f"error: ENOTDIR: {built.paths.segments}: Not a directory"
+
+
+@pytest.mark.parametrize("name", ["SYSTEM", "00000/RAFT", "00000/MANIFEST", "00000/segs/*1.flseg"])
+def test_a_directory_in_place_of_a_file_is_named(
+    built: Built, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (path,) = built.data_dir.glob(name)
+    path.unlink()
+    path.mkdir()
+    for command in ("inspect", "dump", "verify", "repair"):
+        result = onelog_here(capsys, "log", command, built.data_dir)
+        shown = str(path.relative_to(built.data_dir))
+        (line,) = [line for line in (result.out + result.err).splitlines() if shown in line]
+        assert "not a regular file" in line

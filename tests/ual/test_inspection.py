@@ -3,6 +3,7 @@
 import errno
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from ual.errors import (
     NotADataDirectory,
 )
 from ual.inspection import FileReport, ShardReport, inspect_directory
+from ual.manifest import load, save
 from ual.offline import ReadOnlyFiles
 from ual.offline_log import OfflineLog, open_offline_log
 from ual.segment_format import tomb_name, unsealed_name
@@ -107,7 +109,7 @@ def test_damage_is_reported_beside_what_can_be_read(healthy: tuple[SimDisk, Buil
     damaged.put(built.paths.segments / tomb_name(999), b"")
     damaged.fail("read", errno.EIO, path_contains=built.closed.name, times=float("inf"))
     report = inspect_directory(damaged, built.data_dir)
-    assert report.cluster_id is None
+    assert (report.node_id, report.shard_count, report.has_problems) == (None, 1, True)
     assert report.problems[0].startswith("CORRUPT_FILE: ")
     (shard,) = report.shards
     assert shard.problems[0].startswith("CORRUPT_FILE: ")
@@ -121,15 +123,46 @@ def test_damage_is_reported_beside_what_can_be_read(healthy: tuple[SimDisk, Buil
     assert [file.kind for file in shard.files if file.is_dropped] == ["tombstone"]
 
 
+def test_what_is_missing_is_a_problem_and_counts_stay_right(
+    healthy: tuple[SimDisk, Built],
+) -> None:
+    disk, built = healthy
+    damaged = fork(disk)
+    damaged.remove(built.paths.hard_state)
+    damaged.remove(built.closed)
+    (shard,) = inspect_directory(damaged, built.data_dir).shards
+    assert shard.voted_term is None
+    raft, hole = shard.problems
+    assert raft.startswith(f"CORRUPT_FILE: {built.paths.hard_state}: missing")
+    assert hole.startswith("MISSING_SEGMENT: ")
+    assert "entries 77 to 113" in hole
+    assert shard.files[1].name == built.sealed.name
+    assert shard.files[1].proposal_count is None, "the next file starts behind the hole"
+
+    damaged = fork(disk)
+    damaged.remove(built.compacted)
+    damaged.remove(built.paths.manifest)
+    (shard,) = inspect_directory(damaged, built.data_dir).shards
+    assert shard.problems == (f"CORRUPT_FILE: {built.paths.manifest}: missing beside segments",)
+
+    damaged = fork(disk)
+    damaged.flip(built.active, 8 * 70)
+    (shard,) = inspect_directory(damaged, built.data_dir).shards
+    assert shard.problems == ()
+    assert "entries 114 to 117 were durable" in (shard.files[-1].problem or "")
+
+
 def test_an_empty_log_and_an_unused_shard_are_reported() -> None:
     disk = SimDisk()
     data_dir = make_shard(disk).root.parent
     (unused,) = inspect_directory(disk, data_dir).shards
-    assert (unused.first_index, unused.last_index, unused.files, unused.term) == (1, 0, (), None)
+    assert (unused.first_index, unused.last_index, unused.files) == (1, 0, ())
+    assert (unused.voted_term, unused.problems) == (None, ())
     used = SimDisk()
     new_log(used)
     (empty,) = inspect_directory(used, data_dir).shards
-    assert (empty.first_index, empty.last_index, len(empty.files), empty.term) == (1, 0, 1, 0)
+    assert (empty.first_index, empty.last_index, len(empty.files)) == (1, 0, 1)
+    assert (empty.voted_term, empty.problems) == (0, ())
 
 
 def test_what_is_not_a_data_directory_or_shard_is_refused(
@@ -208,6 +241,7 @@ def test_a_range_outside_the_log_is_refused_by_name(healthy: tuple[SimDisk, Buil
     assert log.resolve_range(5, end + 9, past_commit=False) == (5, end)
     damaged = fork(disk)
     damaged.remove(built.compacted)
+    damaged.remove(built.paths.manifest)  # which says that the log should start at 1
     with pytest.raises(IndexDropped):
         open_offline_log(damaged, built.data_dir, 0).resolve_range(1, None, past_commit=False)
 
@@ -300,6 +334,14 @@ def test_a_file_that_is_dropped_while_entries_are_read_ends_the_scan_by_name(
     log = open_offline_log(live, built.data_dir, 0)
     entries = log.entries(1, len(built.entries))
     next(entries)
+    manifest = load(live, built.paths.manifest)
+    assert manifest is not None
+    third = log.parts[2].segment
+    assert third is not None
+    checkpoint = replace(
+        manifest.checkpoint, first_index=third.first_index, first_proposal=third.first_proposal
+    )
+    save(live, built.paths.manifest, replace(manifest, checkpoint=checkpoint))
     live.remove(built.compacted)
     live.remove(built.sealed)
     with pytest.raises(IndexDropped):
