@@ -6,7 +6,7 @@ PROTOS := $(wildcard proto/onelog/v1/*.proto)
 STUBS_IN = --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench crashes proto fmt clean
+.PHONY: help serve test check bench crashes kills simulate proto fmt clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## *' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -40,7 +40,15 @@ bench: $(READY)  ## run the benchmarks, one JSON line per result
 SEEDS ?= 50
 crashes: $(READY)  ## a long crash sweep over SEEDS random workloads (default 50)
 	CRASH_SEEDS=$$($(BIN)/python -c 'import random; b = random.randrange(10**9); \
-		print(*range(b, b + $(SEEDS)), sep=",")') $(BIN)/pytest -n auto tests/faults/test_crash_sweep.py
+		print(*range(b, b + $(SEEDS)), sep=",")') $(BIN)/pytest -n auto tests/faults/test_crash_sweep.py \
+		tests/snapshot/test_crash_sweep.py
+
+KILLS ?= 30
+kills: $(READY)  ## kill the leader of three real processes KILLS times under load (default 30)
+	KILLS=$(KILLS) $(BIN)/pytest -s tests/system -k leaders_are_killed
+
+simulate: $(READY)  ## run SEEDS simulated clusters (default 50), or repeat one with SEED=x
+	$(BIN)/python -m tests.simulation.campaign $(SEEDS) $(SEED)
 
 proto: $(READY)  ## regenerate the stubs in onelog/v1
 	$(BIN)/python -m grpc_tools.protoc -I proto $(call STUBS_IN,.) $(PROTOS)

@@ -54,8 +54,7 @@ PRIVATE_NAMES = (
 )  # fmt: skip
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
-# No cluster lives through so many elections: a term above this is not a term.
-TERM_MAX = 1 << 62
+TERM_MAX = 1 << 62  # no cluster lives through so many elections
 
 
 class RaftMember(SyncObj):  # type: ignore[misc]
@@ -129,11 +128,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     @property
     def commit(self) -> int:
-        """The last proposal that is committed and may be applied here.
-
-        A leader without peers is a majority by itself as soon as it has written something, says
-        pysyncobj; we say, as soon as that is synced.
-        """
+        """The last proposal that is committed; of a leader's own, no more than it has synced."""
         commit: int = self._SyncObj__raftCommitIndex
         if self.state == LEADER and self.protections.leader_own_sync:
             return min(commit, max(self.journal.durable, self.applied))
@@ -235,13 +230,12 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         if message.term >= TERM_MAX:
             self._drop(f"term {message.term}")
             return
-        if isinstance(message, Append):
-            self._on_append(sender, message)
-            return
-        if sender not in self.membership.members:
+        if sender not in self.membership.members and not isinstance(message, Append):
             self._drop(f"{sender} is not a member")
             return
         match message:
+            case Append():
+                self._on_append(sender, message)
             case VoteRequest(pre_vote=True):
                 self._on_pre_vote_request(sender, message)
             case VoteRequest():
@@ -282,9 +276,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         """Say whether an election would have a chance; if that is not known, ask the peers."""
         if self.self_id not in self.membership.voters:
             return False
-        if not self._SyncObj__otherNodes or not self.protections.pre_vote:
-            return True
-        if self._SyncObj__transferInProgress:
+        is_alone = not self._SyncObj__otherNodes
+        if is_alone or not self.protections.pre_vote or self._SyncObj__transferInProgress:
             return True
         now_s, ballot, term = self.clock.now_s(), self._pre_votes, self.term + 1
         if now_s >= ballot.until_s or ballot.term != term:
@@ -292,7 +285,6 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             request = VoteRequest(term, self.journal.last, self.journal.last_term, pre_vote=True)
             for peer_id in self._other_voters:
                 self._send(peer_id, request)
-            return False
         if not ballot.has_majority(self._other_voters):
             return False
         ballot.close()

@@ -150,6 +150,38 @@ class Faults:
         if leaders and not self._network.cut:
             self._cut(self._rng.choice(leaders), "both ways")
 
+    def crash_returning_leader(self) -> None:
+        """Cut a leader off, let it come back to another's log, and take its power right then."""
+        leaders = self._leading()
+        if leaders and not self._network.cut:
+            leader, away_s = self._rng.choice(leaders), self._rng.uniform(0.2, 0.5)
+            self._cut(leader, "both ways")
+            self._schedule.after(away_s, self._network.mend)
+            crash_s = away_s + self._rng.uniform(0.02, 0.4)
+            self._schedule.after(crash_s, lambda: self._crash(leader))
+
+    def isolate_reborn_leader(self) -> None:
+        """Crash a leader, make it lead again, and then cut it off: acks of its first life come."""
+        leaders = self._leading()
+        if not leaders or self._network.cut:
+            return
+        reborn = self._rng.choice(leaders)
+        self._note(f"crash {reborn.name} and make it lead again")
+        reborn.crash(CrashPolicy.KEPT)
+        reborn.start()
+
+        def transfer() -> None:
+            for leader in self._leading():
+                if leader is not reborn:
+                    leader.run(partial(_transfer, reborn.node_id))
+
+        def isolate() -> None:
+            if reborn in self._leading():
+                self._cut(reborn, "both ways")
+
+        self._schedule.after(0.6, transfer)
+        self._schedule.after(1.0, isolate)
+
     def split(self) -> None:
         """Cut the cluster in two."""
         size = self._rng.randint(1, len(self._replicas) - 1) if len(self._replicas) > 1 else 0

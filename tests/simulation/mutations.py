@@ -43,8 +43,8 @@ POWER = replace(
 CUT_WHILE_SYNCING = replace(
     SHORT,
     clients=6,
-    weights={"isolate_leader": 3, "crash": 3},
-    cut_s_max=0.6,
+    weights={"crash_returning_leader": 1},
+    between_s=0.8,
     down_s_max=0.5,
     slow_sync=(1.0,),
 )
@@ -60,9 +60,10 @@ GOSSIP = replace(
 # Leaders crash and are back, and lead again, while acks of their former life are on their way.
 REBORN = replace(
     GOSSIP,
-    weights={"crash_leader": 3, "isolate_leader": 4, "transfer": 5},
+    weights={"isolate_reborn_leader": 1},
+    between_s=1.5,
     cut_s_max=1.5,
-    down_s_max=0.2,
+    loss=(0.0,),
     late_s_max=6.0,
     slow=(0.0,),
 )

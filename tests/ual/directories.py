@@ -1,5 +1,6 @@
 """A data directory with one file of every kind a healthy log has, for the offline tools' tests."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -102,6 +103,18 @@ def build_directory(files: Files, data_dir: Path = Path("/data"), seed: int = 1)
         *sealed,
         *(paths.segments / name for name in names[2:]),
     )
+
+
+def copied(built: Built, data_dir: Path) -> Built:
+    """Copy a directory on the real disk, and say where its parts are now."""
+    shutil.copytree(built.data_dir, data_dir)
+
+    def moved(path: Path) -> Path:
+        return data_dir / path.relative_to(built.data_dir)
+
+    paths = [moved(getattr(built.paths, name)) for name in ShardPaths.__slots__]
+    segments = map(moved, (built.compacted, built.sealed, built.closed, built.active))
+    return Built(data_dir, ShardPaths(*paths), built.entries, built.commit_index, *segments)
 
 
 def built_disk(seed: int = 1) -> tuple[SimDisk, Built]:

@@ -1,7 +1,9 @@
 """Verification: everything that is wrong is found, nothing else is, and one file hides no other."""
 
+import ast
 import errno
 import os
+import re
 import struct
 from collections import Counter
 from dataclasses import replace
@@ -9,14 +11,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from crc32c import crc32c
 
 from tests.faults.test_crash_sweep import Workload
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.directories import UNSYNCED_MAX, Built, built_disk, check, fork, only
 from tests.ual.shards import open_shard
+from ual import errors
 from ual.errors import DirectoryError, NotADataDirectory
 from ual.files import Files
-from ual.findings import Finding, Level
+from ual.findings import REASONS, Finding, Level
 from ual.hard_state import SLOT_SIZE
 from ual.manifest import load, save
 from ual.offline import ReadOnlyFiles
@@ -28,6 +32,7 @@ from ual.segment_format import (
 )
 from ual.verification import verify
 
+ROOT = Path(__file__).parent.parent.parent
 FLIPS_PER_FILE = int(os.environ.get("VERIFY_FLIPS", "80"))
 HARMLESS = {Level.TAIL, Level.LEFTOVER, Level.NOTE}
 
@@ -35,6 +40,27 @@ HARMLESS = {Level.TAIL, Level.LEFTOVER, Level.NOTE}
 @pytest.fixture(scope="module")
 def healthy() -> tuple[SimDisk, Built]:
     return built_disk()
+
+
+def test_every_reason_is_in_the_operators_table_and_nothing_else_is() -> None:
+    """The table in docs/operations.md, the errors, and what the checks have in their source."""
+    text = (ROOT / "docs" / "operations.md").read_text().partition("## Error reasons")[2]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    told = {reason for cell in rows for reason in re.findall(r"`([A-Z_0-9]+)`", cell)}
+    classes = [item for item in vars(errors).values() if isinstance(item, type)]
+    raised = {item.reason for item in classes if issubclass(item, errors.UalError)}
+    of_the_command = {"USAGE", "INTERNAL", "NOT_IMPLEMENTED", "OS_ERROR"}
+    assert told - set(errno.errorcode.values()) == raised | REASONS | of_the_command
+
+    command = (ROOT / "onelog" / "cli" / "main.py").read_text()
+    assert all(reason in command for reason in of_the_command)
+    written: set[str] = set()
+    for name in ("verification", "shard_check", "chain_check", "unsealed_check", "sealed_check"):
+        tree = ast.parse((ROOT / "ual" / f"{name}.py").read_text())
+        strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        written |= {value for value in strings if isinstance(value, str) and value.isupper()}
+    names = {value for value in written if re.fullmatch(r"[A-Z]+(_[A-Z]+)+|[A-Z]{7,}", value)}
+    assert names - {"MANIFEST"} == REASONS
 
 
 def test_an_undamaged_directory_yields_nothing(healthy: tuple[SimDisk, Built]) -> None:
@@ -91,6 +117,21 @@ def test_after_any_crash_there_are_only_tails_and_leftovers_and_none_after_openi
         workload.step()
     assert levels[Level.TAIL] > 10
     assert levels[Level.LEFTOVER] > 3
+
+
+def test_a_missing_unsealed_file_is_a_missing_range_and_not_damage_to_the_one_before(
+    healthy: tuple[SimDisk, Built],
+) -> None:
+    disk, built = healthy
+    damaged = fork(disk)
+    later = built.active.with_name(unsealed_name(200))
+    header = bytearray(disk.contents(built.active)[:64])
+    header[16:24] = struct.pack("<Q", 200)
+    header[60:64] = struct.pack("<I", crc32c(bytes(header[:32])))
+    damaged.put(later, bytes(header))
+    finding = only([item for item in check(damaged, built) if item.level is Level.ERROR])
+    assert finding.reason == "MISSING_RANGE"
+    assert finding.message == "no file holds entries 118 to 199"
 
 
 def test_one_damaged_file_does_not_hide_another(healthy: tuple[SimDisk, Built]) -> None:

@@ -1,0 +1,273 @@
+"""One member, its peers played by hand: what pysyncobj gets wrong, bad messages, full disks."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pysyncobj.syncobj
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.errors import Discarded, ReplicaStopped, StorageFull
+from cluster.member import FOLLOWER, LEADER, PRIVATE_NAMES, TERM_MAX
+from cluster.messages import Ack, Append, Stale, TimeoutNow, Vote, VoteRequest
+from tests.cluster.lone_shard import OTHER, PEER, STRANGER, LoneShard
+from ual.entry import encode_group
+
+
+def test_the_installed_pysyncobj_has_the_private_names_that_are_fenced() -> None:
+    """Another version may have renamed them, and an override that overrides nothing is silent."""
+    source = Path(pysyncobj.syncobj.__file__).read_text()
+    known = set(re.findall(r"self\.__(\w+)", source)) | set(re.findall(r"def __(\w+)", source))
+    assert set(PRIVATE_NAMES) <= known
+    member = Path("cluster/member.py").read_text()
+    assert set(re.findall(r"_SyncObj__(\w+)", member)) == set(PRIVATE_NAMES)
+
+
+def test_a_follower_acknowledges_at_once_but_only_what_is_durable() -> None:
+    lone = LoneShard()
+    group = lone.next_group(b"1", term=5)
+
+    (ack,) = lone.hear(PEER, lone.append([group.data], term=5))
+    assert ack == Ack(5, 1, 2, success=True, reset=False)
+
+    lone.sync()
+    assert lone.sent[-1] == (PEER, Ack(5, 1, 3, success=True, reset=False))
+
+
+def test_a_leader_commits_only_what_it_has_synced_itself() -> None:
+    lone = LoneShard()
+    lone.lead()
+    lone.propose()
+    lone.hear(PEER, lone.ack())
+    lone.hear(OTHER, lone.ack())
+    lone.shard.tick()
+    assert lone.outcomes == []
+
+    lone.sync()
+    assert len(lone.outcomes) == 1
+    assert lone.value() == b"v"
+
+
+def test_a_group_of_one_commits_only_what_is_synced() -> None:
+    lone = LoneShard(founders=[LoneShard().member.self_id])
+    lone.pass_time(1.0)
+    lone.sync()
+    lone.propose()
+    lone.pass_time(1.0)
+    assert lone.outcomes == []
+
+    lone.sync()
+    assert len(lone.outcomes) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_damaged_group_is_dropped_and_costs_nothing(data: st.DataObject) -> None:
+    """Not even uncommitted entries, in whose place it would be: they may be acknowledged."""
+    lone = LoneShard()
+    first = lone.next_group(b"first", term=3)
+    lone.hear(PEER, lone.append([first.data], term=3))
+    lone.sync()
+    good = encode_group(
+        [(0x0101, b"other", 0)], term=4, first_index=2, timestamp_ns=first.last_timestamp_ns
+    ).data
+    bad = bytearray(good)
+    at = data.draw(st.integers(0, len(bad) * 8 - 1))
+    bad[at >> 3] ^= 1 << (at & 7)
+    append = lone.append([bytes(bad)], term=4, previous=1)
+
+    assert lone.hear(OTHER, append) == []
+    assert (lone.member.term, lone.member.journal.last) == (3, 2)
+    assert lone.shard.log.proposals.data(2) == first.data
+    assert lone.member.refusal.startswith(f"from {OTHER}")
+
+    lone.hear(OTHER, replace(append, groups=(good,)))
+    assert lone.shard.log.proposals.data(2) == good
+
+
+@pytest.mark.parametrize("groups", [(b"",), (b"x" * 39,), (b"\0" * 200,)])
+def test_a_forged_append_is_dropped(groups: tuple[bytes, ...]) -> None:
+    lone = LoneShard()
+    assert lone.hear(PEER, lone.append(groups, term=7)) == []
+    assert (lone.member.term, lone.member.journal.last) == (0, 1)
+
+
+def test_a_group_of_a_term_above_its_leaders_is_dropped() -> None:
+    lone = LoneShard()
+    assert lone.hear(PEER, lone.append([lone.next_group(b"1", term=9).data], term=8)) == []
+    assert lone.member.term == 0
+
+
+def test_a_stranger_changes_no_term_and_gets_no_vote() -> None:
+    lone = LoneShard()
+    for message in (
+        VoteRequest(50, 100, 49),
+        VoteRequest(50, 100, 49, pre_vote=True),
+        Vote(50),
+        Ack(50, 1, 5, success=True, reset=False),
+        Stale(50),
+        TimeoutNow(50),
+    ):
+        assert lone.hear(STRANGER, message) == []
+    assert lone.member.term == 0
+
+
+def test_an_absurd_term_is_no_term() -> None:
+    lone = LoneShard()
+    assert lone.hear(PEER, Stale(TERM_MAX)) == []
+    assert lone.hear(PEER, Append(TERM_MAX, 0, 1, 0, (), 0)) == []
+    assert lone.member.term == 0
+
+
+def test_a_second_leader_of_the_same_term_is_not_followed() -> None:
+    lone = LoneShard()
+    lone.hear(PEER, lone.append([], term=2))
+    assert lone.hear(OTHER, lone.append([], term=2)) == []
+    assert lone.member.leader_id == PEER
+
+
+def test_a_leader_of_an_older_term_is_told_so() -> None:
+    lone = LoneShard()
+    lone.hear(PEER, lone.append([], term=5))
+    assert lone.hear(OTHER, lone.append([], term=4)) == [Stale(5)]
+
+
+def test_acks_of_another_leadership_do_not_count() -> None:
+    lone = LoneShard()
+    lone.lead()
+    lone.propose()
+    lone.sync()
+    lone.hear(PEER, replace(lone.ack(), term=lone.member.term - 1))
+    lone.shard.tick()
+    assert lone.outcomes == []
+
+
+def test_a_vote_counts_once() -> None:
+    lone = LoneShard(founders=[*LoneShard().member.membership.voters, *_more(2)])
+    lone.pass_time(1.0)
+    for peer in (PEER, OTHER):
+        lone.hear(peer, Vote(1, pre_vote=True))
+    lone.shard.tick()
+    for _ in range(3):
+        lone.hear(PEER, Vote(1))
+    assert lone.member.state != LEADER
+    lone.hear(OTHER, Vote(1))
+    assert lone.member.state == LEADER
+
+
+def test_a_mismatch_is_settled_by_one_question() -> None:
+    """pysyncobj goes back one by one: thousands of round trips for a deposed leader's tail."""
+    lone = LoneShard()
+    for at in range(5):
+        lone.hear(PEER, lone.append([lone.next_group(b"%d" % at, term=1).data], term=1))
+    (ack,) = lone.hear(OTHER, Append(2, 1, 5, 2, (), 0))
+    assert ack == Ack(2, 1, 2, success=False, reset=True)
+
+
+def test_a_follower_whose_disk_is_full_stays_alive_and_takes_it_later() -> None:
+    lone = LoneShard()
+    append = lone.append([lone.next_group(b"1", term=1).data], term=1)
+    lone.disk.capacity = 0
+    assert lone.hear(PEER, append) == [Ack(1, 1, 2, success=False, reset=False)]
+    assert lone.member.journal.last == 1
+
+    lone.disk.capacity = None
+    lone.hear(PEER, append)
+    assert lone.member.journal.last == 2
+
+
+def test_a_leader_whose_disk_is_full_refuses_and_goes_on_later() -> None:
+    lone = LoneShard()
+    lone.lead()
+    lone.shard.log._space_credit = 0
+    lone.disk.capacity = 0
+    lone.propose()
+    assert isinstance(lone.outcomes[0], StorageFull)
+
+    lone.disk.capacity = None
+    lone.propose()
+    lone.acknowledge()
+    assert lone.value() == b"v"
+
+
+def test_nobody_leads_who_has_no_room_for_its_first_entry() -> None:
+    lone = LoneShard()
+    lone.pass_time(1.0)
+    lone.hear(PEER, Vote(1, pre_vote=True))
+    lone.shard.tick()
+    lone.shard.log._space_credit = 0
+    lone.disk.capacity = 0
+    lone.hear(PEER, Vote(1))
+    assert lone.member.state == FOLLOWER
+    assert not lone.member.has_applied_noop
+
+
+def test_a_pause_in_the_wrong_place_does_not_mix_up_outcomes() -> None:
+    """With a second between any two looks at the clock, pysyncobj takes nothing from its queue."""
+    lone = LoneShard()
+    lone.lead()
+    lone.clock.step_s = 0.06
+    number, _ = lone.member.propose([(0x0101, b"x", 0)])
+    assert number == lone.member.journal.last == 3
+
+
+def test_a_request_whose_place_was_taken_is_told_so_and_called_back_once() -> None:
+    lone = LoneShard()
+    lone.lead()
+    lone.propose(b"mine")
+    theirs = encode_group(
+        [(0x0101, b"", 0)],
+        term=9,
+        first_index=3,
+        timestamp_ns=lone.shard.log.last_timestamp_ns,
+    )
+    append = Append(9, 1, 2, lone.member.journal.term_of(2), (theirs.data,), 2)
+    lone.hear(PEER, append)
+    assert lone.outcomes == []
+    lone.hear(PEER, replace(append, previous=3, previous_term=9, groups=(), commit=3))
+    lone.shard.tick()
+    assert [type(outcome) for outcome in lone.outcomes] == [Discarded]
+    assert lone.value() is None
+
+
+def test_an_error_in_apply_stops_the_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    lone = LoneShard()
+    lone.lead()
+    lone.propose()
+
+    def fail(_entries: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(lone.shard.router, "apply_group", fail)
+    with pytest.raises(RuntimeError):
+        lone.acknowledge()
+    assert [type(outcome).__name__ for outcome in lone.outcomes] == ["OutcomeUnknown"]
+    with pytest.raises(ReplicaStopped):
+        lone.shard.tick()
+
+
+def test_a_callback_that_raises_takes_nothing_with_it() -> None:
+    lone = LoneShard()
+    lone.lead()
+
+    def explode(_outcome: object) -> None:
+        raise RuntimeError("in the caller")
+
+    deadline_s = lone.clock.time_s + 5
+    draft = lone.next_group(b"", term=1)
+    del draft
+    lone.shard.propose([(0x0101, b"junk", 0)], deadline_s, explode)
+    lone.propose(b"after")
+    with pytest.raises(RuntimeError):
+        lone.acknowledge()
+    lone.shard.tick()
+    assert lone.member.applied == lone.member.journal.last
+    assert len(lone.outcomes) == 1
+
+
+def _more(count: int) -> list[object]:
+    from uuid import UUID
+
+    return [UUID(int=50 + each) for each in range(count)]
