@@ -19,7 +19,6 @@ follower's log matching are pysyncobj's; what it gets wrong is put right here:
 
 Everything happens inside calls on one thread: ``tick``, ``on_message``, ``on_synced``, ``propose``.
 Calls of different members never nest, which is what lets them share pysyncobj's module globals.
-
 Failure: a message that breaks a rule is dropped and counted, and ``refusal`` says why. A full disk
 refuses a proposal, an append or a leadership, and everything before it stays. Whatever else is
 raised (``LogFailed``, ``Diverged``, an error in apply) means that this replica must stop.
@@ -44,10 +43,10 @@ from cluster.seam import Clock, NoPoller, Wire, configuration, running
 from ual.errors import DiskFull, EntryError, GroupTooLarge
 
 PRIVATE_NAMES = (
-    "raftState", "raftCurrentTerm", "selfNode", "raftLeader", "otherNodes", "transferInProgress",
-    "raftElectionDeadline", "raftCommitIndex", "raftLastApplied", "raftMatchIndex",
-    "lastResponseTime", "newAppendEntriesTime", "noopIDx", "setState", "setCurrentTerm",
-    "generateRaftTimeout", "onMessageReceived",
+    "raftState", "raftCurrentTerm", "raftLeader", "otherNodes", "transferInProgress", "noopIDx",
+    "raftElectionDeadline", "raftCommitIndex", "raftLastApplied", "raftMatchIndex", "setState",
+    "lastResponseTime", "newAppendEntriesTime", "setCurrentTerm", "generateRaftTimeout",
+    "onMessageReceived",
     # overridden below:
     "applyLogEntries", "connectedToAnyone", "getEntries", "onBecomeLeader", "sendAppendEntries",
     "sendNextNodeIdx",
@@ -83,6 +82,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._applier = applier
         self._send = send
         self.leadership = Leadership(config, journal, clock, send)
+        self._other_voters: list[UUID] = []  # whom pysyncobj counts beside this member
         self._votes = Ballot()
         self._pre_votes = Ballot()
         self._leader_heard_s = float("-inf")
@@ -206,11 +206,6 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             return self.leadership.round
         return self.leadership.confirmed_round(self._other_voters)
 
-    @property
-    def _other_voters(self) -> list[UUID]:
-        """Whom pysyncobj counts beside this member, in a fixed order."""
-        return sorted(node.id for node in self._SyncObj__otherNodes)
-
     def on_synced(self) -> None:
         """The log's durable position has moved: tell the leader, or count it as one."""
         running.clock = self.clock
@@ -270,13 +265,14 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             heard_s.pop(node, None)
         # A new set: pysyncobj may be walking through the old one.
         self._SyncObj__otherNodes = {Node(peer_id) for peer_id in voters}
+        self._other_voters = voters
         self.leadership.reconfigure([each for each in membership.members if each != self.self_id])
 
     def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802 - asked before an election only
         """Say whether an election would have a chance; if that is not known, ask the peers."""
         if self.self_id not in self.membership.voters:
             return False
-        is_alone = not self._SyncObj__otherNodes
+        is_alone = not self._other_voters
         if is_alone or not self.protections.pre_vote or self._SyncObj__transferInProgress:
             return True
         now_s, ballot, term = self.clock.now_s(), self._pre_votes, self.term + 1

@@ -23,8 +23,7 @@ driver starts a new one on the same directory.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -111,6 +110,25 @@ class _Request:
         return sum(HEADER_SIZE + len(payload) for _, payload, _ in self.drafts)
 
 
+class _Guard:
+    """Lets nothing go on after an error that was not expected where it happened."""
+
+    __slots__ = ("_shard",)
+
+    def __init__(self, shard: "Shard") -> None:
+        self._shard = shard
+
+    def __enter__(self) -> None:
+        failure = self._shard.failure
+        if failure is not None:
+            raise ReplicaStopped(str(failure)) from failure
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        # A callback may call in again, so this may be the inner one of two: the first error counts.
+        if isinstance(error, Exception) and self._shard.failure is None:
+            self._shard._stop(error)
+
+
 class Shard:
     """See the module's text."""
 
@@ -134,6 +152,7 @@ class Shard:
         self.config = config or ShardConfig()
         self.clock = clock
         self.failure: Exception | None = None
+        self._guard = _Guard(self)
         self._hard_state = open_hard_state(files, paths)
         self.log, self.survey = open_log(
             files, paths, self._hard_state, shard=shard, config=log_config
@@ -178,7 +197,7 @@ class Shard:
 
     def tick(self) -> None:
         """Let time pass."""
-        with self._stopping():
+        with self._guard:
             self.member.tick()
             self._after()
             self._expire_requests()
@@ -186,7 +205,7 @@ class Shard:
 
     def on_message(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer."""
-        with self._stopping():
+        with self._guard:
             self.member.on_message(sender, message)
             if self.member.is_due:  # to commit or apply: do not wait for the timer
                 self.member.tick()
@@ -195,7 +214,7 @@ class Shard:
 
     def sync_begin(self) -> SyncJob | None:
         """Return a sync to run, if there is something to sync and none is on its way."""
-        with self._stopping():
+        with self._guard:
             if self._syncing or not self.log.unsynced_bytes:
                 return None
             job = self.log.sync_begin()
@@ -204,7 +223,7 @@ class Shard:
 
     def on_synced(self, job: SyncJob) -> None:
         """Take a sync back that has run."""
-        with self._stopping():
+        with self._guard:
             self._syncing = False
             self.log.sync_finish(job)
             self.member.on_synced()
@@ -215,12 +234,12 @@ class Shard:
 
     def seal_begin(self) -> SealJob | None:
         """Return a segment to seal, if there is one; run one such job at a time."""
-        with self._stopping():
+        with self._guard:
             return self.log.seal_begin()
 
     def on_sealed(self, job: SealJob) -> bool:
         """Take a seal back that has run; False if the disk is full: try again later."""
-        with self._stopping():
+        with self._guard:
             try:
                 self.log.seal_finish(job)
             except DiskFull:
@@ -232,7 +251,7 @@ class Shard:
         assert drafts, "a request has at least one entry"
         assert all(draft[0] not in TYPES_OPAQUE for draft in drafts), "not for requests"
         request = _Request(drafts, callback, deadline_s)
-        with self._stopping():
+        with self._guard:
             if self.member.state != LEADER:
                 self._answers.append((callback, NotLeader(self.member.leader_id)))
             elif len(self._pending) >= self.config.pending_requests_max:
@@ -249,7 +268,7 @@ class Shard:
 
     def read(self, callback: ReadCallback) -> None:
         """Call back when a linearizable read may look at the projections."""
-        with self._stopping():
+        with self._guard:
             self.reads.add(callback)
         self._deliver()
 
@@ -257,7 +276,7 @@ class Shard:
         self, membership: Membership, deadline_s: float, callback: Callback
     ) -> None:
         """As leader, change the members of the group; call back once with the outcome."""
-        with self._stopping():
+        with self._guard:
             request = _Request([membership.draft()], callback, deadline_s)
             try:
                 if self._transfer is not None:
@@ -273,7 +292,7 @@ class Shard:
 
     def transfer(self, target: UUID, callback: TransferCallback) -> None:
         """As leader, hand the leadership to another voter; call back once when it is over."""
-        with self._stopping():
+        with self._guard:
             try:
                 if self._transfer is not None:
                     raise ProposalRefused("the leadership is being handed over already")
@@ -285,7 +304,7 @@ class Shard:
 
     def trim(self) -> int:
         """Drop the segments before the older kept snapshot, Raft's start first; return how many."""
-        with self._stopping():
+        with self._guard:
             keep_index = min(self.snapshots.keep_from_index, self.log.last_index)
             for segment in self.log.segments.segments:
                 if not isinstance(segment, SealedSegment) or segment.last_index >= keep_index:
@@ -323,20 +342,9 @@ class Shard:
 
     # Inside
 
-    @contextmanager
-    def _stopping(self) -> Iterator[None]:
-        """Let nothing go on after an error that was not expected where it happened."""
-        if self.failure is not None:
-            raise ReplicaStopped(str(self.failure)) from self.failure
-        try:
-            yield
-        except Exception as error:
-            self.failure = error
-            self._give_up()
-            raise
-
-    def _give_up(self) -> None:
+    def _stop(self, error: Exception) -> None:
         """Answer everything that waits, before the error goes to the driver."""
+        self.failure = error
         stopped = ReplicaStopped("this replica has stopped")
         unknown = OutcomeUnknown("this replica has stopped after it was proposed")
         self._answers.extend((each.callback, stopped) for each in self._pending)

@@ -237,12 +237,15 @@ def verify(
       onelog log verify ./onelog-data --json | jq '.findings[] | select(.level == "error")'
     """
     from onelog.cli import log_output
+    from snapshot.verification import VERIFIERS
     from ual.files import DiskFiles
     from ual.findings import Level
     from ual.verification import verify as verify_directory
 
     with log_output.progress_bar("verify", is_shown=not (no_progress or as_json)) as progress:
-        findings = verify_directory(DiskFiles(), data_dir, progress, shard=shard)
+        findings = verify_directory(
+            DiskFiles(), data_dir, progress, shard=shard, verifiers=VERIFIERS
+        )
     levels = {finding.level for finding in findings}
     code = EXIT_CLEAN
     if Level.ERROR in levels:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from onelog.cli import log_commands
+from onelog.cli import log_commands, state_commands
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -35,6 +35,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+state_commands.register(log_commands.app)
 app.add_typer(log_commands.app, name="log")
 
 

@@ -66,3 +66,25 @@ def test_it_never_runs_backwards_and_never_faster_than_the_slew(
         assert last + elapsed_ns * (1 - SLEW) - 1 <= now <= last + elapsed_ns * (1 + SLEW) + 1
         last = now
     assert ALARM_NS > 0
+
+
+def test_a_new_leader_far_from_the_last_ones_time_goes_on_from_there_and_reports() -> None:
+    """Following its own clock would let every lease expire at once, or none for an hour."""
+    for wrong in (3600 * SECOND, -3600 * SECOND):
+        clocks = Clocks(wall_ns=10_000 * SECOND + wrong)
+        clocks.last_ns = 10_000 * SECOND
+        clocks.time.heard(clocks.last_ns)
+        clocks.monotonic_ns += 5 * SECOND
+        clocks.wall_ns += 5 * SECOND
+        clocks.time.start()
+        assert clocks.time.now_ns() == 10_005 * SECOND
+        assert clocks.time.is_alarming
+
+
+def test_a_new_leader_close_to_the_last_ones_time_starts_at_its_own_clock() -> None:
+    clocks = Clocks(wall_ns=10_001 * SECOND)
+    clocks.last_ns = 10_000 * SECOND
+    clocks.time.heard(clocks.last_ns)
+    clocks.time.start()
+    assert clocks.time.now_ns() == 10_001 * SECOND
+    assert not clocks.time.is_alarming

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pysyncobj.syncobj
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from cluster.errors import Discarded, ReplicaStopped, StorageFull
 from cluster.member import FOLLOWER, LEADER, PRIVATE_NAMES, TERM_MAX
 from cluster.messages import Ack, Append, Stale, TimeoutNow, Vote, VoteRequest
-from tests.cluster.lone_shard import OTHER, PEER, STRANGER, LoneShard
+from tests.cluster.lone_shard import ME, OTHER, PEER, STRANGER, LoneShard
 from ual.entry import encode_group
 
 
@@ -51,7 +52,7 @@ def test_a_leader_commits_only_what_it_has_synced_itself() -> None:
 
 
 def test_a_group_of_one_commits_only_what_is_synced() -> None:
-    lone = LoneShard(founders=[LoneShard().member.self_id])
+    lone = LoneShard(founders=[ME])
     lone.pass_time(1.0)
     lone.sync()
     lone.propose()
@@ -145,7 +146,7 @@ def test_acks_of_another_leadership_do_not_count() -> None:
 
 
 def test_a_vote_counts_once() -> None:
-    lone = LoneShard(founders=[*LoneShard().member.membership.voters, *_more(2)])
+    lone = LoneShard(founders=[ME, PEER, OTHER, UUID(int=4), UUID(int=5)])
     lone.pass_time(1.0)
     for peer in (PEER, OTHER):
         lone.hear(peer, Vote(1, pre_vote=True))
@@ -161,7 +162,8 @@ def test_a_mismatch_is_settled_by_one_question() -> None:
     """pysyncobj goes back one by one: thousands of round trips for a deposed leader's tail."""
     lone = LoneShard()
     for at in range(5):
-        lone.hear(PEER, lone.append([lone.next_group(b"%d" % at, term=1).data], term=1))
+        append = lone.append([lone.next_group(b"%d" % at, term=1).data], term=1)
+        lone.hear(PEER, replace(append, commit=1))
     (ack,) = lone.hear(OTHER, Append(2, 1, 5, 2, (), 0))
     assert ack == Ack(2, 1, 2, success=False, reset=True)
 
@@ -256,8 +258,6 @@ def test_a_callback_that_raises_takes_nothing_with_it() -> None:
         raise RuntimeError("in the caller")
 
     deadline_s = lone.clock.time_s + 5
-    draft = lone.next_group(b"", term=1)
-    del draft
     lone.shard.propose([(0x0101, b"junk", 0)], deadline_s, explode)
     lone.propose(b"after")
     with pytest.raises(RuntimeError):
@@ -265,9 +265,3 @@ def test_a_callback_that_raises_takes_nothing_with_it() -> None:
     lone.shard.tick()
     assert lone.member.applied == lone.member.journal.last
     assert len(lone.outcomes) == 1
-
-
-def _more(count: int) -> list[object]:
-    from uuid import UUID
-
-    return [UUID(int=50 + each) for each in range(count)]

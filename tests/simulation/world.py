@@ -24,7 +24,7 @@ from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
 
 QUIET_S = 3.0  # in the end, without new requests, everybody comes to stand at the same place
-OBSERVE_S = 0.005
+OBSERVE_S = 0.02
 EVENTS_KEPT = 60
 
 

@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from crc32c import crc32c
 
+from snapshot import errors as snapshot_errors
 from tests.faults.test_crash_sweep import Workload
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.directories import UNSYNCED_MAX, Built, built_disk, check, fork, only
@@ -47,10 +48,15 @@ def test_every_reason_is_in_the_operators_table_and_nothing_else_is() -> None:
     text = (ROOT / "docs" / "operations.md").read_text().partition("## Error reasons")[2]
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     told = {reason for cell in rows for reason in re.findall(r"`([A-Z_0-9]+)`", cell)}
-    classes = [item for item in vars(errors).values() if isinstance(item, type)]
+    modules = (errors, snapshot_errors)
+    classes = [
+        item for module in modules for item in vars(module).values() if isinstance(item, type)
+    ]
     raised = {item.reason for item in classes if issubclass(item, errors.UalError)}
     of_the_command = {"USAGE", "INTERNAL", "NOT_IMPLEMENTED", "OS_ERROR"}
-    assert told - set(errno.errorcode.values()) == raised | REASONS | of_the_command
+    of_snapshots = {"UNLISTED_SNAPSHOT"}
+    expected = raised | REASONS | of_the_command | of_snapshots
+    assert told - set(errno.errorcode.values()) == expected
 
     command = (ROOT / "onelog" / "cli" / "main.py").read_text()
     assert all(reason in command for reason in of_the_command)
