@@ -271,6 +271,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802 - asked before an election only
         """Say whether an election would have a chance; if that is not known, ask the peers."""
         if self.self_id not in self.membership.voters:
+            self._SyncObj__transferInProgress = False
             return False
         is_alone = not self._other_voters
         if is_alone or not self.protections.pre_vote or self._SyncObj__transferInProgress:
@@ -418,7 +419,6 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
         """Begin a leadership knowing nothing: what a peer had under an earlier one may be cut."""
         self.leadership.begin()
-        self._SyncObj__noopIDx = None
         self._applier.lead()
         try:
             super()._SyncObj__onBecomeLeader()

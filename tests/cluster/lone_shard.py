@@ -20,14 +20,15 @@ SECOND = 1_000_000_000
 
 
 class HandClock:
-    """Time passes when the test says so, or a little with every look."""
+    """Time passes when the test says so: at once, or at one of the next looks."""
 
     def __init__(self) -> None:
         self.time_s = 1000.0
-        self.step_s = 0.0
+        self.jumps_s: list[float] = []
 
     def now_s(self) -> float:
-        self.time_s += self.step_s
+        if self.jumps_s:
+            self.time_s += self.jumps_s.pop(0)
         return self.time_s
 
     def wall_ns(self) -> int:

@@ -207,10 +207,10 @@ def test_nobody_leads_who_has_no_room_for_its_first_entry() -> None:
 
 
 def test_a_pause_in_the_wrong_place_does_not_mix_up_outcomes() -> None:
-    """With a second between any two looks at the clock, pysyncobj takes nothing from its queue."""
+    """With a second between two looks at the clock, pysyncobj takes nothing from its queue."""
     lone = LoneShard()
     lone.lead()
-    lone.clock.step_s = 0.06
+    lone.clock.jumps_s = [0.0, 1.0]
     number, _ = lone.member.propose([(0x0101, b"x", 0)])
     assert number == lone.member.journal.last == 3
 
@@ -232,6 +232,29 @@ def test_a_request_whose_place_was_taken_is_told_so_and_called_back_once() -> No
     lone.shard.tick()
     assert [type(outcome) for outcome in lone.outcomes] == [Discarded]
     assert lone.value() is None
+
+
+def test_requests_of_two_leaderships_at_the_same_number_are_both_answered() -> None:
+    lone = LoneShard()
+    lone.lead()
+    for _ in range(3):  # proposals 3, 4 and 5
+        lone.propose(b"old")
+    theirs = encode_group(
+        [(0x0101, b"", 0)],
+        term=2,
+        first_index=3,
+        timestamp_ns=lone.shard.log.last_timestamp_ns,
+    )
+    lone.hear(OTHER, Append(2, 1, 2, 1, (theirs.data,), 2))
+    assert lone.member.journal.last == 3
+    lone.elect()  # its no-op is number 4
+    lone.propose(b"new")
+    assert lone.member.journal.last == 5
+    lone.acknowledge()
+
+    ends = sorted(type(outcome).__name__ for outcome in lone.outcomes)
+    assert ends == ["Discarded", "Discarded", "Discarded", "list"]
+    assert lone.value() == b"new"
 
 
 def test_an_error_in_apply_stops_the_replica(monkeypatch: pytest.MonkeyPatch) -> None:
