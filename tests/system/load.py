@@ -19,7 +19,7 @@ RETRY_S = 0.02
 class Client:
     """See the module's text."""
 
-    def __init__(self, number: int, cluster: Cluster) -> None:
+    def __init__(self, number: int, cluster: Cluster, patience_s: float) -> None:
         self.key = f"count-{number}"
         self.done = 0
         self.retries = 0
@@ -27,6 +27,7 @@ class Client:
         self.stopped = False
         self._number = number
         self._cluster = cluster
+        self._patience_s = patience_s
         self._session = 0
         self._target = random.choice(list(cluster.connections))
 
@@ -63,7 +64,7 @@ class Client:
         while True:
             try:
                 answer = await self._cluster.connections[self._target].ask(
-                    "propose", timeout_s=1.0, commands=commands
+                    "propose", timeout_s=self._patience_s, commands=commands
                 )
             except Unreachable:
                 answer = {"error": "UNREACHABLE"}
@@ -76,10 +77,14 @@ class Client:
 
 
 class Load:
-    """Some clients that run beside a test."""
+    """Some clients that run beside a test.
 
-    def __init__(self, cluster: Cluster, clients: int = 6) -> None:
-        self.clients = [Client(number, cluster) for number in range(clients)]
+    ``patience_s`` is how long one attempt may take. Short, a client finds a new leader soon; but
+    it must be longer than a healthy answer takes, or every attempt is given up just before it.
+    """
+
+    def __init__(self, cluster: Cluster, clients: int = 6, patience_s: float = 1.0) -> None:
+        self.clients = [Client(number, cluster, patience_s) for number in range(clients)]
         self._cluster = cluster
         self._tasks: list[asyncio.Task[None]] = []
 

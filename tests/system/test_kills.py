@@ -149,7 +149,9 @@ def test_a_disk_that_takes_half_a_second_to_sync_causes_no_election(tmp_path: Pa
     async def test() -> None:
         async with cluster(tmp_path) as nodes:
             await nodes.leader()
-            async with Load(nodes) as load:
+            # With all disks slow, an answer takes up to three syncs: one on its way at the leader,
+            # one at a follower, and the one that covers the request.
+            async with Load(nodes, patience_s=10.0) as load:
                 await load.answered(50)
                 leader, before = await nodes.leader()
                 followers = [node for node in nodes.processes if node != leader]
