@@ -7,9 +7,8 @@ follower's log matching are pysyncobj's; what it gets wrong is put right here:
 * It acknowledges what it received; we acknowledge what is synced, and feed a leader the acks of
   others no further than its own sync has come.
 * It counts votes and acks without asking of whom, of which term, and how often; every message here
-  carries its term, votes are a set, and what is not from a member is dropped. (An append is taken
-  from any replica of the shard: one that missed a change of members learns of it in no other way,
-  and whoever leads was elected by those who know.)
+  carries its term, votes are a set, and what is not from a member is dropped, unless it may be
+  from one that was added in a change that this replica missed (``_may_be_new``).
 * A follower commits up to its last entry, vouched for or not; the commit index of an append is
   lowered to what that append covers.
 * It has no pre-vote: the question whether it is connected to anybody, which it asks before it
@@ -39,6 +38,7 @@ from cluster.leadership import Leadership
 from cluster.membership import Membership, check_change
 from cluster.messages import Ack, Append, Message, Stale, TimeoutNow, Vote, VoteRequest
 from cluster.peers import Ballot, Matched
+from cluster.pre_vote import PreVote
 from cluster.seam import Clock, NoPoller, Wire, configuration, running
 from ual.errors import DiskFull, EntryError, GroupTooLarge
 
@@ -84,8 +84,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self.leadership = Leadership(config, journal, clock, send)
         self._other_voters: list[UUID] = []  # whom pysyncobj counts beside this member
         self._votes = Ballot()
-        self._pre_votes = Ballot()
-        self._leader_heard_s = float("-inf")
+        self._pre_vote = PreVote(config, journal, clock, send)
         self._answering: Append | None = None
         self._matched = Matched()
         running.clock = clock
@@ -225,7 +224,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         if message.term >= TERM_MAX:
             self._drop(f"term {message.term}")
             return
-        if sender not in self.membership.members and not isinstance(message, Append):
+        if sender not in self.membership.members and not self._may_be_new(message):
             self._drop(f"{sender} is not a member")
             return
         match message:
@@ -244,6 +243,19 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             case TimeoutNow(term=term):
                 if term == self.term and self.self_id in self.membership.voters:
                     self._feed(sender, {"type": "timeout_now", "term": term})
+
+    def _may_be_new(self, message: Message) -> bool:
+        """Tell whether the sender may be a member that this one has not heard of yet.
+
+        A replica that missed a change does not know whom it added. It takes their log, or it would
+        never hear of the change. It votes for them, or a group whose other voters are new could
+        not elect anybody; but only without a leader, and for a log that has something newer.
+        """
+        if isinstance(message, VoteRequest):
+            theirs = (message.last_term, message.last_proposal)
+            is_newer = theirs > (self.journal.last_term, self.journal.last)
+            return is_newer and self.state != LEADER and not self._pre_vote.hears_leader
+        return isinstance(message, Append)
 
     def _drop(self, why: str) -> None:
         self.dropped_messages += 1
@@ -276,26 +288,14 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         is_alone = not self._other_voters
         if is_alone or not self.protections.pre_vote or self._SyncObj__transferInProgress:
             return True
-        now_s, ballot, term = self.clock.now_s(), self._pre_votes, self.term + 1
-        if now_s >= ballot.until_s or ballot.term != term:
-            ballot.open(term, now_s + self._SyncObj__generateRaftTimeout())
-            request = VoteRequest(term, self.journal.last, self.journal.last_term, pre_vote=True)
-            for peer_id in self._other_voters:
-                self._send(peer_id, request)
-        if not ballot.has_majority(self._other_voters):
-            return False
-        ballot.close()
-        return True
+        timeout_s = self._SyncObj__generateRaftTimeout()
+        return self._pre_vote.would_win(self.term + 1, self._other_voters, timeout_s)
 
     def _on_pre_vote_request(self, sender: UUID, request: VoteRequest) -> None:
-        """Say yes if the sender could win and nothing is known against an election."""
-        silent_s = self.clock.now_s() - self._leader_heard_s
-        led = self.state == LEADER or silent_s < self.config.election_s_min
-        ours = (self.journal.last_term, self.journal.last)
         if request.term <= self.term:
             self._send(sender, Stale(self.term))
-        elif not led and (request.last_term, request.last_proposal) >= ours:
-            self._send(sender, Vote(request.term, pre_vote=True))
+        elif self.state != LEADER:
+            self._pre_vote.on_request(sender, request)
 
     def _on_vote_request(self, sender: UUID, request: VoteRequest) -> None:
         if request.term < self.term:
@@ -309,7 +309,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def _on_vote(self, sender: UUID, vote: Vote) -> None:
         if vote.pre_vote:
-            self._pre_votes.add(vote.term, sender)
+            self._pre_vote.on_answer(sender, vote)
             return
         if self._votes.term != self.term:
             self._votes.open(self.term)
@@ -356,8 +356,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
                 self._drop(f"from {sender}: {error}")
                 return
             entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
-        self._leader_heard_s = self.clock.now_s()
-        self._pre_votes.close()
+        self._pre_vote.heard_leader()
         covered = previous + len(append.groups)
         commit = min(append.commit, covered) if self.protections.commit_clamp else append.commit
         message = {"type": "append_entries", "term": append.term, "commit_index": commit}

@@ -103,9 +103,10 @@ def test_a_group_of_a_term_above_its_leaders_is_dropped() -> None:
 
 def test_a_stranger_changes_no_term_and_gets_no_vote() -> None:
     lone = LoneShard()
+    journal = lone.member.journal
     for message in (
-        VoteRequest(50, 100, 49),
-        VoteRequest(50, 100, 49, pre_vote=True),
+        VoteRequest(50, journal.last, journal.last_term),
+        VoteRequest(50, journal.last, journal.last_term, pre_vote=True),
         Vote(50),
         Ack(50, 1, 5, success=True, reset=False),
         Stale(50),
@@ -113,6 +114,28 @@ def test_a_stranger_changes_no_term_and_gets_no_vote() -> None:
     ):
         assert lone.hear(STRANGER, message) == []
     assert lone.member.term == 0
+
+
+def test_a_stranger_cannot_depose_a_leader_that_is_heard() -> None:
+    lone = LoneShard()
+    lone.hear(PEER, lone.append([], term=1))
+    assert lone.hear(STRANGER, VoteRequest(50, 100, 49)) == []
+    assert lone.hear(STRANGER, VoteRequest(50, 100, 49, pre_vote=True)) == []
+
+    leader = LoneShard()
+    leader.lead()
+    assert leader.hear(STRANGER, VoteRequest(50, 100, 49)) == []
+    assert leader.member.state == LEADER
+
+
+def test_a_replica_that_missed_a_change_votes_for_those_whom_it_added() -> None:
+    lone = LoneShard()
+    lone.pass_time(0.1)
+    newer = VoteRequest(lone.member.term + 1, lone.member.journal.last + 5, lone.member.term)
+    pre_vote = replace(newer, pre_vote=True)
+
+    assert lone.hear(STRANGER, pre_vote) == [Vote(newer.term, pre_vote=True)]
+    assert lone.hear(STRANGER, newer) == [Vote(newer.term)]
 
 
 def test_an_absurd_term_is_no_term() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, NotLeader
 from projections import kv_commands, system_commands
 from projections.payload import SessionRef
 from projections.result import Applied, Duplicate, Refused, Result
@@ -140,7 +140,7 @@ class Client:
             if attempt != self._attempt:
                 return
             if isinstance(outcome, ClusterError):
-                self._target = self._rng.randrange(len(self._replicas))
+                self._look_elsewhere(outcome)
                 self._attempt += 1  # the timeout below must not retry a second time
                 self._schedule.after(RETRY_S, lambda: self._submit(draft, finish))
                 return
@@ -149,7 +149,7 @@ class Client:
 
         def timed_out() -> None:
             if attempt == self._attempt:
-                self._target = self._rng.randrange(len(self._replicas))
+                self._look_elsewhere(None)
                 self._submit(draft, finish)
 
         deadline_s = replica.clock.now_s() + self._deadline_s
@@ -158,6 +158,14 @@ class Client:
             lambda: replica.run(lambda shard: shard.propose([draft()], deadline_s, answered)),
         )
         self._schedule.after(self._deadline_s * 1.2, timed_out)
+
+    def _look_elsewhere(self, error: ClusterError | None) -> None:
+        """Go where the last replica pointed to, or anywhere: its word may be old."""
+        leader = error.leader if isinstance(error, NotLeader) else None
+        if leader is not None and self._rng.random() < 0.7:
+            self._target = leader.int - 1
+        else:
+            self._target = self._rng.randrange(len(self._replicas))
 
     def _read(self, key: bytes) -> None:
         operation = self._history.begin(key, Operation(self.number, None, self._schedule.now_s))
@@ -173,7 +181,7 @@ class Client:
                 return
             shard = replica.shard
             if error is not None or shard is None:
-                again()
+                again(error)
                 return
             found = shard.projections.kv.get(NAMESPACE, key)
             assert not isinstance(found, Refused), found
@@ -182,10 +190,10 @@ class Client:
             operation.result = None if found is None else found.value
             self._next()
 
-        def again() -> None:
+        def again(error: ClusterError | None = None) -> None:
             if attempt == self._attempt:
                 self._attempt += 1
-                self._target = self._rng.randrange(len(self._replicas))
+                self._look_elsewhere(error)
                 self._schedule.after(RETRY_S, lambda: self._ask(key, operation))
 
         self._schedule.after(

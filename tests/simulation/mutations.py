@@ -16,7 +16,6 @@ from cluster.config import ALL_ON, Protections, RaftConfig
 from cluster.journal import KIND_DATA, RaftJournal
 from cluster.member import RaftMember
 from tests.simulation.profile import MEMBERSHIP, Profile
-from tests.simulation.world import Stalled, World
 from ual.hard_state import HardStateFile
 from ual.jobs import SyncJob
 from ual.log import Log
@@ -193,17 +192,3 @@ MUTATIONS = {
     "membership one at a time": Mutation(MEMBERS, Protections(one_change=False)),
     "retry sessions": Mutation(replace(GOSSIP, sessions=False)),
 }
-
-
-def run_judged(seed: int, profile: Profile) -> None:
-    """Run a seed of the unmutated cluster.
-
-    Known and open (docs/guarantees.md): a run that changes members may stall, and is let through
-    here. A stalled run ends before the final judgement: it was watched while it ran, but its
-    histories and final states were not compared. ``make simulate`` lets none through.
-    """
-    try:
-        World(seed, profile).run()
-    except Stalled:
-        if not MEMBERSHIP.keys() & profile.weights.keys():
-            raise

@@ -7,7 +7,7 @@ from random import SystemRandom
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS, run_judged
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.world import Violation, World
 
 SEEDS_MAX = 200
@@ -29,4 +29,4 @@ def test_a_missing_protection_is_found(name: str) -> None:
     seed, what = found
     print(f"without {name!r}: {what} (base {base})")  # noqa: T201 - shown on request, and on failure
 
-    run_judged(seed, mutation.profile.with_sessions())
+    World(seed, mutation.profile.with_sessions()).run()

@@ -5,7 +5,7 @@ from random import SystemRandom
 
 import pytest
 
-from tests.simulation.mutations import CALM, MEMBERS, POWER, run_judged
+from tests.simulation.mutations import CALM, MEMBERS, POWER
 from tests.simulation.profile import Profile, profile_of
 from tests.simulation.world import World
 
@@ -16,7 +16,7 @@ FAULTS_S = 20.0
 def run_from_random_base(profile: Profile | None = None) -> None:
     """Run a seed; a violation names it."""
     seed = SystemRandom().randrange(10**9)
-    run_judged(seed, profile or profile_of(seed, FAULTS_S))
+    World(seed, profile or profile_of(seed, FAULTS_S)).run()
 
 
 @pytest.mark.parametrize("_run", range(RUNS))

@@ -32,10 +32,6 @@ class Violation(AssertionError):
     """A promise was broken; the message names the seed that breaks it again."""
 
 
-class Stalled(Violation):
-    """Nothing wrong was said or kept, but the cluster does not come back to life."""
-
-
 class World:
     """One run of the simulator."""
 
@@ -111,7 +107,7 @@ class World:
         self.schedule.run_until(end_s + self.profile.heal_s)
         for client, before in zip(self.clients, done_before, strict=True):
             if client.done - before < 3:
-                raise Stalled(self._report(f"client {client.number} makes no progress"))
+                self.fail(f"client {client.number} makes no progress")
             client.stopped = True
         self.schedule.run_until(end_s + self.profile.heal_s + QUIET_S)
         if self.profile.stable_leader and self.judge.elections > 1:
@@ -126,7 +122,7 @@ class World:
             if replica.shard is not None and replica.shard.member.state == LEADER
         ]
         if not leaders:
-            raise Stalled(self._report("nobody leads in the end"))
+            self.fail("nobody leads in the end")
         members = max(leaders, key=lambda each: each.term).membership.members
         return [replica for replica in self.replicas if replica.node_id in members]
 
