@@ -5,6 +5,7 @@ tools that must not change anything use ``survey`` (ual/recovery.py) with ``what
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ual.directory import ShardPaths
@@ -16,7 +17,7 @@ from ual.log_config import LogConfig
 from ual.manifest import Manifest
 from ual.manifest import load as load_manifest
 from ual.notes import ApplyNotes
-from ual.recovery import Known, Survey, carry_out, survey
+from ual.recovery import Known, Survey, carry_out, finish_install, survey
 from ual.segment_format import SegmentHeader
 from ual.segment_set import Segment, SegmentSet
 from ual.unsealed import UnsealedSegment
@@ -37,6 +38,9 @@ def open_log(
     """
     config = config or LogConfig()
     manifest, hint = load_manifest(files, paths.manifest), hard_state.hint
+    if manifest is not None and manifest.install is not None:
+        finish_install(files, paths.segments, manifest.install)
+        manifest = replace(manifest, install=None)
     known = what_is_known(manifest, hint, config.unsynced_bytes_max)
     found = survey(files, paths.segments, known)
     for segment in found.segments:
@@ -60,6 +64,7 @@ def open_log(
         generation=known.generation,
         snapshots=manifest.snapshots if manifest else (),
         cold=manifest.cold if manifest else (),
+        base=known.base,
     )
     log.checkpoint()
     return log, found
@@ -90,6 +95,8 @@ def what_is_known(manifest: Manifest | None, hint: Hint | None, unsynced_bytes_m
         checkpoint.generation,
         manifest.cut_from_index,
         unsynced_bytes_max,
+        manifest.install,
+        manifest.base,
     )
 
 
@@ -112,6 +119,11 @@ def _open_for_append(
     if last is None:
         header = SegmentHeader(shard, 1, known.first_index or 1, known.first_proposal)
         yield UnsealedSegment.create(files, directory, header)
+    elif known.base is not None and last.last_index == known.base.index:
+        base, segment_id = known.base, last.header.segment_id + 1
+        if not isinstance(last, UnsealedSegment):
+            header = SegmentHeader(shard, segment_id, base.index + 1, base.proposal + 1)
+            yield UnsealedSegment.create(files, directory, header)
     elif not isinstance(last, UnsealedSegment):
         if last.is_compacted:  # only old segments are, so others have followed it
             raise MissingSegment(str(directory), last.last_index + 1, last.last_index + 1)

@@ -35,8 +35,15 @@ from ual.entry import (
 from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
 from ual.errors import CorruptFile, EntryError, MissingSegment
 from ual.files import Files
+from ual.manifest import Base, Install
 from ual.sealed import SealedSegment
-from ual.segment_format import HEADER_SIZE, SegmentHeader, SegmentKind, parse_segment_name
+from ual.segment_format import (
+    HEADER_SIZE,
+    SegmentHeader,
+    SegmentKind,
+    parse_segment_name,
+    segment_name,
+)
 from ual.segment_set import Segment, check_touching
 from ual.tables import ENTRY_DTYPE
 from ual.unsealed import UnsealedSegment
@@ -60,6 +67,8 @@ class Known:
     generation: int  # suffix cuts so far
     cut_from_index: int | None  # an interrupted cut: nothing from here on may stay
     unsynced_bytes_max: int
+    install: Install | None = None  # an interrupted install: these files count as renamed
+    base: Base | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +177,18 @@ def sort_names(files: Files, directory: Path) -> tuple[dict[SegmentKind, dict[in
 def finish_deletions(
     directory: Path, names: dict[SegmentKind, dict[int, str]], known: Known
 ) -> list[Action]:
-    """List what interrupted drops, compactions and cuts left behind."""
+    """List what interrupted drops, compactions, cuts and transfers left behind.
+
+    In the midst of an install, files that a peer sent count as sealed under the names they have.
+    """
     actions: list[Action] = []
+    received = names[SegmentKind.RECEIVED]
+    if known.install is None:
+        actions.extend(
+            Remove(directory / name, "an interrupted transfer") for name in received.values()
+        )
+    else:
+        actions.extend(settle_install(directory, names, known.install))
     tombs = names[SegmentKind.TOMBSTONE]
     actions.extend(
         Remove(directory / name, "an interrupted compaction")
@@ -198,6 +217,40 @@ def finish_deletions(
         Remove(directory / name, "the tombstone of a dropped segment") for name in tombs.values()
     )
     return actions
+
+
+def settle_install(
+    directory: Path, names: dict[SegmentKind, dict[int, str]], install: Install
+) -> list[Action]:
+    """List what an install replaces, and make ``names`` what it leaves.
+
+    All unsealed files go: nothing is appended behind a new base before the intent is cleared.
+    """
+    sealed, received = names[SegmentKind.SEALED], names[SegmentKind.RECEIVED]
+    taken = {segment.first_index for segment in install.segments}
+    replaced = [*names[SegmentKind.UNSEALED].values()]
+    replaced += [name for first, name in received.items() if first not in taken]
+    for first in list(sealed):
+        if first > install.keep_through and first not in taken:
+            replaced.append(sealed.pop(first))
+    sealed.update((first, name) for first, name in received.items() if first in taken)
+    names[SegmentKind.SEALED] = dict(sorted(sealed.items()))
+    names[SegmentKind.UNSEALED] = {}
+    names[SegmentKind.RECEIVED] = {}
+    return [Remove(directory / name, "replaced by what a peer sent") for name in replaced]
+
+
+def finish_install(files: Files, directory: Path, install: Install) -> None:
+    """Carry out an install that MANIFEST has decided; interrupted, it is done again."""
+    names, _ = sort_names(files, directory)
+    received = names[SegmentKind.RECEIVED]
+    for action in settle_install(directory, names, install):
+        files.remove(action.path)
+    for segment in install.segments:
+        if segment.first_index in received:
+            name = received[segment.first_index]
+            files.rename(directory / name, directory / segment_name(segment.first_index))
+    files.sync_directory(directory)
 
 
 def _scan_unsealed(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ual.entry import Entry, Group, check_group
 from ual.errors import CorruptFile, EntryError, IndexDropped, MissingSegment
+from ual.manifest import Base
 from ual.notes import ApplyNotes
 from ual.sealed import SealedSegment
 from ual.unsealed import UnsealedSegment
@@ -63,9 +64,11 @@ class SegmentSet:
         sealed = [part.last_index for part in self.segments if isinstance(part, SealedSegment)]
         return sealed[-1] if sealed else self.first_index - 1
 
-    def last_term_and_time(self) -> tuple[int, int]:
-        """Return term and timestamp of the last entry; zeros for an empty log."""
+    def last_term_and_time(self, base: Base | None = None) -> tuple[int, int]:
+        """Return term and timestamp of the last entry; zeros for an empty log without a base."""
         for segment in reversed(self.segments):
+            if base is not None and segment.last_index <= base.index:
+                return base.term, base.timestamp_ns
             if segment.entry_count:
                 last = segment.read(segment.last_index)
                 return last.term, last.timestamp_ns
@@ -141,6 +144,10 @@ class SegmentSet:
             raise CorruptFile(str(segment.path), f"proposal {number}: {error}") from error
         assert group.last_index == last_index, (number, group.last_index, last_index)
         return group
+
+    def after(self, segment: Segment) -> Segment:
+        """Return the segment behind one that is not the last."""
+        return self.segments[self.segments.index(segment) + 1]
 
     def check(self) -> None:
         """Assert that the segments touch, and each one's own structure."""
