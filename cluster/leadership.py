@@ -21,6 +21,7 @@ from cluster.journal import RaftJournal
 from cluster.messages import Ack, Append, Message
 from cluster.peers import Peer
 from cluster.seam import Clock
+from cluster.shipments import Offered
 from ual.errors import DataError
 
 
@@ -41,6 +42,8 @@ class Leadership:
         self._journal = journal
         self._clock = clock
         self._send = send
+        # Which snapshot a peer that lacks the window's start is told of; set by who ships them.
+        self.offer_to: Callable[[UUID], Offered | None] = lambda _peer_id: None
 
     def begin(self) -> None:
         """Begin to lead, knowing nothing."""
@@ -79,6 +82,11 @@ class Leadership:
             previous = peer.next - 1
             groups: tuple[bytes, ...] = ()
             if previous < journal.start:
+                offered = self.offer_to(peer_id) if due else None
+                if offered is not None:
+                    self._send(peer_id, offered.message(term, self.round, commit))
+                    peer.spoken_s = now_s
+                    return
                 previous = journal.last  # a sign of life; it will say that it lacks this
             else:
                 groups = self._take(peer)
@@ -107,6 +115,11 @@ class Leadership:
             groups.append(group)
             size += len(group)
         return tuple(groups)
+
+    def is_ours(self, ack: Ack, term: int | None) -> bool:
+        """Tell whether an answer is to a leadership of ``term``, and to something it sent."""
+        exists = not ack.success or ack.next <= self._journal.last + 1
+        return term is None or (ack.term == term and exists)
 
     def on_ack(self, peer: Peer, ack: Ack) -> None:
         """Take an answer that belongs to this leadership."""

@@ -13,8 +13,10 @@ that stays is gone: the caller has made sure that nothing of it is missed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ual.directory import ShardPaths
+from ual.errors import CorruptFile
 from ual.files import Files
 from ual.log import Log
 from ual.manifest import Base, Checkpoint, Install, ReceivedSegment, SnapshotRecord
@@ -22,7 +24,7 @@ from ual.notes import ApplyNotes
 from ual.recovery import finish_install
 from ual.sealed import SealedSegment
 from ual.segment_format import SegmentHeader, segment_name, unsealed_name
-from ual.segment_set import Segment, SegmentSet, check_touching
+from ual.segment_set import Segment, SegmentSet
 from ual.unsealed import UnsealedSegment
 
 
@@ -36,8 +38,14 @@ class Installation:
     received: Sequence[SegmentHeader]  # of the files that wait, in order
 
 
-def install(log: Log, files: Files, paths: ShardPaths, new: Installation) -> None:
-    """Make the log end at the base; durable on return. A full disk leaves everything as it was."""
+def install(
+    log: Log, files: Files, paths: ShardPaths, new: Installation, notes: ApplyNotes
+) -> None:
+    """Make the log end at the base; durable on return. A full disk leaves everything as it was.
+
+    ``notes`` is where the state behind the base notes what it finds. Raises ``CorruptFile`` before
+    anything is changed if the segments do not go up to the base one after the other.
+    """
     base, directory = new.base, paths.segments
     assert base.index > log.commit_index, (base, log.commit_index)
     kept = [
@@ -47,6 +55,7 @@ def install(log: Log, files: Files, paths: ShardPaths, new: Installation) -> Non
     ]
     headers = [*(segment.header for segment in kept), *new.received]
     first = headers[0] if headers else SegmentHeader(0, 0, base.index + 1, base.proposal + 1)
+    _check_sequence(paths, headers, base)
     generation = log.generation + 1
     checkpoint = Checkpoint(
         first_index=first.first_index,
@@ -84,6 +93,18 @@ def install(log: Log, files: Files, paths: ShardPaths, new: Installation) -> Non
             log.segments.segments[0].header.shard, segment_id, base.index + 1, base.proposal + 1
         )
         parts.append(UnsealedSegment.create(files, directory, active))
-    check_touching(directory, parts, first.first_index)
-    log.begin_behind(base, SegmentSet(tuple(parts), ApplyNotes()))
+    log.begin_behind(base, SegmentSet(tuple(parts), notes))
     log.save_manifest(replace(log.manifest, install=None))
+
+
+def _check_sequence(paths: ShardPaths, headers: Sequence[SegmentHeader], base: Base) -> None:
+    end = SegmentHeader(0, 0, base.index + 1, base.proposal + 1)
+    for before, after in pairwise([*headers, end]):
+        proposals = after.first_proposal - before.first_proposal
+        if (
+            after.first_index != before.last_index + 1
+            or not 1 <= proposals <= after.first_index - before.first_index
+        ):
+            path = paths.segments / segment_name(before.first_index)
+            rule = f"index {after.first_index}, proposal {after.first_proposal} follow it"
+            raise CorruptFile(str(path), rule, 0)

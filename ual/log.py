@@ -39,7 +39,6 @@ from ual.manifest import Base, Checkpoint, ColdRange, Manifest, SnapshotRecord
 from ual.manifest import save as write_manifest
 from ual.proposals import Proposals
 from ual.ring import HotRing
-from ual.sealed import SealedSegment
 from ual.segment_format import SegmentHeader, unsealed_name
 from ual.segment_set import SegmentSet
 from ual.tombstones import remove_segments
@@ -85,7 +84,7 @@ class Log:
         self.ring = HotRing(config.ring_bytes, active.last_index + 1)
         self._space_credit = 0
         self._close_due = False
-        self._sealing = False  # one seal at a time
+        self.is_sealing = False  # one seal at a time
         self._failure: str | None = None
         self.manifest = Manifest(self._checkpoint(), None, snapshots, cold, base)
 
@@ -230,15 +229,15 @@ class Log:
     def seal_begin(self) -> SealJob | None:
         """Return the job that seals the oldest closed segment, if all of it is applied."""
         self._refuse_if_failed()
-        if self._sealing:
+        if self.is_sealing:
             return None
         for segment in self.segments.segments:
-            if isinstance(segment, SealedSegment):
+            if not isinstance(segment, UnsealedSegment):
                 continue
             if segment is self._active or segment.last_index > self.applied_index:
                 return None
             notes = self.notes.select(segment.first_index, segment.last_index)
-            self._sealing = True
+            self.is_sealing = True
             return SealJob(self._files, segment, notes)
         return None
 
@@ -247,7 +246,7 @@ class Log:
 
         A full disk leaves the segment closed and readable, and a later seal starts again.
         """
-        self._sealing = False
+        self.is_sealing = False
         if isinstance(job.error, OSError):
             self._refuse_or_fail("seal a segment", job.error)
         if job.error is not None:
@@ -320,7 +319,7 @@ class Log:
         self._refuse_if_failed()
         parts = self.segments.segments
         count = 0
-        while isinstance(parts[count], SealedSegment) and parts[count].last_index < min(
+        while not isinstance(parts[count], UnsealedSegment) and parts[count].last_index < min(
             index, self.last_index
         ):
             count += 1

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from ual.damaged import DamagedSegment
 from ual.directory import ShardPaths
 from ual.errors import CorruptFile, MissingSegment
 from ual.files import Files
@@ -124,6 +125,8 @@ def _open_for_append(
         if not isinstance(last, UnsealedSegment):
             header = SegmentHeader(shard, segment_id, base.index + 1, base.proposal + 1)
             yield UnsealedSegment.create(files, directory, header)
+    elif isinstance(last, DamagedSegment):
+        last.refuse()
     elif not isinstance(last, UnsealedSegment):
         if last.is_compacted:  # only old segments are, so others have followed it
             raise MissingSegment(str(directory), last.last_index + 1, last.last_index + 1)

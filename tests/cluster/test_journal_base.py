@@ -10,6 +10,7 @@ from ual.entry import Draft, encode_group
 from ual.installing import Installation, install
 from ual.log import Log
 from ual.manifest import Base, SnapshotRecord
+from ual.notes import ApplyNotes
 from ual.opening import open_hard_state, open_log
 
 FOUNDERS = Membership.of([UUID(int=1), UUID(int=2), UUID(int=3)])
@@ -29,7 +30,7 @@ def installed() -> tuple[SimDisk, Log, RaftJournal]:
     journal.add(b"\1", 1, 0)
     log.sync()
     record = SnapshotRecord("0000000500-1.fsnap", BASE.index, BASE.term, 1, "00")
-    install(log, disk, make_shard(disk), Installation(BASE, record, 0, []))
+    install(log, disk, make_shard(disk), Installation(BASE, record, 0, []), ApplyNotes())
     journal.begin_at_base(b"")
     return disk, log, journal
 

@@ -260,19 +260,20 @@ class Faults:
 
     def snapshot(self) -> None:
         """Take a snapshot; sometimes let go of the log before the older one."""
-        replica = self._some()
+        self._snapshot(self._some())
+
+    def snapshot_all(self) -> None:
+        """Let everybody take snapshots and drop logs: who is down or cut off now falls behind."""
+        for replica in self._replicas:
+            self._snapshot(replica)
+
+    def _snapshot(self, replica: Replica) -> None:
         replica.snapshot()
-        # There is nothing yet that ships a snapshot: what somebody lacks, or will, must stay.
-        others = [each.shard for each in self._replicas]
-        if "add_learner" in self._names:
-            return
-        if self._rng.random() < 0.5 and replica.shard is not None and None not in others:
-            members = [shard.member for shard in others if shard]
-            lowest = min(min(each.applied, each.journal.durable) for each in members)
-            index = replica.shard.snapshots.keep_from_index
-            if replica.shard.log.proposals.indexes(lowest)[1] > index:
-                self._note(f"trim {replica.name}")
-                replica.trim()
+        if replica.shard is not None and self._rng.random() < 0.7:
+            before = replica.shard.log.first_index
+            replica.trim()
+            if replica.shard is not None and replica.shard.log.first_index > before:
+                self._note(f"trim {replica.name} to {replica.shard.log.first_index}")
 
     def transfer(self) -> None:
         """Hand a leadership over."""
@@ -288,8 +289,8 @@ class Faults:
         if leaders and len(self._replicas) < REPLICAS_MAX:
             leader = self._rng.choice(leaders)
             assert leader.shard is not None
-            if leader.shard.log.first_index > 1 or leader.shard.member.membership.learners:
-                return  # it could not catch up without a snapshot
+            if leader.shard.member.membership.learners:
+                return  # one after the other
             newcomer = self._add_replica()
             self._note(f"add {newcomer.name}")
             self._start(newcomer)

@@ -123,6 +123,9 @@ class Judge:
             leader = self._leaders.setdefault(member.term, replica.node_id)
             if leader != replica.node_id:
                 self._fail(f"{leader.int} and {replica.name} both lead term {member.term}")
+        index, state_hash = shard.router.applied_index, shard.router.state_hash()
+        if self._hashes.setdefault(index, state_hash) != state_hash:
+            self._fail(f"state differs at {index} on {replica.name}, by a snapshot")
         changes = member.journal.membership_numbers
         if sum(number > self.applied_max for number in changes) > 1:
             self._fail(f"two changes of members at once in the log of {replica.name}: {changes}")

@@ -22,6 +22,7 @@ USUAL = {
     "disk_full": 5.0,
     "disk_error": 5.0,
     "snapshot": 14.0,
+    "snapshot_all": 6.0,
     "transfer": 6.0,
 }
 MEMBERSHIP = {"add_learner": 8.0, "promote": 10.0, "remove": 5.0, "change_twice": 4.0}

@@ -6,9 +6,10 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from cluster.config import Protections, RaftConfig
+from cluster.config import Protections, RaftConfig, ShippingConfig
 from cluster.membership import Membership
 from cluster.messages import Message
+from node.jobs import ShipJob
 from node.shard import Shard, ShardConfig
 from projections.table import build_projections
 from snapshot.build import Capture, build_in_process, plan_build
@@ -25,6 +26,10 @@ LOG = LogConfig(
     ring_bytes=16 << 10, segment_bytes_max=8 << 10, unsynced_bytes_max=8 << 10, free_bytes_min=0
 )
 SHARD = ShardConfig(group_bytes_max=1 << 10, group_entries_max=16, request_bytes_max=4 << 10)
+# Chunks so small that a transfer takes many of them, and may be interrupted at any.
+SHIPPING = ShippingConfig(
+    chunk_bytes=700, window_chunks=3, retry_s=0.3, give_up_s=2.0, pause_s=0.1, scrub_pause_s=5.0
+)
 TICK_SHARE = 0.3  # of a heartbeat
 
 
@@ -117,6 +122,7 @@ class Replica:
                 raft_config=self._raft_config,
                 protections=self._protections,
                 founders=self._founders,
+                shipping=SHIPPING,
             )
         except (PowerLoss, DiskFull, LogFailed, OSError) as error:
             self._note(f"{self.name} does not start: {type(error).__name__} {error}")
@@ -168,6 +174,7 @@ class Replica:
         try:
             act(self.shard)
             self._maybe_sync()
+            self._maybe_ship()
         except (LogFailed, PowerLoss, OSError) as error:
             self._note(f"{self.name} is down: {type(error).__name__} {error}")
             self.crash(CrashPolicy.RANDOM)
@@ -229,6 +236,31 @@ class Replica:
             self._schedule.after(delay_s, lambda: self._synced(life, job))
         else:
             self._schedule.after(delay_s, lambda: self._run_and_finish(life, job))
+
+    def _maybe_ship(self) -> None:
+        shard = self.shard
+        job = None if shard is None else shard.ship_begin()
+        if job is None:
+            return
+        life, rng = self._lives, self._rng
+        delay_s = rng.uniform(0.0001, 0.005)
+        if rng.random() < 0.5:
+            job.run()
+            self._schedule.after(delay_s, lambda: self._shipped(life, job))
+        else:
+            self._schedule.after(delay_s, lambda: self._run_and_ship(life, job))
+
+    def _run_and_ship(self, life: int, job: ShipJob) -> None:
+        def act(shard: Shard) -> None:
+            job.run()
+            shard.on_shipped(job)
+
+        if life == self._lives:
+            self.run(act)
+
+    def _shipped(self, life: int, job: ShipJob) -> None:
+        if life == self._lives:
+            self.run(lambda shard: shard.on_shipped(job))
 
     def _run_and_finish(self, life: int, job: SyncJob) -> None:
         def act(shard: Shard) -> None:

@@ -12,6 +12,7 @@ from ual.errors import DiskFull
 from ual.installing import Installation, install
 from ual.log import Log
 from ual.manifest import Base, SnapshotRecord
+from ual.notes import ApplyNotes
 from ual.sealed import SealedSegment
 from ual.segment_format import SegmentHeader, received_name
 
@@ -109,7 +110,7 @@ def test_a_crash_after_any_operation_leaves_the_old_log_or_the_new_one(case: str
             again.check()
 
     disk.after_operation = crash
-    install(log, disk, paths, new)
+    install(log, disk, paths, new, ApplyNotes())
     disk.after_operation = None
 
     assert seen == {True, False}
@@ -132,11 +133,11 @@ def test_a_full_disk_leaves_everything_as_it_was() -> None:
     disk.capacity = 0
 
     with pytest.raises(DiskFull):
-        install(log, disk, paths, installation(theirs, headers, keep_through))
+        install(log, disk, paths, installation(theirs, headers, keep_through), ApplyNotes())
 
     disk.capacity = None
     assert content(log) == before
     log.append([Draft(0x0101, b"goes on")], term=1, timestamp_ns=log.last_timestamp_ns)
     log.sync()
-    install(log, disk, paths, installation(theirs, headers, keep_through))
+    install(log, disk, paths, installation(theirs, headers, keep_through), ApplyNotes())
     assert log.last_index == theirs.last_index
