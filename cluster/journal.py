@@ -345,12 +345,17 @@ class RaftJournal:
                 self._memberships.pop()
             self.on_membership()
 
+    def _is_committed(self, number: int) -> bool:
+        """Tell whether a proposal will never be cut; what was dropped from the log never will."""
+        if number <= self.start:
+            return True
+        return self.log.proposals.indexes(number)[1] <= self.log.commit_index
+
     def _note_membership(self, number: int, data: bytes) -> None:
         membership = decode_membership(decode_entries(data)[0].plain_payload())
         known = self._memberships
         known.append((number, membership))
-        committed = self.log.commit_index
-        while len(known) > 1 and self.log.proposals.indexes(known[1][0])[1] <= committed:
+        while len(known) > 1 and self._is_committed(known[1][0]):
             known.pop(0)
         self.on_membership()
 

@@ -160,6 +160,27 @@ class Faults:
             crash_s = away_s + self._rng.uniform(0.02, 0.4)
             self._schedule.after(crash_s, lambda: self._crash(leader))
 
+    def strand_leader(self) -> None:
+        """Cut a leader off with what it alone has, until the others' logs begin behind that."""
+        leaders = self._leading()
+        if not leaders or self._network.cut:
+            return
+        stranded = self._rng.choice(leaders)
+        self._note(f"strand {stranded.name}")
+        others = [each for each in self._replicas if each is not stranded]
+        links = [(stranded.node_id, each.node_id) for each in others]
+        self._network.cut.update(links + [(target, source) for source, target in links])
+
+        def snapshot() -> None:
+            for replica in others:
+                replica.snapshot()
+                replica.trim()
+
+        away_s = self._rng.uniform(2.0, 4.0)
+        for share in (0.5, 0.75, 1.0):
+            self._schedule.after(share * away_s, snapshot)
+        self._schedule.after(away_s + 0.01, self._network.mend)
+
     def isolate_reborn_leader(self) -> None:
         """Crash a leader, make it lead again, and then cut it off: acks of its first life come."""
         leaders = self._leading()

@@ -23,7 +23,7 @@ from ual.jobs import SealJob, SyncJob
 from ual.log_config import LogConfig
 
 LOG = LogConfig(
-    ring_bytes=16 << 10, segment_bytes_max=8 << 10, unsynced_bytes_max=8 << 10, free_bytes_min=0
+    ring_bytes=16 << 10, segment_bytes_max=2 << 10, unsynced_bytes_max=8 << 10, free_bytes_min=0
 )
 SHARD = ShardConfig(group_bytes_max=1 << 10, group_entries_max=16, request_bytes_max=4 << 10)
 # Chunks so small that a transfer takes many of them, and may be interrupted at any.
