@@ -213,6 +213,7 @@ class FakeMember:
     applied = commit = 0
     dropped_messages = 0
     refusal = ""
+    membership = None
 
     class config:  # noqa: N801 - stands for the object of that name
         heartbeat_s = 0.04
@@ -259,6 +260,9 @@ class FakeShard:
         return job
 
     def seal_begin(self) -> None:
+        return None
+
+    def ship_begin(self) -> None:
         return None
 
     def close(self) -> None:
