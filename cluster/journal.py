@@ -27,11 +27,12 @@ from uuid import UUID
 from cluster.errors import Diverged
 from cluster.membership import Membership, decode_membership
 from projections.system_commands import TYPE_RAFT_CONFIG
+from ual.damaged import DamagedSegment
 from ual.entry import TYPE_NOOP, Draft, Group, check_group, decode_entries, decode_entry
-from ual.errors import CorruptEntry
+from ual.errors import CorruptEntry, CorruptFile
 from ual.hard_state import HardStateFile
 from ual.log import Log
-from ual.sealed import SealedSegment
+from ual.unsealed import UnsealedSegment
 
 KIND_DATA = b"\0"
 KIND_NOOP = b"\1"
@@ -281,15 +282,25 @@ class RaftJournal:
 
     def _find_start(self) -> None:
         """Let the window begin as early as whole groups reach back, or at the log's base."""
-        base = self.log.base
-        start = self.log.first_proposal
-        for segment in self.log.segments.segments:
-            if isinstance(segment, SealedSegment) and segment.is_compacted:
-                start = self.log.segments.after(segment).first_proposal
+        log, base = self.log, self.log.base
+        start = log.first_proposal
+        for segment in log.segments.segments:
+            if not isinstance(segment, UnsealedSegment) and (
+                segment.is_compacted or isinstance(segment, DamagedSegment)
+            ):
+                start = log.segments.after(segment).first_proposal
         if base is not None and base.proposal + 1 >= start:
             self.start, self._start_term = base.proposal, base.term
-        else:
-            self.start, self._start_term = start, self.log.proposals.term(start)
+            return
+        starts = [each.first_proposal for each in log.segments.segments]
+        for number in [each for each in starts if start <= each <= log.last_proposal]:
+            try:
+                self.start, self._start_term = number, log.proposals.term(number)
+            except CorruptFile as error:
+                damage = error  # where a segment has rotted, the window begins behind it
+            else:
+                return
+        raise damage
 
     def _end_of(self, number: int) -> tuple[int, int]:
         """Return the last index of a proposal and the time of that entry."""

@@ -22,7 +22,7 @@ from cluster.messages import Ack, Append, Message
 from cluster.peers import Peer
 from cluster.seam import Clock
 from cluster.shipments import Offered
-from ual.errors import DataError
+from ual.errors import CorruptFile
 
 
 class Leadership:
@@ -37,7 +37,8 @@ class Leadership:
     ) -> None:
         self.peers: dict[UUID, Peer] = {}
         self.round = 0
-        self.damage = ""  # why a proposal could not be read from this log
+        # What a proposal could not be read for; set by who repairs it.
+        self.on_damage: Callable[[CorruptFile], None] = lambda _error: None
         self._config = config
         self._journal = journal
         self._clock = clock
@@ -92,7 +93,12 @@ class Leadership:
                 groups = self._take(peer)
             if not groups and not due:
                 return
-            previous_term = journal.term_of(previous)
+            try:
+                previous_term = journal.term_of(previous)
+            except CorruptFile as error:  # all that can be said of it is that we live
+                self.on_damage(error)
+                previous, groups = journal.last, ()
+                previous_term = journal.last_term
             self._send(peer_id, Append(term, self.round, previous, previous_term, groups, commit))
             peer.spoken_s, due = now_s, False
 
@@ -108,8 +114,8 @@ class Leadership:
         ):
             try:
                 group = journal.log.proposals.data(peer.next)
-            except DataError as error:  # damaged here; other replicas may have it
-                self.damage = str(error)
+            except CorruptFile as error:  # damaged here; other replicas may have it
+                self.on_damage(error)
                 break
             peer.sent(peer.next, len(group))
             groups.append(group)

@@ -41,7 +41,7 @@ from cluster.offers import Offers
 from cluster.peers import Ballot, Matched
 from cluster.pre_vote import PreVote
 from cluster.seam import Clock, NoPoller, Wire, configuration, running, translated
-from ual.errors import DiskFull, EntryError, GroupTooLarge
+from ual.errors import CorruptFile, DiskFull, EntryError, GroupTooLarge
 
 PRIVATE_NAMES = (
     "raftState", "raftCurrentTerm", "raftLeader", "otherNodes", "transferInProgress", "noopIDx",
@@ -331,12 +331,16 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             return
         journal, previous = self.journal, append.previous
         entries: list[tuple[Any, int, int]] = []
-        if journal.holds(previous, append.previous_term):
-            try:
-                groups = journal.check(previous, append.groups, append.term)
-            except EntryError as error:
-                self._drop(f"from {sender}: {error}")
-                return
+        try:
+            is_held = journal.holds(previous, append.previous_term)
+            groups = journal.check(previous, append.groups, append.term) if is_held else []
+        except EntryError as error:
+            self._drop(f"from {sender}: {error}")
+            return
+        except CorruptFile as error:  # rotted here, so long ago was it applied
+            self.leadership.on_damage(error)
+            return
+        if is_held:
             entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
         self._pre_vote.heard_leader()
         covered = previous + len(append.groups)

@@ -16,6 +16,7 @@ from cluster.member import LEADER
 from cluster.messages import Chunk, Fetch, Message, Offer, Unavailable
 from cluster.shipments import Offered, Shipments
 from node.jobs import ShipJob
+from node.mending import Damage, Mending
 from node.receiving import Receiving, ReceivingStatus
 from node.serving import Serving
 from ual.directory import ShardPaths
@@ -50,6 +51,10 @@ class ShippingStatus:
     receiving: ReceivingStatus | None
     failures: int  # transfers to this replica that were given up
     failure: str  # why the last one was
+    damages: tuple[Damage, ...]  # sealed segments that are set aside
+    repaired: int  # those that a peer's copy has replaced
+    scrubbed_bytes: int
+    scrubs: int  # looks through all sealed segments
 
 
 class Shipping:
@@ -90,8 +95,10 @@ class Shipping:
             clock.now_s,
             lambda: max(clock.wall_ns() // 1_000_000_000, 0),
         )
+        self.mending = Mending(files, number, shard.log, member, config, send, clock.now_s)
         self._is_working = False
         member.leadership.offer_to = self._offer_to
+        member.leadership.on_damage = self.note_damage
 
     # What the shard calls
 
@@ -108,8 +115,11 @@ class Shipping:
                 if self.receiving.on_chunk(sender, message):
                     member.heard_from(sender, message.term)
                     self.receiving.advance(member.term)
+                else:
+                    self.mending.on_chunk(sender, message)
             case Unavailable():
-                self.receiving.on_unavailable(sender, message)
+                if not self.receiving.on_unavailable(sender, message):
+                    self.mending.on_unavailable(sender, message)
 
     def offered(self, source: UUID, offer: Offer) -> None:
         """Take a leader's offer of something that is missing here."""
@@ -126,6 +136,7 @@ class Shipping:
         else:
             self.shipments.clear()
         self.receiving.advance(member.term)
+        self.mending.advance()
         if self.receiving.is_ready:
             self._install()
 
@@ -133,7 +144,7 @@ class Shipping:
         """Return something to run, if there is something and nothing runs."""
         if self._is_working:
             return None
-        job = self.serving.next_job() or self.receiving.next_job()
+        job = self.serving.next_job() or self.receiving.next_job() or self.mending.next_job()
         self._is_working = job is not None
         return job
 
@@ -168,7 +179,8 @@ class Shipping:
             return 0  # MANIFEST could not be written; another time
 
     def note_damage(self, error: CorruptFile) -> None:
-        """Take note of a file that turned out to be damaged."""
+        """Set aside a segment that turned out to be damaged when it was read."""
+        self.mending.note(error, "reading")
 
     @property
     def status(self) -> ShippingStatus:
@@ -186,6 +198,10 @@ class Shipping:
             receiving.status,
             receiving.failures,
             receiving.failure,
+            tuple(self.mending.damages.values()),
+            self.mending.repaired,
+            self.mending.scrubbed_bytes,
+            self.mending.scrubs,
         )
 
     # Inside

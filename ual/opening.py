@@ -31,11 +31,13 @@ def open_log(
     *,
     shard: int,
     config: LogConfig | None = None,
+    sets_aside: bool = False,
 ) -> tuple[Log, Survey]:
     """Recover a shard's log; also return what recovery found and tidied.
 
     Interrupted cuts, drops and seals are finished, a torn tail is cut, a missing MANIFEST is made
-    again; anything worse is a ``DataError`` and the directory is left as it was.
+    again; anything worse is a ``DataError`` and the directory is left as it was. ``sets_aside`` lets
+    damaged sealed files pass (see ``survey``).
     """
     config = config or LogConfig()
     manifest, hint = load_manifest(files, paths.manifest), hard_state.hint
@@ -43,7 +45,7 @@ def open_log(
         finish_install(files, paths.segments, manifest.install)
         manifest = replace(manifest, install=None)
     known = what_is_known(manifest, hint, config.unsynced_bytes_max)
-    found = survey(files, paths.segments, known)
+    found = survey(files, paths.segments, known, sets_aside=sets_aside)
     for segment in found.segments:
         if segment.header.shard != shard:
             rule = f"belongs to shard {segment.header.shard}, not to shard {shard}"

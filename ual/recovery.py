@@ -19,12 +19,13 @@ Then it is ``CorruptFile``. Otherwise the file is cut behind its last whole grou
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from ual.damaged import DamagedSegment
 from ual.entry import (
     FLAGS_KNOWN,
     OWNER_COUNT_MAX,
@@ -108,16 +109,26 @@ class Survey:
         )
 
 
-def survey(files: Files, directory: Path, known: Known) -> Survey:
-    """Read a shard's segment directory; raise a ``DataError`` for anything but a torn tail."""
+def survey(files: Files, directory: Path, known: Known, *, sets_aside: bool = False) -> Survey:
+    """Read a shard's segment directory; raise a ``DataError`` for anything but a torn tail.
+
+    With ``sets_aside``, a sealed file that cannot be opened has a stand-in that serves nothing, if
+    what is around it tells which entries it must hold.
+    """
     names, found = sort_names(files, directory)
     found.actions.extend(finish_deletions(directory, names, known))
     gone = {action.path.name for action in found.actions if isinstance(action, Remove)}
-    sealed = [
-        SealedSegment.open(files, directory / name)
-        for name in names[SegmentKind.SEALED].values()
-        if name not in gone
-    ]
+    present = [name for name in names[SegmentKind.SEALED].values() if name not in gone]
+    sealed: list[Segment] = []
+    broken: dict[int, CorruptFile] = {}  # by place
+    for name in present:
+        try:
+            sealed.append(SealedSegment.open(files, directory / name))
+        except CorruptFile as error:
+            if not sets_aside:
+                raise
+            broken[len(sealed)] = error
+            sealed.append(_nameless(directory / name, error))
     unsealed = {
         first: directory / name
         for first, name in names[SegmentKind.UNSEALED].items()
@@ -128,8 +139,47 @@ def survey(files: Files, directory: Path, known: Known) -> Survey:
             raise CorruptFile(str(segment.path), "stands beside an unsealed file of the same name")
     scanned = _scan_unsealed(files, unsealed, known, found.actions)
     found.segments = [*sealed, *scanned]
+    for at, damage in broken.items():
+        found.segments[at] = _stand_in(files, found.segments, at, damage)
     _check_range(directory, found.segments, known)
     return found
+
+
+def _nameless(path: Path, error: CorruptFile) -> DamagedSegment:
+    parsed = parse_segment_name(path.name)
+    assert parsed is not None, path
+    return DamagedSegment(path, SegmentHeader(0, 0, parsed[0], 0), error.rule, error.offset)
+
+
+def _stand_in(
+    files: Files, segments: Sequence[Segment], at: int, error: CorruptFile
+) -> DamagedSegment:
+    """Say by its header, if that is good, and by its neighbours what a damaged file must hold."""
+    path = segments[at].path
+    before = segments[at - 1] if at else None
+    if at + 1 == len(segments):
+        raise error  # nothing tells where it ends
+    after = segments[at + 1]
+    first_index, shard = segments[at].first_index, after.header.shard
+    try:
+        header = SegmentHeader.decode_identity(
+            str(path), files.open_read(path).read(HEADER_SIZE, 0)
+        )
+    except CorruptFile:
+        if not isinstance(before, SealedSegment) or before.is_compacted:
+            raise error from None
+        first_proposal = before.first_proposal + before.proposal_count()
+        header = SegmentHeader(shard, before.segment_id + 1, first_index, first_proposal)
+    header = replace(
+        header,
+        last_index=after.first_index - 1,
+        first_timestamp_ns=before.last_timestamp_ns if before is not None else 0,
+        last_timestamp_ns=before.last_timestamp_ns if before is not None else 0,
+        entry_count=after.first_index - first_index,
+    )
+    if header.first_index != first_index:
+        raise error
+    return DamagedSegment(path, header, error.rule, error.offset)
 
 
 def carry_out(files: Files, directory: Path, actions: Sequence[Action]) -> None:

@@ -150,6 +150,10 @@ class SegmentSet:
         assert group.last_index == last_index, (number, group.last_index, last_index)
         return group
 
+    def with_replaced(self, old: Segment, new: Segment) -> "SegmentSet":
+        """Return the set with another segment in the place of one."""
+        return self.with_segments(tuple(new if part is old else part for part in self.segments))
+
     def after(self, segment: Segment) -> Segment:
         """Return the segment behind one that is not the last."""
         return self.segments[self.segments.index(segment) + 1]

@@ -16,6 +16,8 @@ from tests.simulation.network import Network
 from tests.simulation.profile import Profile
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
+from ual.sealed import SealedSegment
+from ual.segment_format import HEADER_SIZE
 
 # With these gone a replica fails, and must be well again after a restart.
 FAILING: list[Operation] = ["write", "sync", "truncate", "rename", "remove", "sync_directory"]
@@ -272,6 +274,29 @@ class Faults:
         replica, operation = self._some(), self._rng.choice(FAILING)
         self._note(f"{operation} will fail on {replica.name}")
         replica.disk.fail(operation, errno.EIO, after=self._rng.randint(0, 10))
+
+    def rot(self) -> None:
+        """Flip a bit in a sealed segment that a restart does not need; one at a time."""
+        replica = self._some()
+        shard = replica.shard
+        if shard is None or any(each.has_rotten_files() for each in self._replicas):
+            return
+        newest = shard.snapshots.newest
+        others = [each.shard for each in self._replicas if each.shard and each is not replica]
+        segments = [
+            segment
+            for segment in shard.log.segments.segments
+            if isinstance(segment, SealedSegment)
+            and newest is not None
+            and segment.last_index < newest.index
+            and any(other.log.first_index <= segment.first_index for other in others)
+        ]
+        if segments:
+            segment = self._rng.choice(segments)
+            # Behind the header: without it, and without a neighbour, nobody knows what is missing.
+            byte = self._rng.randrange(HEADER_SIZE, segment.size_bytes)
+            self._note(f"{segment.path.name} of {replica.name} rots at {byte}")
+            replica.disk.flip(segment.path, 8 * byte + self._rng.randrange(8))
 
     def wall_jump(self) -> None:
         """Let a wall clock jump."""

@@ -140,6 +140,9 @@ class Judge:
             assert shard is not None
             shard.log.check()
             shard.router.check()
+            self._whole(replica, shard, [other for _, other in shards if other is not shard])
+            if shard.shipping.mending.damages:
+                continue
             for number in range(max(shard.log.first_proposal, 2), shard.member.applied + 1):
                 if shard.log.proposals.data(number) != self._applied.get(number):
                     self._fail(f"proposal {number} of {replica.name} is not what was applied")
@@ -153,6 +156,16 @@ class Judge:
             model = counter if key in COUNTERS else register
             if not is_linearizable(operations, model, None):
                 self._fail(f"the history of {key!r} is not linearizable")
+
+    def _whole(self, replica: Replica, shard: Shard, others: list[Shard | None]) -> None:
+        """What rotted was found, and replaced if anybody has it."""
+        damages = shard.shipping.mending.damages
+        if replica.has_rotten_files() and not damages:
+            self._fail(f"nobody has found what rotted on {replica.name}")
+        for damage in damages.values():
+            for other in others:
+                if other is not None and other.log.first_index <= damage.first_index:
+                    self._fail(f"{damage} of {replica.name} was not repaired")
 
     def _replay(self, replica: Replica, shard: Shard) -> None:
         """While the log is whole, replaying it from index 1 gives the live state."""

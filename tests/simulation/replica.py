@@ -18,9 +18,10 @@ from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.simulation.network import Network
 from tests.simulation.schedule import Schedule
 from tests.ual.shards import make_shard
-from ual.errors import DiskFull, LogFailed
+from ual.errors import CorruptFile, DiskFull, LogFailed
 from ual.jobs import SealJob, SyncJob
 from ual.log_config import LogConfig
+from ual.sealed import SealedSegment
 
 LOG = LogConfig(
     ring_bytes=16 << 10, segment_bytes_max=2 << 10, unsynced_bytes_max=8 << 10, free_bytes_min=0
@@ -206,6 +207,17 @@ class Replica:
             with suppress(OSError):  # the builder is another process
                 result = build_in_process(self.disk, request, build_projections)
                 shard.snapshots.accept(result.record, capture.state_hash)
+
+    def has_rotten_files(self) -> bool:
+        """Tell whether a sealed file on the disk is damaged, known or not."""
+        directory = self._paths.segments
+        for name in self.disk.list(directory):
+            if name.endswith(".flseg"):
+                try:
+                    SealedSegment.open(self.disk, directory / name).check_file()
+                except CorruptFile:
+                    return True
+        return False
 
     def trim(self) -> None:
         """Drop the log before the older snapshot."""
