@@ -15,6 +15,8 @@ the other. Invariants:
 """
 
 import errno
+import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -38,7 +40,10 @@ from ual.segment_format import FOOTER_FILE_CRC_OFFSET, FOOTER_SIZE, compacting_n
 if TYPE_CHECKING:
     from cluster.member import RaftMember
 
+_log = logging.getLogger("onelog.node.mending")
+
 SCRUB_STEP_BYTES = 1 << 20
+MENDED_KEPT = 16
 # The pieces of a range are in memory until they are joined, as a segment is while it is sealed.
 RANGE_BYTES_MAX = 1 << 30
 
@@ -93,6 +98,7 @@ class Mending:
     ) -> None:
         self.damages: dict[int, Damage] = {}  # by first index
         self.repaired = 0
+        self.mended: deque[Damage] = deque(maxlen=MENDED_KEPT)  # what was repaired last
         self.scrubbed_bytes = 0
         self.scrubs = 0  # looks through all segments that are complete
         self._files = files
@@ -122,9 +128,11 @@ class Mending:
                 self._note(aside, found_by)
 
     def _note(self, segment: DamagedSegment, found_by: str) -> None:
-        self.damages[segment.first_index] = Damage(
+        damage = Damage(
             str(segment.path), segment.first_index, segment.last_index, segment.rule, found_by
         )
+        self.damages[segment.first_index] = damage
+        _log.error("damaged: %s", damage)
 
     def _scrub_job(self) -> ShipJob | None:
         """Return the next step of the scrub, if the time has come for it."""
@@ -278,9 +286,7 @@ class Mending:
         if after.entry_count and header.last_timestamp_ns > after.first_timestamp_ns:
             raise CorruptFile(name, f"times up to {header.last_timestamp_ns}, later than the next")
         if header.first_timestamp_ns < before_ns:
-            raise CorruptFile(
-                name, f"times from {header.first_timestamp_ns}, before {before_ns}"
-            )
+            raise CorruptFile(name, f"times from {header.first_timestamp_ns}, before {before_ns}")
         if joined.term_last > self._log.last_term:
             raise CorruptFile(name, f"term {joined.term_last}, here is {self._log.last_term}")
         count = after.first_proposal - damaged.first_proposal
@@ -298,7 +304,10 @@ class Mending:
             sync_new_name(files, path.parent)
             segment = SealedSegment.open(files, path)
         self._log.segments = self._log.segments.with_replaced(damaged, segment)
-        self.damages.pop(damaged.first_index, None)
+        damage = self.damages.pop(damaged.first_index, None)
+        if damage is not None:
+            self.mended.append(damage)
+            _log.warning("repaired %s from %s", damage.path, self._repair and self._repair.source)
         self._repair = None
         self.repaired += 1
 

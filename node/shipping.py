@@ -52,7 +52,8 @@ class ShippingStatus:
     failures: int  # transfers to this replica that were given up
     failure: str  # why the last one was
     damages: tuple[Damage, ...]  # sealed segments that are set aside
-    repaired: int  # those that a peer's copy has replaced
+    repaired: int  # how many a peer's copy has replaced
+    mended: tuple[Damage, ...]  # the last of them
     scrubbed_bytes: int
     scrubs: int  # looks through all sealed segments
 
@@ -200,6 +201,7 @@ class Shipping:
             receiving.failure,
             tuple(self.mending.damages.values()),
             self.mending.repaired,
+            tuple(self.mending.mended),
             self.mending.scrubbed_bytes,
             self.mending.scrubs,
         )
