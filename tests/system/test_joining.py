@@ -20,7 +20,7 @@ async def trimmed(nodes: Cluster, load: Load) -> int:
         for node in list(nodes.connections)[:3]:
             await nodes.connections[node].ask("snapshot", timeout_s=10.0)
             await nodes.connections[node].ask("trim")
-    return min(status["first_index"] for status in (await nodes.statuses()).values())
+    return int(min(status["first_index"] for status in (await nodes.statuses()).values()))
 
 
 async def change(nodes: Cluster, how: str, node: int, **fields: Any) -> None:
