@@ -36,8 +36,9 @@ def open_log(
     """Recover a shard's log; also return what recovery found and tidied.
 
     Interrupted cuts, drops and seals are finished, a torn tail is cut, a missing MANIFEST is made
-    again; anything worse is a ``DataError`` and the directory is left as it was. ``sets_aside`` lets
-    damaged sealed files pass (see ``survey``).
+    again; anything worse is a ``DataError`` and the directory is left as it was.
+
+    ``sets_aside``: damaged sealed files pass, see ``survey``.
     """
     config = config or LogConfig()
     manifest, hint = load_manifest(files, paths.manifest), hard_state.hint
