@@ -9,6 +9,7 @@
     ├── Expired            the deadline passed before anything was proposed
     ├── ProposalRefused    too large, or too many are in flight
     ├── StorageFull        the leader's disk is full; nothing was proposed
+    ├── ResultNeeded       durability ASYNC for an operation whose answer needs its result
     ├── MembershipRefused  not now, or not this change; nothing was proposed
     ├── TransferFailed     the leadership stayed where it was
     ├── ReplicaStopped     this replica met something that it must not go on from
@@ -66,6 +67,12 @@ class StorageFull(ClusterError):
     """Nothing was proposed: there is no room for it on the leader's disk."""
 
     reason = "DISK_FULL"
+
+
+class ResultNeeded(ClusterError):
+    """Nothing was proposed: ASYNC answers before an operation is applied, so it has no result."""
+
+    reason = "ASYNC_NEEDS_RESULT"
 
 
 class MembershipRefused(ClusterError):

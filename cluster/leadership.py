@@ -13,7 +13,7 @@ Invariants:
 pysyncobj has no part in this: cluster/member.py tells it what peers have.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
 from cluster.config import RaftConfig
@@ -36,6 +36,7 @@ class Leadership:
     ) -> None:
         self.peers: dict[UUID, Peer] = {}
         self.round = 0
+        self._voter_ids: Collection[UUID] = ()
         self.damage = ""  # why a proposal could not be read from this log
         self._config = config
         self._journal = journal
@@ -47,9 +48,10 @@ class Leadership:
         following = self._journal.last + 1
         self.peers = {peer_id: Peer(following) for peer_id in self.peers}
 
-    def reconfigure(self, peer_ids: Collection[UUID]) -> None:
-        """Have these peers, and forget the others."""
+    def reconfigure(self, peer_ids: Collection[UUID], voter_ids: Collection[UUID]) -> None:
+        """Have these peers, some of whom vote, and forget the others."""
         known, following = self.peers, self._journal.last + 1
+        self._voter_ids = voter_ids
         self.peers = {each: known.get(each) or Peer(following) for each in peer_ids}
 
     @property
@@ -58,13 +60,14 @@ class Leadership:
         start = self._journal.start
         return [each for each, peer in self.peers.items() if peer.next <= start]
 
-    def confirmed_round(self, voter_ids: Collection[UUID]) -> int:
-        """Return the newest round that a majority of these and this member has answered."""
-        if not voter_ids:
-            return self.round
-        rounds = sorted((self.peers[each].round for each in voter_ids), reverse=True)
-        # With this member, so many peers are a majority of all.
-        return rounds[(len(rounds) + 1) // 2 - 1]
+    def confirmed_round(self) -> int:
+        """Return the newest round that a majority, with this member, has answered."""
+        return _of_majority((self.peers[each].round for each in self._voter_ids), self.round)
+
+    def received_by_majority(self) -> int:
+        """Return the last proposal that a majority, with this member, has written."""
+        last = self._journal.last
+        return _of_majority((self.peers[each].received for each in self._voter_ids), last)
 
     def send_all(self, term: int, commit: int, *, ask: bool = False) -> None:
         """Send every peer what it lacks, within its window; at least a heartbeat when due."""
@@ -113,6 +116,13 @@ class Leadership:
         peer.round = max(peer.round, ack.round)
         if ack.success:
             peer.confirmed(ack.next - 1)
+            peer.received = max(peer.received, peer.match, ack.received)
         elif ack.reset and ack.round >= peer.reset_round:
             self.round += 1
             peer.rewound(min(ack.next, self._journal.last + 1), self.round)
+
+
+def _of_majority(theirs: Iterable[int], own: int) -> int:
+    """Return what so many of the others have reached that, with this member, they are most."""
+    numbers = sorted(theirs, reverse=True)
+    return numbers[(len(numbers) + 1) // 2 - 1] if numbers else own

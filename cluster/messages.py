@@ -45,7 +45,8 @@ class Append:
 class Ack:
     """The answer to an append.
 
-    ``success``: everything up to ``next - 1`` is durable here and equal to the leader's.
+    ``success``: everything up to ``next - 1`` is durable here and equal to the leader's; up to
+    ``received`` it is written and equal, and would survive the process, but not the power.
     ``reset``: the previous proposal is missing or another one; send again from ``next``.
     """
 
@@ -54,6 +55,7 @@ class Ack:
     next: int
     success: bool
     reset: bool
+    received: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,26 @@ from collections import deque
 from collections.abc import Collection
 from uuid import UUID
 
+from cluster.messages import Ack
+
 
 class Peer:
     """Progress of one peer under the present leadership.
 
     ``match`` is what the peer has durably, by its own word; what pysyncobj is told of it is never
-    more than what is durable here as well. ``next`` is what it is sent next; it moves back only on
-    a reset, and each reset begins a new round, so that the answers to what was on its way before
-    do not move it back again.
+    more than what is durable here as well. ``received`` is what it has written, synced or not.
+    ``next`` is what it is sent next; it moves back only on a reset, and each reset begins a new
+    round, so that the answers to what was on its way before do not move it back again.
     """
 
     __slots__ = (
-        "_in_flight", "in_flight_bytes", "match", "next", "reset_round", "round", "spoken_s",
+        "_in_flight", "in_flight_bytes", "match", "next", "received", "reset_round", "round",
+        "spoken_s",
     )  # fmt: skip
 
     def __init__(self, following: int) -> None:
         self.match = 0
+        self.received = 0
         self.next = following
         self.round = 0  # the newest round that it answered
         self.reset_round = 0
@@ -98,3 +102,8 @@ class Matched:
         self.number = max(number, self.number) if term == self.term else number
         self.term, self.round = term, round_
         return self.number
+
+    def ack(self, durable: int) -> Ack:
+        """Return what to tell the leader, of whose log this much is durable here."""
+        following = min(self.number, durable) + 1
+        return Ack(self.term, self.round, following, True, False, self.number)

@@ -159,6 +159,7 @@ def encode_message(shard: int, message: Message) -> Encoded:
             outer.ack.next = message.next
             outer.ack.success = message.success
             outer.ack.reset = message.reset
+            outer.ack.received = message.received
             outer.ack.SetInParent()
         case VoteRequest():
             outer.vote_request.last_proposal = message.last_proposal
@@ -391,11 +392,14 @@ def _decode_append(outer: peer_pb2.PeerMessage, term: int) -> Message:
 def _decode_ack(outer: peer_pb2.PeerMessage, term: int) -> Message:
     ack = outer.ack
     round_, following, success, reset = ack.round, ack.next, ack.success, ack.reset
-    if round_ > NUMBER_MAX or not 1 <= following <= NUMBER_MAX:
-        raise WireError(Reason.BAD_NUMBER, f"an ack of round {round_}, next {following}")
+    if max(round_, ack.received) > NUMBER_MAX or not 1 <= following <= NUMBER_MAX:
+        raise WireError(
+            Reason.BAD_NUMBER,
+            f"an ack of round {round_}, next {following}, received {ack.received}",
+        )
     if success and reset:
         raise WireError(Reason.BAD_NUMBER, "an ack that is a success and a reset")
-    return Ack(term, round_, following, success, reset)
+    return Ack(term, round_, following, success, reset, ack.received)
 
 
 _DECODERS: dict[str, Callable[[peer_pb2.PeerMessage, int], Message]] = {

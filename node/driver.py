@@ -20,10 +20,12 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
-from cluster.messages import Append, Message
+from cluster.messages import Message
 from cluster.wire import Reason, WireError
+from node.durability import Durability, Received, refusal_of
 from node.job_thread import JobThread
-from node.shard import Drafts, Outcome, Shard
+from node.requests import Drafts, Outcome
+from node.shard import Shard
 from ual.entry import HEADER_SIZE
 from ual.jobs import SealJob, SyncJob
 
@@ -45,6 +47,7 @@ class _Request:
     drafts: Drafts
     size: int
     deadline_s: float
+    durability: Durability
     future: "asyncio.Future[Outcome]"
 
 
@@ -90,14 +93,20 @@ class ShardDriver:
 
     # What the node calls
 
-    def propose(self, drafts: Drafts, deadline_s: float) -> "asyncio.Future[Outcome]":
+    def propose(
+        self, drafts: Drafts, deadline_s: float, durability: Durability = Durability.SYNC
+    ) -> "asyncio.Future[Outcome]":
         """Replicate the entries of one request; the future gets their outcome.
 
         ``deadline_s`` is a time of the shard's clock. The entries stay together and in order; a
-        batch of independent operations is one request, with a result for each.
+        batch of independent operations is one request, with a result for each, or with one
+        ``Received`` for all of them (node/durability.py).
         """
         future: asyncio.Future[Outcome] = self._loop.create_future()
-        if self._stopping:
+        # Here, before it is merged with others that are not to blame.
+        if durability is Durability.ASYNC and (refusal := refusal_of(drafts)):
+            future.set_result(refusal)
+        elif self._stopping:
             future.set_result(Stopping("this node is shutting down"))
         elif self._waiting >= REQUESTS_MAX:
             future.set_result(ProposalRefused(f"{REQUESTS_MAX} requests are waiting"))
@@ -106,7 +115,7 @@ class ShardDriver:
             for _, payload, _ in drafts:
                 size += len(payload)
             self._waiting += 1
-            self._proposals.append(_Request(drafts, size, deadline_s, future))
+            self._proposals.append(_Request(drafts, size, deadline_s, durability, future))
             self._schedule()
         return future
 
@@ -159,18 +168,17 @@ class ShardDriver:
         inbox, self._inbox = self._inbox, []
         on_message, member = self.shard.on_message, self.shard.member
         for sender, message in inbox:
-            dropped = member.dropped_messages
+            damaged = member.damaged_messages
             on_message(sender, message)
-            if (
-                member.dropped_messages != dropped
-                and isinstance(message, Append)
-                and member.refusal.startswith(f"from {sender}")  # its bytes were to blame
-            ):
+            if member.damaged_messages != damaged:
                 self.bad_messages += 1
                 self._refuse(sender, WireError(Reason.BAD_GROUP, member.refusal))
 
     def _hand_in_proposals(self) -> None:
-        """Merge the requests into as few as the limits of a group allow: a shard counts those."""
+        """Merge the requests into as few as the limits of a group allow: a shard counts those.
+
+        A merged request has one durability; several of them may still share a group.
+        """
         requests, self._proposals = self._proposals, []
         config = self.shard.config
         bytes_max, entries_max = config.group_bytes_max, config.group_entries_max
@@ -178,7 +186,11 @@ class ShardDriver:
         size = entries = 0
         for request in requests:
             count = len(request.drafts)
-            if merged and (size + request.size > bytes_max or entries + count > entries_max):
+            if merged and (
+                size + request.size > bytes_max
+                or entries + count > entries_max
+                or request.durability is not merged[0].durability
+            ):
                 self._hand_in(merged)
                 merged, size, entries = [], 0, 0
             merged.append(request)
@@ -195,7 +207,10 @@ class ShardDriver:
             drafts += request.drafts
         self._batches.add(batch)
         self.shard.propose(
-            drafts, batch.deadline_s_max, lambda outcome: self._finish(batch, outcome)
+            drafts,
+            batch.deadline_s_max,
+            lambda outcome: self._finish(batch, outcome),
+            durability=requests[0].durability,
         )
 
     def _finish(self, batch: _Batch, outcome: Outcome) -> None:
@@ -211,7 +226,10 @@ class ShardDriver:
         for request in batch.requests:
             count = len(request.drafts)
             if not request.future.done():
-                request.future.set_result(outcome[at : at + count])
+                if isinstance(outcome, Received):
+                    request.future.set_result(outcome.part(at, count))
+                else:
+                    request.future.set_result(outcome[at : at + count])
             at += count
 
     def _hand_in_reads(self) -> None:

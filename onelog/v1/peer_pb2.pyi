@@ -101,16 +101,18 @@ class PeerAppend(_message.Message):
     def __init__(self, round: _Optional[int] = ..., previous: _Optional[int] = ..., previous_term: _Optional[int] = ..., commit: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PeerAck(_message.Message):
-    __slots__ = ("round", "next", "success", "reset")
+    __slots__ = ("round", "next", "success", "reset", "received")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
     round: int
     next: int
     success: bool
     reset: bool
-    def __init__(self, round: _Optional[int] = ..., next: _Optional[int] = ..., success: _Optional[bool] = ..., reset: _Optional[bool] = ...) -> None: ...
+    received: int
+    def __init__(self, round: _Optional[int] = ..., next: _Optional[int] = ..., success: _Optional[bool] = ..., reset: _Optional[bool] = ..., received: _Optional[int] = ...) -> None: ...
 
 class PeerStale(_message.Message):
     __slots__ = ()

@@ -103,6 +103,7 @@ def test_an_unknown_shard_or_kind_is_refused() -> None:
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=0)),
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=2**64 - 1)),
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, success=True, reset=True)),
+        peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, received=2**64 - 1)),
         peer_pb2.PeerMessage(term=1, append=peer_pb2.PeerAppend(commit=2**64 - 1)),
         peer_pb2.PeerMessage(term=1, append=peer_pb2.PeerAppend(previous_term=2)),
         peer_pb2.PeerMessage(term=0, append=peer_pb2.PeerAppend()),
@@ -304,4 +305,5 @@ def test_a_refusal_is_reported_without_what_could_forge_a_log_line() -> None:
 
 def test_an_ack_is_small() -> None:
     """Each append is answered at once and again after the sync."""
-    assert wire.encode_message(3, Ack(2, 9, 1_000_000, success=True, reset=False)).size < 24
+    ack = Ack(2, 9, 1_000_000, success=True, reset=False, received=1_000_010)
+    assert wire.encode_message(3, ack).size < 28

@@ -34,12 +34,13 @@ def vote_requests(draw: st.DrawFn) -> VoteRequest:
 
 
 acks = st.builds(
-    lambda term, round_, following, kind: Ack(
-        term, round_, following, success=kind == 1, reset=kind == 2
+    lambda term, round_, following, received, kind: Ack(
+        term, round_, following, success=kind == 1, reset=kind == 2, received=received
     ),
     numbers,
     numbers,
     numbers,
+    st.integers(0, NUMBER_MAX),
     st.integers(0, 2),
 )
 

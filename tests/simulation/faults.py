@@ -123,6 +123,8 @@ class Faults:
             self._schedule.after(down_s, lambda: self._start(replica))
 
     def _policy(self) -> CrashPolicy:
+        if not self._profile.power_fails:
+            return CrashPolicy.KEPT
         if self._rng.random() < self._profile.lost:
             return CrashPolicy.LOST
         return self._rng.choice([CrashPolicy.RANDOM, CrashPolicy.KEPT])

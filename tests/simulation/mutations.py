@@ -14,6 +14,7 @@ from unittest.mock import patch
 from cluster import journal as journal_module
 from cluster.config import ALL_ON, Protections, RaftConfig
 from cluster.journal import KIND_DATA, RaftJournal
+from cluster.leadership import Leadership
 from cluster.member import RaftMember
 from tests.simulation.profile import MEMBERSHIP, Profile
 from ual.hard_state import HardStateFile
@@ -97,6 +98,17 @@ MEMBERS = replace(
     members=5,
     weights=MEMBERSHIP | {"change_twice": 10.0, "cut_off": 5.0, "crash": 2.0},
 )
+
+
+# Processes die and leaders are cut off, but no power fails: what was written stays written.
+PROCESSES = replace(
+    SHORT,
+    weights={"crash": 3, "crash_leader": 4, "crash_all": 1, "cut_off_leader": 4, "pause": 1,
+             "split": 2, "mend": 3, "slow_sync": 3, "transfer": 1},
+    slow_sync=(0.0, 1.0),
+    power_fails=False,
+    async_writers=3,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,5 +202,9 @@ MUTATIONS = {
         ),
     ),
     "membership one at a time": Mutation(MEMBERS, Protections(one_change=False)),
+    "received by a majority": Mutation(
+        PROCESSES,
+        patches=((Leadership, "received_by_majority", lambda leading: leading._journal.last),),
+    ),
     "retry sessions": Mutation(replace(GOSSIP, sessions=False)),
 }

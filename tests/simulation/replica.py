@@ -9,7 +9,8 @@ from uuid import UUID
 from cluster.config import Protections, RaftConfig
 from cluster.membership import Membership
 from cluster.messages import Message
-from node.shard import Shard, ShardConfig
+from node.requests import ShardConfig
+from node.shard import Shard
 from projections.table import build_projections
 from snapshot.build import Capture, build_in_process, plan_build
 from snapshot.errors import NotDurable

@@ -5,7 +5,7 @@ from random import SystemRandom
 
 import pytest
 
-from tests.simulation.mutations import CALM, MEMBERS, POWER
+from tests.simulation.mutations import CALM, MEMBERS, POWER, PROCESSES
 from tests.simulation.profile import Profile, profile_of
 from tests.simulation.world import World
 
@@ -26,6 +26,10 @@ def test_every_promise_holds_in_a_run_of_random_faults(_run: int) -> None:
 
 def test_nothing_acknowledged_is_lost_when_everybody_loses_power_at_once() -> None:
     run_from_random_base(POWER)
+
+
+def test_what_a_majority_received_is_not_lost_while_no_power_fails() -> None:
+    run_from_random_base(PROCESSES)
 
 
 def test_members_come_and_go_under_faults() -> None:
