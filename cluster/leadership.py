@@ -21,6 +21,7 @@ from cluster.journal import RaftJournal
 from cluster.messages import Ack, Append, Message
 from cluster.peers import Peer
 from cluster.seam import Clock
+from cluster.staleness import Freshness
 from ual.errors import DataError
 
 
@@ -36,6 +37,7 @@ class Leadership:
     ) -> None:
         self.peers: dict[UUID, Peer] = {}
         self.round = 0
+        self.freshness = Freshness(clock, config.heartbeat_s)
         self._voter_ids: Collection[UUID] = ()
         self.damage = ""  # why a proposal could not be read from this log
         self._config = config
@@ -47,6 +49,7 @@ class Leadership:
         """Begin to lead, knowing nothing."""
         following = self._journal.last + 1
         self.peers = {peer_id: Peer(following) for peer_id in self.peers}
+        self.freshness.begin_leading()
 
     def reconfigure(self, peer_ids: Collection[UUID], voter_ids: Collection[UUID]) -> None:
         """Have these peers, some of whom vote, and forget the others."""
@@ -69,6 +72,14 @@ class Leadership:
         last = self._journal.last
         return _of_majority((self.peers[each].received for each in self._voter_ids), last)
 
+    def begin_round(self, commit: int | None) -> None:
+        """Begin a round with the next appends; ``commit``: all that is committed, if known."""
+        self.round += 1
+        if commit is not None:
+            stamps = {peer_id: peer.stamp for peer_id, peer in self.peers.items()}
+            self.freshness.begin_round(self.round, commit, stamps)
+            self.freshness.answered(self.confirmed_round())
+
     def send_all(self, term: int, commit: int, *, ask: bool = False) -> None:
         """Send every peer what it lacks, within its window; at least a heartbeat when due."""
         for peer_id in self.peers:
@@ -88,7 +99,9 @@ class Leadership:
             if not groups and not due:
                 return
             previous_term = journal.term_of(previous)
-            self._send(peer_id, Append(term, self.round, previous, previous_term, groups, commit))
+            echo = self.freshness.echo_to(peer_id)
+            append = Append(term, self.round, previous, previous_term, groups, commit, echo)
+            self._send(peer_id, append)
             peer.spoken_s, due = now_s, False
 
     def _take(self, peer: Peer) -> tuple[bytes, ...]:
@@ -114,6 +127,8 @@ class Leadership:
     def on_ack(self, peer: Peer, ack: Ack) -> None:
         """Take an answer that belongs to this leadership."""
         peer.round = max(peer.round, ack.round)
+        peer.stamp = ack.stamp or peer.stamp
+        self.freshness.answered(self.confirmed_round())
         if ack.success:
             peer.confirmed(ack.next - 1)
             peer.received = max(peer.received, peer.match, ack.received)

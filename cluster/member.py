@@ -87,7 +87,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._votes = Ballot()
         self._pre_vote = PreVote(config, journal, clock, send)
         self._answering: Append | None = None
-        self._matched = Matched()
+        self._matched = Matched(self.leadership.freshness.stamp)
         running.clock = clock
         super().__init__(
             Node(self_id),
@@ -194,7 +194,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def start_round(self) -> int:
         """Ask every peer to confirm that we lead; return the number of the question."""
         running.clock = self.clock
-        self.leadership.round += 1
+        self.leadership.begin_round(self.commit if self.has_applied_noop else None)
         self.leadership.send_all(self.term, self.commit, ask=True)
         return self.leadership.round
 
@@ -357,6 +357,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
                 return
             entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
         self._pre_vote.heard_leader()
+        self.leadership.freshness.echoed(append.echo, append.commit)
         covered = previous + len(append.groups)
         commit = min(append.commit, covered) if self.protections.commit_clamp else append.commit
         message = {"type": "append_entries", "term": append.term, "commit_index": commit}
@@ -429,6 +430,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
         """Send every peer what it lacks; as shipped, each ack rewinds and all is sent again."""
         self._SyncObj__newAppendEntriesTime = self.clock.now_s() + self.config.heartbeat_s / 2
+        self.leadership.begin_round(self.commit if self.has_applied_noop else None)
         self.leadership.send_all(self.term, self.commit)
 
     def _on_ack(self, sender: UUID, ack: Ack) -> None:

@@ -39,6 +39,7 @@ class Append:
     previous_term: int
     groups: tuple[bytes, ...]  # each a whole group as it is stored
     commit: int
+    echo: int = 0  # a stamp of the receiver: the leader was sure of ``commit`` after it was made
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Ack:
     success: bool
     reset: bool
     received: int = 0
+    stamp: int = 0  # a number that the leader echoes when it is sure of its commit index
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a leader knows about each of its peers, and what a candidate heard from them."""
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 from cluster.messages import Ack
@@ -18,7 +18,7 @@ class Peer:
 
     __slots__ = (
         "_in_flight", "in_flight_bytes", "match", "next", "received", "reset_round", "round",
-        "spoken_s",
+        "spoken_s", "stamp",
     )  # fmt: skip
 
     def __init__(self, following: int) -> None:
@@ -28,6 +28,7 @@ class Peer:
         self.round = 0  # the newest round that it answered
         self.reset_round = 0
         self.spoken_s = float("-inf")  # when something was last sent
+        self.stamp = 0  # the last one that it sent (cluster/staleness.py)
         self.in_flight_bytes = 0
         self._in_flight: deque[tuple[int, int]] = deque()  # number, size
 
@@ -92,10 +93,11 @@ class Matched:
     takes nothing back either.
     """
 
-    __slots__ = ("number", "round", "term")
+    __slots__ = ("_stamp", "number", "round", "term")
 
-    def __init__(self) -> None:
+    def __init__(self, stamp: Callable[[], int]) -> None:
         self.term = self.round = self.number = 0
+        self._stamp = stamp
 
     def note(self, term: int, round_: int, number: int) -> int:
         """Take what an append covered; return how far the leader has vouched by now."""
@@ -106,4 +108,4 @@ class Matched:
     def ack(self, durable: int) -> Ack:
         """Return what to tell the leader, of whose log this much is durable here."""
         following = min(self.number, durable) + 1
-        return Ack(self.term, self.round, following, True, False, self.number)
+        return Ack(self.term, self.round, following, True, False, self.number, self._stamp())

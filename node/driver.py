@@ -26,6 +26,7 @@ from node.durability import Durability, Received, refusal_of
 from node.job_thread import JobThread
 from node.requests import Drafts, Outcome
 from node.shard import Shard
+from node.stale_reads import Level
 from ual.entry import HEADER_SIZE
 from ual.jobs import SealJob, SyncJob
 
@@ -119,18 +120,55 @@ class ShardDriver:
             self._schedule()
         return future
 
-    def read(self, deadline_s: float) -> "asyncio.Future[ClusterError | None]":
-        """Return a future that is None when a linearizable read may look at the projections.
+    def read(
+        self,
+        deadline_s: float,
+        *,
+        level: Level = Level.LINEARIZABLE,
+        max_staleness_s: float | None = None,
+        min_index: int = 0,
+    ) -> "asyncio.Future[ClusterError | None]":
+        """Return a future that is None when a read of this level may look at the projections.
 
-        Whoever waits for it looks in the same step of the loop in which it goes on.
+        Whoever waits for it looks in the same step of the loop in which it goes on. A stale read
+        that waits for no index has its answer when this returns.
         """
         future: asyncio.Future[ClusterError | None] = self._loop.create_future()
         if self._stopping:
             future.set_result(Stopping("this node is shutting down"))
-        else:
+        elif level is Level.LINEARIZABLE and not min_index:
             self._reads.append((deadline_s, future))
             self._schedule()
+        else:
+            self._read_apart(future, deadline_s, level, max_staleness_s, min_index)
         return future
+
+    def _read_apart(
+        self,
+        future: "asyncio.Future[ClusterError | None]",
+        deadline_s: float,
+        level: Level,
+        max_staleness_s: float | None,
+        min_index: int,
+    ) -> None:
+        """Hand in a read that shares nothing with others."""
+
+        def answer(error: ClusterError | None) -> None:
+            if not future.done():
+                future.set_result(error)
+
+        try:
+            self.shard.read(
+                answer,
+                level=level,
+                max_staleness_s=max_staleness_s,
+                min_index=min_index,
+                deadline_s=deadline_s,
+            )
+        except ClusterError as error:  # the replica has stopped, and soon the process will
+            answer(error)
+        if not future.done():
+            self._asked.append((deadline_s, future))
 
     def deliver(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer."""
@@ -293,7 +331,7 @@ class ShardDriver:
             if future.done():
                 continue
             if deadline_s <= now_s:
-                future.set_result(Expired("no majority answered by the deadline"))
+                future.set_result(Expired("the read could not be answered by its deadline"))
             else:
                 asked.append((deadline_s, future))
         self._asked = asked
@@ -311,6 +349,9 @@ class ShardDriver:
         self.syncs.stop()
         for batch in list(self._batches):
             self._finish(batch, OutcomeUnknown("this node has shut down"))
+        for _, future in self._asked + self._reads:
+            if not future.done():
+                future.set_result(Stopping("this node has shut down"))
         self.shard.log.close()
 
 

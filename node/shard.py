@@ -44,6 +44,7 @@ from cluster.reads import ReadCallback, ReadRounds
 from cluster.transfer import Transfer, TransferCallback
 from node.durability import Durability, refusal_of
 from node.requests import Answers, Callback, Drafts, Outcome, Request, Requests, ShardConfig
+from node.stale_reads import Level, StaleReads
 from projections.system_commands import TYPES_OPAQUE
 from projections.table import build_projections
 from snapshot.recovery import recover_state
@@ -150,6 +151,7 @@ class Shard:
         self.reads = ReadRounds(self.member)
         self._answers: Answers = deque()
         self._requests = Requests(self.config, self._answers)
+        self._stale_reads = StaleReads(self.member, lambda: self.log.applied_index, self._answers)
         self._transfer: Transfer | None = None
         self._expire_number = 0  # the proposal that carries the last expire entries
         self._syncing = False
@@ -231,11 +233,33 @@ class Shard:
                 self._answer_received()
         self._deliver()
 
-    def read(self, callback: ReadCallback) -> None:
-        """Call back when a linearizable read may look at the projections."""
+    def read(
+        self,
+        callback: ReadCallback,
+        *,
+        level: Level = Level.LINEARIZABLE,
+        max_staleness_s: float | None = None,
+        min_index: int = 0,
+        deadline_s: float = float("inf"),
+    ) -> None:
+        """Call back when a read may look at the projections, in that very call.
+
+        ``min_index``: not before this entry is applied, unless the deadline passes. A bound is for
+        stale reads; see node/stale_reads.py.
+        """
+        assert max_staleness_s is None or level is Level.STALE, "a bound is for stale reads"
         with self._guard:
-            self.reads.add(callback)
+            if level is Level.STALE:
+                self._stale_reads.add(callback, max_staleness_s, min_index, deadline_s)
+            elif min_index > self.log.applied_index:
+                self._stale_reads.add(self._then_read(callback), None, min_index, deadline_s)
+            else:
+                self.reads.add(callback)
         self._deliver()
+
+    def _then_read(self, callback: ReadCallback) -> ReadCallback:
+        """Begin a linearizable read when what it waits for is here."""
+        return lambda error: self.read(callback) if error is None else callback(error)
 
     def change_membership(
         self, membership: Membership, deadline_s: float, callback: Callback
@@ -309,6 +333,7 @@ class Shard:
         if self._transfer is not None:
             self._answers.append((self._transfer.callback, stopped))
         self.reads.fail(stopped)
+        self._stale_reads.fail(stopped)
         self._deliver()
 
     def _deliver(self) -> None:
@@ -332,6 +357,7 @@ class Shard:
             self._requests.turn_away(NotLeader(member.leader_id))
         self._answer_received()
         self.reads.advance()
+        self._stale_reads.advance()
         if member.has_applied_noop and self._transfer is None:
             self._propose_expiries()
         if not self._syncing:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -17,6 +18,7 @@ from cluster.errors import (
     OutcomeUnknown,
     ProposalRefused,
     ResultNeeded,
+    StaleBoundExceeded,
 )
 from cluster.messages import Message, Vote
 from node.driver import Driver, ShardDriver, Stopping, run_until_complete
@@ -24,6 +26,7 @@ from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
 from node.requests import Outcome, ShardConfig
 from node.shard import Shard
+from node.stale_reads import Level
 from projections import kv_commands
 from projections.kv_reads import KeyValue
 from projections.result import Applied
@@ -153,6 +156,30 @@ def test_requests_of_both_durabilities_are_answered_each_in_its_way(tmp_path: Pa
             found = driver.shard.projections.kv.get("default", b"key-2")
             assert isinstance(found, KeyValue)
             assert found.version == index + 5
+
+    run(test())
+
+
+def test_stale_reads_keep_their_bound_and_wait_for_their_index(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path) as replicas:
+            driver = replicas.driver[0]
+            stale = partial(driver.read, soon(), level=Level.STALE)
+            assert stale().result() is None  # at once: nobody is asked
+            await until(lambda: stale(max_staleness_s=1.0).result() is None)
+            assert isinstance(stale(max_staleness_s=0.0).result(), StaleBoundExceeded)
+
+            early = await driver.propose([put(1)], soon(), Durability.ASYNC)
+            assert isinstance(early, Received)
+            waiting = stale(min_index=early.last_index)
+            linearizable = driver.read(soon(), min_index=early.last_index)
+            assert [await waiting, await linearizable] == [None, None]
+            assert driver.shard.projections.kv.get("default", b"key-1") is not None
+
+            late = driver.read(time.monotonic() + 0.05, level=Level.STALE, min_index=10**9)
+            assert isinstance(await late, Expired)
+            left = stale(min_index=10**9)
+        assert isinstance(await left, Stopping)
 
     run(test())
 

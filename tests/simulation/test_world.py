@@ -51,6 +51,19 @@ def test_a_seed_replays_exactly() -> None:
     assert first.history.by_key == second.history.by_key
 
 
+def test_stale_reads_with_a_bound_are_answered_by_every_replica_of_a_healthy_cluster() -> None:
+    seed = SystemRandom().randrange(10**9)
+    world = World(seed, replace(CALM, weights={"snapshot": 1}, faults_s=10.0))
+    world.run()
+
+    for replica in world.replicas:
+        asked = sum(reader.asked[replica.name, 1.0] for reader in world.stale_readers)
+        answered = sum(reader.answered[replica.name, 1.0] for reader in world.stale_readers)
+        assert asked > 10, seed
+        # All but those before the first leader, and what the first second may need.
+        assert answered >= 0.7 * asked, (seed, replica.name, answered, asked)
+
+
 def test_leadership_is_handed_over_under_load() -> None:
     profile = replace(
         CALM, stable_leader=False, weights={"transfer": 1}, between_s=0.5, faults_s=10.0

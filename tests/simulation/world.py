@@ -23,6 +23,7 @@ from tests.simulation.network import Network
 from tests.simulation.profile import Profile, profile_of
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
+from tests.simulation.stale_readers import StaleReader, Visible
 
 QUIET_S = 3.0  # in the end, without new requests, everybody comes to stand at the same place
 OBSERVE_S = 0.02
@@ -78,6 +79,15 @@ class World:
             AsyncWriter(number, self.replicas, self.schedule, Random(self.rng.getrandbits(64)))
             for number in range(profile.async_writers)
         ]
+        self.visible = Visible(self.schedule)
+        self.judge.on_first_applied = self.visible.note
+        self.stale_readers = [
+            StaleReader(
+                self.replicas, self.schedule, Random(self.rng.getrandbits(64)), self.visible,
+                self.fail,
+            )
+            for _ in range(profile.stale_readers)
+        ]  # fmt: skip
 
     def run(self) -> None:
         """Run the whole course: faults, then healing, then judgement."""
@@ -104,6 +114,8 @@ class World:
             client.start()
         for writer in self.writers:
             writer.start()
+        for reader in self.stale_readers:
+            reader.start()
         self.schedule.after(0.0, self._observe)
         self.faults.begin()
         self.schedule.run_until(end_s)

@@ -22,6 +22,7 @@ from cluster.errors import ClusterError, NotLeader
 from node.driver import ShardDriver, run_until_complete
 from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
+from node.stale_reads import Level
 from projections import kv_commands, system_commands
 from projections.payload import SessionRef
 from projections.result import Applied, Duplicate, Refused, Result
@@ -157,7 +158,12 @@ class Server:
                     return {"received": [outcome.first_index, outcome.last_index]}
                 return {"results": [result_of(result) for result in outcome]}
             case "read":
-                error = await self.driver.read(deadline_s)
+                error = await self.driver.read(
+                    deadline_s,
+                    level=Level(request.get("level", "linearizable")),
+                    max_staleness_s=request.get("max_staleness_s"),
+                    min_index=request.get("min_index", 0),
+                )
                 if error is not None:
                     return error_of(error)
                 return {"values": {key: self._value(key) for key in request["keys"]}}
