@@ -14,6 +14,7 @@
     ├── MembershipRefused  not now, or not this change; nothing was proposed
     ├── TransferFailed     the leadership stayed where it was
     ├── ReplicaStopped     this replica met something that it must not go on from
+    ├── StateDiverged      a majority has another state at the same index: this replica is wrong
     └── Diverged           two replicas hold different bytes at the same place: stop and alarm
 """
 
@@ -114,3 +115,15 @@ class Diverged(ClusterError):
         super().__init__(f"proposal {number} of term {term} differs from the leader's")
         self.number = number
         self.term = term
+
+
+class StateDiverged(ClusterError):
+    """A majority of the voters came to another state by the same entries: this one is wrong."""
+
+    reason = "STATE_DIVERGED"
+
+    def __init__(self, index: int, owners: tuple[int, ...]) -> None:
+        which = ", ".join(map(str, owners))
+        super().__init__(f"the state at index {index} is not the majority's, in owners {which}")
+        self.index = index
+        self.owners = owners

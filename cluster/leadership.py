@@ -75,7 +75,7 @@ class Leadership:
     def begin_round(self, commit: int | None) -> None:
         """Begin a round with the next appends; ``commit``: all that is committed, if known."""
         self.round += 1
-        if commit is not None:
+        if commit is not None and self.freshness.wants_round:
             stamps = {peer_id: peer.stamp for peer_id, peer in self.peers.items()}
             self.freshness.begin_round(self.round, commit, stamps)
             self.freshness.answered(self.confirmed_round())
@@ -128,7 +128,8 @@ class Leadership:
         """Take an answer that belongs to this leadership."""
         peer.round = max(peer.round, ack.round)
         peer.stamp = ack.stamp or peer.stamp
-        self.freshness.answered(self.confirmed_round())
+        if self.freshness.is_asking:
+            self.freshness.answered(self.confirmed_round())
         if ack.success:
             peer.confirmed(ack.next - 1)
             peer.received = max(peer.received, peer.match, ack.received)

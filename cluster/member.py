@@ -323,9 +323,10 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         """Follow a higher term that somebody told us of."""
         if term > self.term:
             self._SyncObj__setCurrentTerm(term, None)
-            self._step_down()
+            self.step_down()
 
-    def _step_down(self) -> None:
+    def step_down(self) -> None:
+        """Lead no longer."""
         if self.state == LEADER:
             self._restart_election_timer()
         self._SyncObj__setState(FOLLOWER)
@@ -425,7 +426,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         except DiskFull as error:
             # A leader that cannot write is worse than none: let somebody else try.
             self.refusal = str(error)
-            self._step_down()
+            self.step_down()
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
         """Send every peer what it lacks; as shipped, each ack rewinds and all is sent again."""

@@ -6,6 +6,7 @@ they answer, so that a leader can tell which of its questions was answered.
 """
 
 from dataclasses import dataclass
+from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +75,21 @@ class TimeoutNow:
     term: int
 
 
-Message = VoteRequest | Vote | Append | Ack | Stale | TimeoutNow
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """What a replica's state was: (owner, hash) of each projection that holds something."""
+
+    node_id: UUID
+    hashes: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """What states replicas had when they had applied ``index``: the sender's own, or all known."""
+
+    term: int
+    index: int
+    rows: tuple[StateRow, ...]
+
+
+Message = VoteRequest | Vote | Append | Ack | Stale | TimeoutNow | StateReport

@@ -57,6 +57,7 @@ class Freshness:
         self._known: list[tuple[float, int]] = []  # fresh as of this when so much is applied
         self._as_of_s = _LONG_AGO_S
         self._rounds: deque[_Round] = deque()  # of this leadership, not answered yet
+        self._round_s = _LONG_AGO_S
         self._echoes: Mapping[UUID, int] = {}
 
     def age_s(self, applied: int) -> float:
@@ -103,13 +104,25 @@ class Freshness:
     def begin_leading(self) -> None:
         """Begin a leadership, in which nobody has answered anything yet."""
         self._rounds.clear()
+        self._round_s = _LONG_AGO_S
         self._echoes = {}
+
+    @property
+    def wants_round(self) -> bool:
+        """Whether the last round that was noted is so old that another is worth its cost."""
+        return self._clock.now_s() - self._round_s >= self._period_s
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a noted round has no answer yet."""
+        return bool(self._rounds)
 
     def begin_round(self, number: int, commit: int, stamps: Mapping[UUID, int]) -> None:
         """A round begins, with this much committed and these stamps heard."""
         if len(self._rounds) >= ROUNDS_KEPT:
             self._rounds.pop()
-        self._rounds.append(_Round(number, self._clock.now_s(), commit, stamps))
+        self._round_s = self._clock.now_s()
+        self._rounds.append(_Round(number, self._round_s, commit, stamps))
 
     def answered(self, number: int) -> None:
         """A majority has answered all rounds up to this one."""

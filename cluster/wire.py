@@ -22,7 +22,17 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from cluster.messages import Ack, Append, Message, Stale, TimeoutNow, Vote, VoteRequest
+from cluster.messages import (
+    Ack,
+    Append,
+    Message,
+    Stale,
+    StateReport,
+    TimeoutNow,
+    Vote,
+    VoteRequest,
+)
+from cluster.state_rows import decode_rows, encode_rows
 from onelog.v1 import peer_pb2
 from ual.directory import PARTITIONS_MAX, SHARDS_MAX
 from ual.entry import GROUP_SIZE_MAX, HEADER_SIZE
@@ -70,6 +80,7 @@ class Reason(StrEnum):
     BAD_NUMBER = "BAD_NUMBER"
     BAD_GROUP = "BAD_GROUP"
     BAD_ID = "BAD_ID"
+    BAD_STATE_REPORT = "BAD_STATE_REPORT"
 
 
 class WireError(Exception):
@@ -175,6 +186,9 @@ def encode_message(shard: int, message: Message) -> Encoded:
             outer.stale.SetInParent()
         case TimeoutNow():
             outer.timeout_now.SetInParent()
+        case StateReport():
+            outer.state_report.index = message.index
+            outer.state_report.rows.extend(encode_rows(message.rows))
     data = outer.SerializeToString()
     return Encoded((data,), len(data))
 
@@ -407,6 +421,17 @@ def _decode_ack(outer: peer_pb2.PeerMessage, term: int) -> Message:
     return Ack(term, round_, following, success, reset, ack.received, ack.stamp)
 
 
+def _decode_state_report(outer: peer_pb2.PeerMessage, term: int) -> Message:
+    report = outer.state_report
+    try:
+        rows = decode_rows(report.rows, len(report.rows))
+    except ValueError as error:
+        raise WireError(Reason.BAD_STATE_REPORT, str(error)) from error
+    if not 1 <= report.index <= NUMBER_MAX:
+        raise WireError(Reason.BAD_NUMBER, f"a state report of index {report.index}")
+    return StateReport(term, report.index, rows)
+
+
 _DECODERS: dict[str, Callable[[peer_pb2.PeerMessage, int], Message]] = {
     "vote_request": _decode_vote_request,
     "vote": lambda outer, term: Vote(term, outer.vote.pre_vote),
@@ -414,6 +439,7 @@ _DECODERS: dict[str, Callable[[peer_pb2.PeerMessage, int], Message]] = {
     "ack": _decode_ack,
     "stale": lambda _outer, term: Stale(term),
     "timeout_now": lambda _outer, term: TimeoutNow(term),
+    "state_report": _decode_state_report,
 }
 
 

@@ -45,6 +45,10 @@ class ShardConfig:
     pending_requests_max: int = 65_536
     # How often deadlines are looked at.
     deadline_check_s: float = 0.02
+    # How far apart replicas compare their states, in entries or in log time, whichever comes
+    # first; the same on all of them, or they find nothing to compare.
+    hash_index_step: int = 16_384
+    hash_time_step_ns: int = 10 * 10**9
 
 
 @dataclass(slots=True)

@@ -39,8 +39,9 @@ from cluster.journal import KIND_NOOP, RaftJournal
 from cluster.log_time import LogTime
 from cluster.member import LEADER, RaftMember
 from cluster.membership import Membership
-from cluster.messages import Message
+from cluster.messages import Message, StateReport
 from cluster.reads import ReadCallback, ReadRounds
+from cluster.state_comparison import StateComparison
 from cluster.transfer import Transfer, TransferCallback
 from node.durability import Durability, refusal_of
 from node.requests import Answers, Callback, Drafts, Outcome, Request, Requests, ShardConfig
@@ -148,6 +149,13 @@ class Shard:
             applied=applied,
             protections=protections,
         )
+        self.comparison = StateComparison(
+            self.member,
+            lambda: self.router,
+            send,
+            index_step=self.config.hash_index_step,
+            time_step_ns=self.config.hash_time_step_ns,
+        )
         self.reads = ReadRounds(self.member)
         self._answers: Answers = deque()
         self._requests = Requests(self.config, self._answers)
@@ -170,7 +178,10 @@ class Shard:
     def on_message(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer."""
         with self._guard:
-            self.member.on_message(sender, message)
+            if isinstance(message, StateReport):
+                self.comparison.on_report(sender, message)
+            else:
+                self.member.on_message(sender, message)
             if self.member.is_due:  # to commit or apply: do not wait for the timer
                 self.member.tick()
             self._after()
@@ -321,6 +332,7 @@ class Shard:
         self.log.mark_committed(max(last_index, self.log.commit_index))
         results = self.router.apply_group(entries)
         self.log.mark_applied(last_index)
+        self.comparison.applied()
         self._requests.applied(number, term, results)
 
     # Inside
@@ -346,6 +358,7 @@ class Shard:
     def _after(self) -> None:
         """Do what any progress of the member may have made possible."""
         member = self.member
+        self.comparison.advance()
         transfer = self._transfer
         if transfer is not None and transfer.advance():
             self._transfer = None

@@ -107,6 +107,11 @@ def test_an_unknown_shard_or_kind_is_refused() -> None:
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, received=2**64 - 1)),
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, stamp=2**64 - 1)),
         peer_pb2.PeerMessage(term=1, append=peer_pb2.PeerAppend(echo=2**64 - 1)),
+        peer_pb2.PeerMessage(
+            state_report=peer_pb2.PeerStateReport(
+                index=2**64 - 1, rows=[peer_pb2.PeerStateRow(node_id=bytes(16))]
+            )
+        ),
         peer_pb2.PeerMessage(term=1, append=peer_pb2.PeerAppend(commit=2**64 - 1)),
         peer_pb2.PeerMessage(term=1, append=peer_pb2.PeerAppend(previous_term=2)),
         peer_pb2.PeerMessage(term=0, append=peer_pb2.PeerAppend()),
@@ -137,6 +142,28 @@ def test_groups_that_cannot_be_are_refused(previous_term: int, groups: list[byte
     with pytest.raises(WireError) as caught:
         wire.decode_message(message, SHARDS)
     assert caught.value.reason == Reason.BAD_GROUP
+
+
+ROW = peer_pb2.PeerStateRow(node_id=bytes(16))
+HASH = peer_pb2.PeerStateHash(owner=1, hash=1)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [ROW, ROW],
+        [peer_pb2.PeerStateRow(node_id=bytes([at] * 16)) for at in range(19)],
+        [peer_pb2.PeerStateRow(node_id=bytes(15))],
+        [peer_pb2.PeerStateRow(node_id=bytes(16), hashes=[HASH, HASH])],
+        [peer_pb2.PeerStateRow(node_id=bytes(16), hashes=[peer_pb2.PeerStateHash(owner=256)])],
+    ],
+)
+def test_state_reports_that_cannot_be_are_refused(rows: list[peer_pb2.PeerStateRow]) -> None:
+    report = peer_pb2.PeerStateReport(index=1, rows=rows)
+    assert reason_of(framed(peer_pb2.PeerMessage(term=1, state_report=report))) == (
+        Reason.BAD_STATE_REPORT
+    )
 
 
 def test_an_oversized_frame_is_refused_before_it_is_parsed() -> None:

@@ -1,8 +1,20 @@
 """Messages of every kind, drawn at random, as a member would send them."""
 
+from uuid import UUID
+
 from hypothesis import strategies as st
 
-from cluster.messages import Ack, Append, Message, Stale, TimeoutNow, Vote, VoteRequest
+from cluster.messages import (
+    Ack,
+    Append,
+    Message,
+    Stale,
+    StateReport,
+    StateRow,
+    TimeoutNow,
+    Vote,
+    VoteRequest,
+)
 from cluster.wire import NUMBER_MAX
 from ual.entry import TYPE_NOOP, Draft, encode_group
 
@@ -46,6 +58,17 @@ acks = st.builds(
     st.integers(0, 2),
 )
 
+state_rows = st.lists(
+    st.builds(
+        lambda node, hashes: StateRow(UUID(int=node), tuple(sorted(hashes.items()))),
+        st.integers(0, 2**128 - 1),
+        st.dictionaries(st.integers(0, 255), st.integers(0, 2**64 - 1), max_size=5),
+    ),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda row: row.node_id,
+).map(tuple)
+
 BY_KIND: dict[type, st.SearchStrategy[Message]] = {
     Append: appends(),
     VoteRequest: vote_requests(),
@@ -53,6 +76,7 @@ BY_KIND: dict[type, st.SearchStrategy[Message]] = {
     Ack: acks,
     Stale: st.builds(Stale, numbers),
     TimeoutNow: st.builds(TimeoutNow, numbers),
+    StateReport: st.builds(StateReport, numbers, numbers, state_rows),
 }
 messages: st.SearchStrategy[Message] = st.one_of(*BY_KIND.values())
 shards = st.integers(0, SHARDS - 1)
