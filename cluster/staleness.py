@@ -18,7 +18,8 @@ The leader itself is fresh as of the beginning of such a round. What a replica w
 true whoever leads later, and is lost with the process.
 
 Only differences of one clock are used, so clocks may say what they like as long as they run: on a
-machine whose monotonic clock is one percent slow, a bound is one percent longer. Stamps begin at a
+machine whose monotonic clock is one percent slow, a bound is one percent longer, and a suspended
+machine, whose clock stands still, does not notice that it aged. Stamps begin at a
 random number, so that the echo of a stamp of an earlier process is not taken for one of this.
 """
 

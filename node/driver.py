@@ -27,6 +27,7 @@ from node.job_thread import JobThread
 from node.requests import Drafts, Outcome
 from node.shard import Shard
 from node.stale_reads import Level
+from node.status import ShardStatus
 from ual.entry import HEADER_SIZE
 from ual.jobs import SealJob, SyncJob
 
@@ -169,6 +170,10 @@ class ShardDriver:
             answer(error)
         if not future.done():
             self._asked.append((deadline_s, future))
+
+    def status(self) -> ShardStatus:
+        """Return what the shard says about itself."""
+        return self.shard.status()
 
     def deliver(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer."""

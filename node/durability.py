@@ -5,10 +5,11 @@ answer is their results. Only the loss of the disks of a majority takes them awa
 
 ``ASYNC``: a majority, the leader included, has *written* the entries, and the answer is
 ``Received``. Nothing is visible yet: commit and apply wait for the syncs of a majority as always,
-and follow by themselves. Until then the entries survive processes that die, but not the loss of
-power: if a majority loses its power before its syncs, they may be gone. An answer that comes before
-apply has no result, so operations that need one are refused (``projections/replies.py`` decides),
-with ``ResultNeeded``. Other failures are those of any proposal.
+and follow by themselves. Until then the entries survive processes that die, but each replica that
+loses its power before its sync forgets them. If that leaves a majority without them, and those that
+still have them cannot vote, they are gone. An answer that comes before apply has no result, so
+operations that need one are refused with ``ResultNeeded`` (``projections/replies.py`` decides).
+Other failures are those of any proposal.
 
 Only the present leadership answers: what an earlier one wrote may still be replaced, however many
 have it, until something of the present term is committed. Such a request waits for its apply.

@@ -46,6 +46,7 @@ from cluster.transfer import Transfer, TransferCallback
 from node.durability import Durability, refusal_of
 from node.requests import Answers, Callback, Drafts, Outcome, Request, Requests, ShardConfig
 from node.stale_reads import Level, StaleReads
+from node.status import ShardStatus, status_of
 from projections.system_commands import TYPES_OPAQUE
 from projections.table import build_projections
 from snapshot.recovery import recover_state
@@ -315,6 +316,10 @@ class Shard:
             except DiskFull:
                 return 0  # MANIFEST could not be written; another time
 
+    def status(self) -> ShardStatus:
+        """Return what there is to say about this replica, also after it has stopped."""
+        return status_of(self)
+
     # What Raft calls (``cluster.applier.Applier``)
 
     def lead(self) -> None:
@@ -382,8 +387,9 @@ class Shard:
             requests = self._requests.next_group(self.clock.now_s())
             if not requests:
                 continue
+            drafts = [each for request in requests for each in request.drafts]
             try:
-                number, term = self.member.propose([each for r in requests for each in r.drafts])
+                number, term = self.member.propose(drafts)
             except DiskFull as error:
                 outcome: Outcome = StorageFull(str(error))
             except GroupTooLarge as error:
@@ -391,7 +397,7 @@ class Shard:
             except ClusterError as error:
                 outcome = error
             else:
-                first_index = self.log.proposals.indexes(number)[0]
+                first_index = self.log.last_index + 1 - len(drafts)
                 self._requests.proposed(requests, number, term, first_index)
                 continue
             self._requests.answer(requests, outcome)
