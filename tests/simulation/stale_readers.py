@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from cluster.errors import ClusterError, Expired, StaleBoundExceeded
+from cluster.errors import ClusterError, Expired, ReplicaStopped, StaleBoundExceeded
 from node.shard import Shard
 from node.stale_reads import Level
 from tests.simulation.replica import Replica
@@ -97,7 +97,7 @@ class StaleReader:
         error: ClusterError | None,
     ) -> None:
         if error is not None:
-            assert isinstance(error, StaleBoundExceeded | Expired), error
+            assert isinstance(error, StaleBoundExceeded | Expired | ReplicaStopped), error
             return
         self.answered[replica.name, bound_s] += 1
         if shard.router.applied_index < min_index:
