@@ -2,7 +2,7 @@
 
 from cluster.errors import MembershipRefused, NotLeader
 from cluster.member import LEADER, RaftMember
-from cluster.membership import Membership, check_change
+from cluster.membership import Membership, check_change, check_moment
 
 
 def change_membership(member: RaftMember, membership: Membership) -> tuple[int, int]:
@@ -10,10 +10,8 @@ def change_membership(member: RaftMember, membership: Membership) -> tuple[int, 
     if member.state != LEADER:
         raise NotLeader(member.leader_id)
     if member.protections.one_change:
-        if not member.has_applied_noop:
-            raise MembershipRefused("this leader has not committed anything yet")
-        if member.journal.membership_number > member.applied:
-            raise MembershipRefused("the change before this one is not committed yet")
+        is_settled = member.journal.membership_number <= member.applied
+        check_moment(leads=member.has_applied_noop, is_settled=is_settled)
         check_change(member.membership, membership, member.self_id)
     for each in set(membership.voters) - set(member.membership.voters):
         if member.match_of(each) < member.commit:

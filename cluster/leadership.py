@@ -13,7 +13,7 @@ Invariants:
 pysyncobj has no part in this: cluster/member.py tells it what peers have.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
 from cluster.config import RaftConfig
@@ -22,6 +22,7 @@ from cluster.messages import Ack, Append, Message
 from cluster.peers import Peer
 from cluster.seam import Clock
 from cluster.shipments import Offered
+from cluster.staleness import Freshness
 from ual.errors import CorruptFile
 
 
@@ -39,6 +40,8 @@ class Leadership:
         self.round = 0
         # What a proposal could not be read for; set by who repairs it.
         self.on_damage: Callable[[CorruptFile], None] = lambda _error: None
+        self.freshness = Freshness(clock, config.heartbeat_s)
+        self._voter_ids: Collection[UUID] = ()
         self._config = config
         self._journal = journal
         self._clock = clock
@@ -50,10 +53,12 @@ class Leadership:
         """Begin to lead, knowing nothing."""
         following = self._journal.last + 1
         self.peers = {peer_id: Peer(following) for peer_id in self.peers}
+        self.freshness.begin_leading()
 
-    def reconfigure(self, peer_ids: Collection[UUID]) -> None:
-        """Have these peers, and forget the others."""
+    def reconfigure(self, peer_ids: Collection[UUID], voter_ids: Collection[UUID]) -> None:
+        """Have these peers, some of whom vote, and forget the others."""
         known, following = self.peers, self._journal.last + 1
+        self._voter_ids = voter_ids
         self.peers = {each: known.get(each) or Peer(following) for each in peer_ids}
 
     @property
@@ -62,13 +67,22 @@ class Leadership:
         start = self._journal.start
         return [each for each, peer in self.peers.items() if peer.next <= start]
 
-    def confirmed_round(self, voter_ids: Collection[UUID]) -> int:
-        """Return the newest round that a majority of these and this member has answered."""
-        if not voter_ids:
-            return self.round
-        rounds = sorted((self.peers[each].round for each in voter_ids), reverse=True)
-        # With this member, so many peers are a majority of all.
-        return rounds[(len(rounds) + 1) // 2 - 1]
+    def confirmed_round(self) -> int:
+        """Return the newest round that a majority, with this member, has answered."""
+        return _of_majority((self.peers[each].round for each in self._voter_ids), self.round)
+
+    def received_by_majority(self) -> int:
+        """Return the last proposal that a majority, with this member, has written."""
+        last = self._journal.last
+        return _of_majority((self.peers[each].received for each in self._voter_ids), last)
+
+    def begin_round(self, commit: int | None) -> None:
+        """Begin a round with the next appends; ``commit``: all that is committed, if known."""
+        self.round += 1
+        if commit is not None and self.freshness.wants_round:
+            stamps = {peer_id: peer.stamp for peer_id, peer in self.peers.items()}
+            self.freshness.begin_round(self.round, commit, stamps)
+            self.freshness.answered(self.confirmed_round())
 
     def send_all(self, term: int, commit: int, *, ask: bool = False) -> None:
         """Send every peer what it lacks, within its window; at least a heartbeat when due."""
@@ -99,7 +113,9 @@ class Leadership:
                 self.on_damage(error)
                 previous, groups = journal.last, ()
                 previous_term = journal.last_term
-            self._send(peer_id, Append(term, self.round, previous, previous_term, groups, commit))
+            echo = self.freshness.echo_to(peer_id)
+            append = Append(term, self.round, previous, previous_term, groups, commit, echo)
+            self._send(peer_id, append)
             peer.spoken_s, due = now_s, False
 
     def _take(self, peer: Peer) -> tuple[bytes, ...]:
@@ -124,14 +140,24 @@ class Leadership:
 
     def is_ours(self, ack: Ack, term: int | None) -> bool:
         """Tell whether an answer is to a leadership of ``term``, and to something it sent."""
-        exists = not ack.success or ack.next <= self._journal.last + 1
+        exists = not ack.success or max(ack.next - 1, ack.received) <= self._journal.last
         return term is None or (ack.term == term and exists)
 
     def on_ack(self, peer: Peer, ack: Ack) -> None:
         """Take an answer that belongs to this leadership."""
         peer.round = max(peer.round, ack.round)
+        peer.stamp = ack.stamp or peer.stamp
+        if self.freshness.is_asking:
+            self.freshness.answered(self.confirmed_round())
         if ack.success:
             peer.confirmed(ack.next - 1)
+            peer.received = max(peer.received, peer.match, ack.received)
         elif ack.reset and ack.round >= peer.reset_round:
             self.round += 1
             peer.rewound(min(ack.next, self._journal.last + 1), self.round)
+
+
+def _of_majority(theirs: Iterable[int], own: int) -> int:
+    """Return what so many of the others have reached that, with this member, they are most."""
+    numbers = sorted(theirs, reverse=True)
+    return numbers[(len(numbers) + 1) // 2 - 1] if numbers else own

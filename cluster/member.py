@@ -78,6 +78,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self.clock = clock
         self.protections = protections
         self.dropped_messages = 0
+        self.damaged_messages = 0  # of those, appends whose bytes were to blame
         self.refusal = ""  # why the last message or leadership was refused
         self.is_due = False  # a tick would commit or apply something
         self._applier = applier
@@ -87,7 +88,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._votes = Ballot()
         self._pre_vote = PreVote(config, journal, clock, send)
         self._answering: Append | None = None
-        self._matched = Matched()
+        self._matched = Matched(self.leadership.freshness.stamp)
         self.offers = Offers(self, self._matched, applier, send)
         running.clock = clock
         super().__init__(
@@ -182,7 +183,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def start_round(self) -> int:
         """Ask every peer to confirm that we lead; return the number of the question."""
         running.clock = self.clock
-        self.leadership.round += 1
+        self.leadership.begin_round(self.commit if self.has_applied_noop else None)
         self.leadership.send_all(self.term, self.commit, ask=True)
         return self.leadership.round
 
@@ -190,7 +191,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         """Return the newest round that a majority has answered in this term."""
         if not self.protections.read_round:
             return self.leadership.round
-        return self.leadership.confirmed_round(self._other_voters)
+        return self.leadership.confirmed_round()
 
     def on_synced(self) -> None:
         """The log's durable position has moved: tell the leader, or count it as one."""
@@ -202,8 +203,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             return
         vouched, leader_id = self._matched, self.leader_id
         if vouched.term == self.term and leader_id is not None and vouched.number:
-            following = min(vouched.number, self.journal.durable) + 1
-            self._send(leader_id, Ack(self.term, vouched.round, following, True, False))
+            self._send(leader_id, vouched.ack(self.journal.durable))
 
     def on_message(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer; one that is not from a member, or is stale, is dropped."""
@@ -229,15 +229,13 @@ class RaftMember(SyncObj):  # type: ignore[misc]
                 self._on_ack(sender, message)
             case Stale(term=term):
                 self._step_down_to(term)
-            case TimeoutNow(term=term):
-                if term == self.term and self.self_id in self.membership.voters:
-                    self._feed(sender, {"type": "timeout_now", "term": term})
+            case TimeoutNow(term) if term == self.term and self.self_id in self.membership.voters:
+                self._feed(sender, {"type": "timeout_now", "term": term})
 
     def _may_be_new(self, message: Message) -> bool:
-        """Tell whether the sender may be a member that this one has not heard of yet.
+        """Tell whether the sender may be a member by a change that this one has missed.
 
-        A replica that missed a change does not know whom it added. It takes their log, or it would
-        never hear of the change.
+        Their log is taken, or it would never hear of the change.
         """
         if isinstance(message, VoteRequest):
             return self.state != LEADER and self._pre_vote.may_be_new(message)
@@ -264,7 +262,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         # A new set: pysyncobj may be walking through the old one.
         self._SyncObj__otherNodes = {Node(peer_id) for peer_id in voters}
         self._other_voters = voters
-        self.leadership.reconfigure([each for each in membership.members if each != self.self_id])
+        others = [each for each in membership.members if each != self.self_id]
+        self.leadership.reconfigure(others, voters)
 
     def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802 - asked before an election only
         """Say whether an election would have a chance; if that is not known, ask the peers."""
@@ -310,9 +309,10 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         """Follow a higher term that somebody told us of."""
         if term > self.term:
             self._SyncObj__setCurrentTerm(term, None)
-            self._step_down()
+            self.step_down()
 
-    def _step_down(self) -> None:
+    def step_down(self) -> None:
+        """Lead no longer."""
         if self.state == LEADER:
             self._restart_election_timer()
         self._SyncObj__setState(FOLLOWER)
@@ -330,19 +330,19 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         if not self.accepts_leader(sender, append.term):
             return
         journal, previous = self.journal, append.previous
-        entries: list[tuple[Any, int, int]] = []
         try:
             is_held = journal.holds(previous, append.previous_term)
             groups = journal.check(previous, append.groups, append.term) if is_held else []
         except EntryError as error:
+            self.damaged_messages += 1
             self._drop(f"from {sender}: {error}")
             return
         except CorruptFile as error:  # rotted here, so long ago was it applied
             self.leadership.on_damage(error)
             return
-        if is_held:
-            entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
+        entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
         self._pre_vote.heard_leader()
+        self.leadership.freshness.echoed(append.echo, append.commit)
         covered = previous + len(append.groups)
         commit = min(append.commit, covered) if self.protections.commit_clamp else append.commit
         message = {"type": "append_entries", "term": append.term, "commit_index": commit}
@@ -377,8 +377,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._pre_vote.heard_leader()
         if self.protections.snapshot_commit_clamp:
             commit = min(commit, self._SyncObj__raftCommitIndex)
-        message = {"type": "append_entries", "term": term, "commit_index": commit}
-        self._feed(leader_id, message)
+        self._feed(leader_id, {"type": "append_entries", "term": term, "commit_index": commit})
 
     def begin_at_base(self, config: bytes) -> None:
         """Go on behind a snapshot that the log and the state have taken over."""
@@ -419,11 +418,11 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         assert append is not None, "an answer to nothing"
         if success:
             assert nextNodeIdx is not None
-            matched = self._matched.note(append.term, append.round, nextNodeIdx - 1)
-            if self.protections.follower_durable_ack:
-                matched = min(matched, self.journal.durable)
-            following = matched + 1
-        elif nextNodeIdx is None:  # the previous entry is missing
+            vouched = self._matched.note(append.term, append.round, nextNodeIdx - 1)
+            is_safe = self.protections.follower_durable_ack
+            self._send(node.id, self._matched.ack(self.journal.durable if is_safe else vouched))
+            return
+        if nextNodeIdx is None:  # the previous entry is missing
             following = self.journal.last + 1
         else:
             # It is another one. What is committed here is the same at the leader, so one
@@ -442,11 +441,12 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         except DiskFull as error:
             # A leader that cannot write is worse than none: let somebody else try.
             self.refusal = str(error)
-            self._step_down()
+            self.step_down()
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
         """Send every peer what it lacks; as shipped, each ack rewinds and all is sent again."""
         self._SyncObj__newAppendEntriesTime = self.clock.now_s() + self.config.heartbeat_s / 2
+        self.leadership.begin_round(self.commit if self.has_applied_noop else None)
         self.leadership.send_all(self.term, self.commit)
 
     def _on_ack(self, sender: UUID, ack: Ack) -> None:

@@ -6,6 +6,7 @@ they answer, so that a leader can tell which of its questions was answered.
 """
 
 from dataclasses import dataclass
+from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,15 @@ class Append:
     previous_term: int
     groups: tuple[bytes, ...]  # each a whole group as it is stored
     commit: int
+    echo: int = 0  # a stamp of the receiver: the leader was sure of ``commit`` after it was made
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
     """The answer to an append.
 
-    ``success``: everything up to ``next - 1`` is durable here and equal to the leader's.
+    ``success``: everything up to ``next - 1`` is durable here and equal to the leader's; up to
+    ``received`` it is written and equal, and would survive the process, but not the power.
     ``reset``: the previous proposal is missing or another one; send again from ``next``.
     """
 
@@ -54,6 +57,8 @@ class Ack:
     next: int
     success: bool
     reset: bool
+    received: int = 0
+    stamp: int = 0  # a number that the leader echoes when it is sure of its commit index
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,24 @@ class Unavailable:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """What a replica's state was: (owner, hash) of each projection that holds something."""
+
+    node_id: UUID
+    hashes: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """What states replicas had when they had applied ``index``: the sender's own, or all known."""
+
+    term: int
+    index: int
+    rows: tuple[StateRow, ...]
+
+
 Message = (
-    VoteRequest | Vote | Append | Ack | Stale | TimeoutNow | Offer | Fetch | Chunk | Unavailable
-)
+    VoteRequest | Vote | Append | Ack | Stale | TimeoutNow | StateReport
+    | Offer | Fetch | Chunk | Unavailable
+)  # fmt: skip

@@ -64,6 +64,5 @@ class Offers:
             self._confirm(source, offer)
 
     def _confirm(self, leader_id: UUID, offer: Offer) -> None:
-        noted = self._matched.note(offer.term, offer.round, offer.proposal)
-        matched = min(noted, self._member.journal.durable)
-        self._send(leader_id, Ack(offer.term, offer.round, matched + 1, True, False))
+        self._matched.note(offer.term, offer.round, offer.proposal)
+        self._send(leader_id, self._matched.ack(self._member.journal.durable))

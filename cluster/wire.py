@@ -30,11 +30,13 @@ from cluster.messages import (
     Message,
     Offer,
     Stale,
+    StateReport,
     TimeoutNow,
     Unavailable,
     Vote,
     VoteRequest,
 )
+from cluster.state_rows import decode_rows, encode_rows
 from cluster.wire_shipping import BadShipping, decode_shipping, fill_shipping, split_chunk
 from onelog.v1 import peer_pb2
 from ual.directory import PARTITIONS_MAX, SHARDS_MAX
@@ -84,6 +86,7 @@ class Reason(StrEnum):
     BAD_GROUP = "BAD_GROUP"
     BAD_ID = "BAD_ID"
     BAD_CHUNK = "BAD_CHUNK"
+    BAD_STATE_REPORT = "BAD_STATE_REPORT"
 
 
 class WireError(Exception):
@@ -168,11 +171,14 @@ def encode_message(shard: int, message: Message) -> Encoded:
             return _encode_append(outer, message)
         case Append():
             outer.append.CopyFrom(_append_head(message))
+            outer.append.echo = message.echo
         case Ack():
             outer.ack.round = message.round
             outer.ack.next = message.next
             outer.ack.success = message.success
             outer.ack.reset = message.reset
+            outer.ack.received = message.received
+            outer.ack.stamp = message.stamp
             outer.ack.SetInParent()
         case VoteRequest():
             outer.vote_request.last_proposal = message.last_proposal
@@ -191,11 +197,15 @@ def encode_message(shard: int, message: Message) -> Encoded:
             return Encoded(parts, sum(map(len, parts)))
         case Offer() | Fetch() | Unavailable():
             fill_shipping(outer, message)
+        case StateReport():
+            outer.state_report.index = message.index
+            outer.state_report.rows.extend(encode_rows(message.rows))
     data = outer.SerializeToString()
     return Encoded((data,), len(data))
 
 
 def _append_head(message: Append) -> peer_pb2.PeerAppend:
+    """Return the fields before the groups."""
     return peer_pb2.PeerAppend(
         round=message.round,
         previous=message.previous,
@@ -214,6 +224,8 @@ def _encode_append(outer: peer_pb2.PeerMessage, message: Append) -> Encoded:
         parts.append(before)
         parts.append(group)
         size += len(before) + len(group)
+    parts.append(peer_pb2.PeerAppend(echo=message.echo).SerializeToString())
+    size += len(parts[-1])
     parts[0] = outer.SerializeToString() + _IN_MESSAGE_APPEND + _varint(size)
     return Encoded(tuple(parts), len(parts[0]) + size)
 
@@ -387,7 +399,7 @@ def _decode_append(outer: peer_pb2.PeerMessage, term: int) -> Message:
     append = outer.append
     round_, previous, commit = append.round, append.previous, append.commit
     previous_term = append.previous_term
-    if max(round_, previous, commit) > NUMBER_MAX or previous_term > term or term < 1:
+    if max(round_, previous, commit, append.echo) > NUMBER_MAX or previous_term > term or term < 1:
         raise WireError(
             Reason.BAD_NUMBER,
             f"an append of term {term}, round {round_}, commit {commit}, "
@@ -407,17 +419,31 @@ def _decode_append(outer: peer_pb2.PeerMessage, term: int) -> Message:
                 Reason.BAD_GROUP, f"a group of term {group_term} after {at_least}, in {term}"
             )
         at_least = group_term
-    return Append(term, round_, previous, previous_term, groups, commit)
+    return Append(term, round_, previous, previous_term, groups, commit, append.echo)
 
 
 def _decode_ack(outer: peer_pb2.PeerMessage, term: int) -> Message:
     ack = outer.ack
     round_, following, success, reset = ack.round, ack.next, ack.success, ack.reset
-    if round_ > NUMBER_MAX or not 1 <= following <= NUMBER_MAX:
-        raise WireError(Reason.BAD_NUMBER, f"an ack of round {round_}, next {following}")
+    if max(round_, ack.received, ack.stamp) > NUMBER_MAX or not 1 <= following <= NUMBER_MAX:
+        raise WireError(
+            Reason.BAD_NUMBER,
+            f"an ack of round {round_}, next {following}, received {ack.received}",
+        )
     if success and reset:
         raise WireError(Reason.BAD_NUMBER, "an ack that is a success and a reset")
-    return Ack(term, round_, following, success, reset)
+    return Ack(term, round_, following, success, reset, ack.received, ack.stamp)
+
+
+def _decode_state_report(outer: peer_pb2.PeerMessage, term: int) -> Message:
+    report = outer.state_report
+    try:
+        rows = decode_rows(report.rows, len(report.rows))
+    except ValueError as error:
+        raise WireError(Reason.BAD_STATE_REPORT, str(error)) from error
+    if not 1 <= report.index <= NUMBER_MAX:
+        raise WireError(Reason.BAD_NUMBER, f"a state report of index {report.index}")
+    return StateReport(term, report.index, rows)
 
 
 _DECODERS: dict[str, Callable[[peer_pb2.PeerMessage, int], Message]] = {
@@ -428,6 +454,7 @@ _DECODERS: dict[str, Callable[[peer_pb2.PeerMessage, int], Message]] = {
     "stale": lambda _outer, term: Stale(term),
     "timeout_now": lambda _outer, term: TimeoutNow(term),
     **dict.fromkeys(("offer", "fetch", "chunk", "unavailable"), decode_shipping),
+    "state_report": _decode_state_report,
 }
 
 

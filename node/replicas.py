@@ -24,7 +24,8 @@ from cluster.membership import Membership
 from cluster.transport import SERVER_OPTIONS, PeerTransport, TransportConfig
 from cluster.wire import WireError
 from node.driver import Driver
-from node.shard import Outcome, Shard, ShardConfig
+from node.requests import Outcome, ShardConfig
+from node.shard import Shard
 from ual.directory import DataDirectory, Topology
 from ual.files import DiskFiles, Files
 from ual.log_config import LogConfig

@@ -51,7 +51,7 @@ class PeerRefusal(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("shard", "term", "vote_request", "vote", "append", "ack", "stale", "timeout_now", "offer", "fetch", "chunk", "unavailable")
+    __slots__ = ("shard", "term", "vote_request", "vote", "append", "ack", "stale", "timeout_now", "offer", "fetch", "chunk", "unavailable", "state_report")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class PeerMessage(_message.Message):
     FETCH_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     UNAVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    STATE_REPORT_FIELD_NUMBER: _ClassVar[int]
     shard: int
     term: int
     vote_request: PeerVoteRequest
@@ -76,7 +77,8 @@ class PeerMessage(_message.Message):
     fetch: PeerFetch
     chunk: PeerChunk
     unavailable: PeerUnavailable
-    def __init__(self, shard: _Optional[int] = ..., term: _Optional[int] = ..., vote_request: _Optional[_Union[PeerVoteRequest, _Mapping]] = ..., vote: _Optional[_Union[PeerVote, _Mapping]] = ..., append: _Optional[_Union[PeerAppend, _Mapping]] = ..., ack: _Optional[_Union[PeerAck, _Mapping]] = ..., stale: _Optional[_Union[PeerStale, _Mapping]] = ..., timeout_now: _Optional[_Union[PeerTimeoutNow, _Mapping]] = ..., offer: _Optional[_Union[PeerOffer, _Mapping]] = ..., fetch: _Optional[_Union[PeerFetch, _Mapping]] = ..., chunk: _Optional[_Union[PeerChunk, _Mapping]] = ..., unavailable: _Optional[_Union[PeerUnavailable, _Mapping]] = ...) -> None: ...
+    state_report: PeerStateReport
+    def __init__(self, shard: _Optional[int] = ..., term: _Optional[int] = ..., vote_request: _Optional[_Union[PeerVoteRequest, _Mapping]] = ..., vote: _Optional[_Union[PeerVote, _Mapping]] = ..., append: _Optional[_Union[PeerAppend, _Mapping]] = ..., ack: _Optional[_Union[PeerAck, _Mapping]] = ..., stale: _Optional[_Union[PeerStale, _Mapping]] = ..., timeout_now: _Optional[_Union[PeerTimeoutNow, _Mapping]] = ..., offer: _Optional[_Union[PeerOffer, _Mapping]] = ..., fetch: _Optional[_Union[PeerFetch, _Mapping]] = ..., chunk: _Optional[_Union[PeerChunk, _Mapping]] = ..., unavailable: _Optional[_Union[PeerUnavailable, _Mapping]] = ..., state_report: _Optional[_Union[PeerStateReport, _Mapping]] = ...) -> None: ...
 
 class PeerVoteRequest(_message.Message):
     __slots__ = ("last_proposal", "last_term", "pre_vote")
@@ -95,30 +97,36 @@ class PeerVote(_message.Message):
     def __init__(self, pre_vote: _Optional[bool] = ...) -> None: ...
 
 class PeerAppend(_message.Message):
-    __slots__ = ("round", "previous", "previous_term", "commit", "groups")
+    __slots__ = ("round", "previous", "previous_term", "commit", "echo", "groups")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_TERM_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ECHO_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     round: int
     previous: int
     previous_term: int
     commit: int
+    echo: int
     groups: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, round: _Optional[int] = ..., previous: _Optional[int] = ..., previous_term: _Optional[int] = ..., commit: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., previous: _Optional[int] = ..., previous_term: _Optional[int] = ..., commit: _Optional[int] = ..., echo: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PeerAck(_message.Message):
-    __slots__ = ("round", "next", "success", "reset")
+    __slots__ = ("round", "next", "success", "reset", "received", "stamp")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
     round: int
     next: int
     success: bool
     reset: bool
-    def __init__(self, round: _Optional[int] = ..., next: _Optional[int] = ..., success: _Optional[bool] = ..., reset: _Optional[bool] = ...) -> None: ...
+    received: int
+    stamp: int
+    def __init__(self, round: _Optional[int] = ..., next: _Optional[int] = ..., success: _Optional[bool] = ..., reset: _Optional[bool] = ..., received: _Optional[int] = ..., stamp: _Optional[int] = ...) -> None: ...
 
 class PeerStale(_message.Message):
     __slots__ = ()
@@ -197,6 +205,30 @@ class PeerUnavailable(_message.Message):
     last_index: int
     reason: str
     def __init__(self, is_snapshot: _Optional[bool] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PeerStateReport(_message.Message):
+    __slots__ = ("index", "rows")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    rows: _containers.RepeatedCompositeFieldContainer[PeerStateRow]
+    def __init__(self, index: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[PeerStateRow, _Mapping]]] = ...) -> None: ...
+
+class PeerStateRow(_message.Message):
+    __slots__ = ("node_id", "hashes")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    node_id: bytes
+    hashes: _containers.RepeatedCompositeFieldContainer[PeerStateHash]
+    def __init__(self, node_id: _Optional[bytes] = ..., hashes: _Optional[_Iterable[_Union[PeerStateHash, _Mapping]]] = ...) -> None: ...
+
+class PeerStateHash(_message.Message):
+    __slots__ = ("owner", "hash")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    owner: int
+    hash: int
+    def __init__(self, owner: _Optional[int] = ..., hash: _Optional[int] = ...) -> None: ...
 
 class PeerFragment(_message.Message):
     __slots__ = ("number", "offset", "total_size", "data")

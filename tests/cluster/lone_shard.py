@@ -7,7 +7,8 @@ from uuid import UUID
 from cluster.member import LEADER
 from cluster.membership import Membership
 from cluster.messages import Ack, Append, Message, Vote, VoteRequest
-from node.shard import Outcome, Shard
+from node.requests import Outcome, ShardConfig
+from node.shard import Shard
 from projections.kv_commands import Put, encode_command
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import make_shard
@@ -41,7 +42,12 @@ class HandClock:
 class LoneShard:
     """A shard of three, or of as many as ``founders`` says; ``sent`` is what it told its peers."""
 
-    def __init__(self, disk: SimDisk | None = None, founders: Sequence[UUID] | None = None) -> None:
+    def __init__(
+        self,
+        disk: SimDisk | None = None,
+        founders: Sequence[UUID] | None = None,
+        config: ShardConfig | None = None,
+    ) -> None:
         self.disk = disk or SimDisk()
         self.clock = HandClock()
         self.sent: list[tuple[UUID, Message]] = []
@@ -55,6 +61,7 @@ class LoneShard:
             [each for each in members if each != ME],
             self.clock,
             lambda target, message: self.sent.append((target, message)),
+            config=config,
             log_config=LOG,
             founders=Membership.of(members),
         )

@@ -1,5 +1,7 @@
 """Messages of every kind, drawn at random, as a member would send them."""
 
+from uuid import UUID
+
 from hypothesis import strategies as st
 
 from cluster.messages import (
@@ -10,6 +12,8 @@ from cluster.messages import (
     Message,
     Offer,
     Stale,
+    StateReport,
+    StateRow,
     TimeoutNow,
     Unavailable,
     Vote,
@@ -36,7 +40,8 @@ def appends(draw: st.DrawFn) -> Append:
     terms = sorted(draw(st.lists(st.integers(0, term), max_size=4)))
     previous_term = draw(st.integers(0, terms[0] if terms else term))
     groups = tuple(group_of(each, draw(st.integers(0, 64))) for each in terms)
-    return Append(term, draw(numbers), draw(numbers), previous_term, groups, draw(numbers))
+    echo = draw(st.integers(0, NUMBER_MAX))
+    return Append(term, draw(numbers), draw(numbers), previous_term, groups, draw(numbers), echo)
 
 
 @st.composite
@@ -46,12 +51,14 @@ def vote_requests(draw: st.DrawFn) -> VoteRequest:
 
 
 acks = st.builds(
-    lambda term, round_, following, kind: Ack(
-        term, round_, following, success=kind == 1, reset=kind == 2
+    lambda term, round_, following, received, stamp, kind: Ack(
+        term, round_, following, kind == 1, kind == 2, received=received, stamp=stamp
     ),
     numbers,
     numbers,
     numbers,
+    st.integers(0, NUMBER_MAX),
+    st.integers(0, NUMBER_MAX),
     st.integers(0, 2),
 )
 
@@ -95,6 +102,16 @@ unavailable = st.builds(
     numbers,
     st.text("no such range 0123456789", max_size=40),
 )
+state_rows = st.lists(
+    st.builds(
+        lambda node, hashes: StateRow(UUID(int=node), tuple(sorted(hashes.items()))),
+        st.integers(0, 2**128 - 1),
+        st.dictionaries(st.integers(0, 255), st.integers(0, 2**64 - 1), max_size=5),
+    ),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda row: row.node_id,
+).map(tuple)
 
 BY_KIND: dict[type, st.SearchStrategy[Message]] = {
     Append: appends(),
@@ -107,6 +124,7 @@ BY_KIND: dict[type, st.SearchStrategy[Message]] = {
     Fetch: fetches(),
     Chunk: chunks(),
     Unavailable: unavailable,
+    StateReport: st.builds(StateReport, numbers, numbers, state_rows),
 }
 messages: st.SearchStrategy[Message] = st.one_of(*BY_KIND.values())
 shards = st.integers(0, SHARDS - 1)

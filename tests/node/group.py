@@ -9,7 +9,8 @@ from cluster.config import ShippingConfig
 from cluster.member import LEADER
 from cluster.membership import Membership
 from cluster.messages import Message
-from node.shard import Outcome, Shard
+from node.requests import Outcome
+from node.shard import Shard
 from projections.table import build_projections
 from snapshot.build import Capture, build_in_process, plan_build
 from tests.cluster.lone_shard import put

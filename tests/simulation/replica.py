@@ -7,10 +7,12 @@ from random import Random
 from uuid import UUID
 
 from cluster.config import Protections, RaftConfig, ShippingConfig
+from cluster.errors import StateDiverged
 from cluster.membership import Membership
 from cluster.messages import Message
 from node.jobs import ShipJob
-from node.shard import Shard, ShardConfig
+from node.requests import ShardConfig
+from node.shard import Shard
 from projections.table import build_projections
 from snapshot.build import Capture, build_in_process, plan_build
 from snapshot.errors import NotDurable
@@ -26,10 +28,16 @@ from ual.sealed import SealedSegment
 LOG = LogConfig(
     ring_bytes=16 << 10, segment_bytes_max=2 << 10, unsynced_bytes_max=8 << 10, free_bytes_min=0
 )
-SHARD = ShardConfig(group_bytes_max=1 << 10, group_entries_max=16, request_bytes_max=4 << 10)
 # Chunks so small that a transfer takes many of them, and may be interrupted at any.
 SHIPPING = ShippingConfig(
     chunk_bytes=700, window_chunks=3, retry_s=0.3, give_up_s=2.0, pause_s=0.1, scrub_pause_s=5.0
+)
+SHARD = ShardConfig(
+    group_bytes_max=1 << 10,
+    group_entries_max=16,
+    request_bytes_max=4 << 10,
+    hash_index_step=16,
+    hash_time_step_ns=10**9,
 )
 TICK_SHARE = 0.3  # of a heartbeat
 
@@ -44,12 +52,12 @@ class SimClock:
     def __init__(self, schedule: Schedule, rng: Random) -> None:
         self._schedule = schedule
         self._rng = Random(rng.getrandbits(64))
-        self._rate = rng.uniform(0.95, 1.05)
+        self.rate = rng.uniform(0.95, 1.05)
         self.wall_offset_s = rng.uniform(-1.0, 1.0)
 
     def now_s(self) -> float:
         """See ``NodeClock``."""
-        return self._schedule.now_s * self._rate
+        return self._schedule.now_s * self.rate
 
     def wall_ns(self) -> int:
         """See ``NodeClock``."""
@@ -83,6 +91,8 @@ class Replica:
         self.is_liar = is_liar
         self.on_start: Callable[[Shard], None] = lambda _: None
         self.on_down: Callable[[], None] = lambda: None
+        self.may_diverge = False
+        self.diverged: StateDiverged | None = None
         self.shard: Shard | None = None
         self._note = note
         self._founders = founders
@@ -180,6 +190,11 @@ class Replica:
             self._note(f"{self.name} is down: {type(error).__name__} {error}")
             self.crash(CrashPolicy.RANDOM)
             self.on_down()
+        except StateDiverged as error:
+            if not self.may_diverge:
+                raise
+            self.diverged = error
+            self.crash(CrashPolicy.KEPT)  # and stays down: somebody must look at it
 
     def snapshot(self) -> None:
         """Seal what can be sealed, and take a snapshot if something is new."""

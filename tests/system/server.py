@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,11 @@ from uuid import UUID
 from cluster.config import ShippingConfig
 from cluster.errors import ClusterError, NotLeader
 from node.driver import ShardDriver, run_until_complete
+from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
+from node.requests import ShardConfig
+from node.shard import Shard
+from node.stale_reads import Level
 from projections import kv_commands, system_commands
 from projections.payload import SessionRef
 from projections.result import Applied, Duplicate, Refused, Result
@@ -29,7 +34,7 @@ from projections.table import build_projections
 from snapshot.build import Capture, build_in_process, plan_build
 from snapshot.errors import NotDurable
 from ual.directory import Topology
-from ual.entry import Draft
+from ual.entry import Draft, Entry
 from ual.files import DiskFiles, File
 from ual.log_config import LogConfig
 
@@ -112,6 +117,7 @@ class Server:
             ),
             joins=settings.get("joins", False),
             shipping=ShippingConfig(**settings.get("shipping", {})),
+            shard=ShardConfig(group_entries_max=512, hash_index_step=64),
         )
         self.replicas = Replicas(config, self.files)
         if "protocol" in settings:
@@ -156,12 +162,20 @@ class Server:
         match request["op"]:
             case "propose":
                 drafts = [draft_of(command) for command in request["commands"]]
-                outcome = await self.driver.propose(drafts, deadline_s)
+                durability = Durability(request.get("durability", "sync"))
+                outcome = await self.driver.propose(drafts, deadline_s, durability)
                 if isinstance(outcome, ClusterError):
                     return error_of(outcome)
+                if isinstance(outcome, Received):
+                    return {"received": [outcome.first_index, outcome.last_index]}
                 return {"results": [result_of(result) for result in outcome]}
             case "read":
-                error = await self.driver.read(deadline_s)
+                error = await self.driver.read(
+                    deadline_s,
+                    level=Level(request.get("level", "linearizable")),
+                    max_staleness_s=request.get("max_staleness_s"),
+                    min_index=request.get("min_index", 0),
+                )
                 if error is not None:
                     return error_of(error)
                 return {"values": {key: self._value(key) for key in request["keys"]}}
@@ -175,6 +189,9 @@ class Server:
                 return await self._change(request)
             case "slow":
                 self.files.delay_s = request["ms"] / 1000
+                return {}
+            case "corrupt":
+                corrupt(self.driver.shard)
                 return {}
             case "status":
                 return self._status()
@@ -222,8 +239,12 @@ class Server:
 
     def _status(self) -> dict[str, Any]:
         shard, transport = self.driver.shard, self.replicas.transport
-        member = shard.member
+        member, status = shard.member, self.driver.status()
         return {
+            "role": status.role,
+            "age_s": status.age_s,
+            "alarms": status.alarms,
+            "agreed_index": status.comparison.agreed_index,
             "pid": os.getpid(),
             "term": member.term,
             "state": member.state,
@@ -264,6 +285,23 @@ def _keyed(value: Any) -> Any:
             for key, each in value.items()
         }
     return value
+
+
+def corrupt(shard: Shard) -> None:
+    """Let this replica apply puts with another last byte from now on."""
+    apply_group = shard.router.apply_group
+
+    def wrong(entries: Sequence[Entry]) -> list[Result]:
+        return apply_group(
+            [
+                entry._replace(payload=entry.payload[:-1] + b"!")
+                if entry.entry_type == kv_commands.TYPE_PUT
+                else entry
+                for entry in entries
+            ]
+        )
+
+    shard.router.apply_group = wrong  # type: ignore[method-assign]
 
 
 def error_of(error: ClusterError) -> dict[str, Any]:
