@@ -1,6 +1,9 @@
 """What a Raft member tells the replica that it belongs to."""
 
 from typing import Protocol
+from uuid import UUID
+
+from cluster.messages import Offer
 
 
 class Applier(Protocol):
@@ -11,6 +14,9 @@ class Applier(Protocol):
 
     def heard(self, timestamp_ns: int) -> None:
         """The leader has stamped a group with this time, just now."""
+
+    def offered(self, source: UUID, offer: Offer) -> None:
+        """The leader offers a snapshot of something that this member's log does not hold."""
 
     def apply(self, number: int, data: bytes) -> None:
         """Fold a committed group into the state. Must not raise: that would stop the replica."""

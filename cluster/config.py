@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from cluster.wire_shipping import CHUNK_SIZE_MAX
+
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
@@ -33,6 +35,37 @@ class RaftConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ShippingConfig:
+    """How snapshots and ranges of the log go from one replica to another."""
+
+    # One answer. A heartbeat of the same stream waits behind it at most.
+    chunk_bytes: int = 128 << 10
+    # Chunks that were asked for and are not written yet: what a slow receiver makes wait.
+    window_chunks: int = 16
+    # A chunk that did not come is asked for again.
+    retry_s: float = 1.0
+    # Without progress for so long, a transfer is given up and the log may be trimmed again.
+    give_up_s: float = 20.0
+    # After a failure, before the next attempt.
+    pause_s: float = 1.0
+    # Fetches that wait to be served; more are dropped, and asked again.
+    fetches_max: int = 256
+    # Sealed segments are read in the background, so much of them in a second, to find damage.
+    scrub_bytes_per_s: int = 4 << 20
+    # Between one look through all sealed segments and the next.
+    scrub_pause_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Refuse what could not work."""
+        if not 1 <= self.chunk_bytes <= CHUNK_SIZE_MAX:
+            raise ValueError(f"a chunk has at most {CHUNK_SIZE_MAX} bytes")
+        if min(self.window_chunks, self.fetches_max, self.scrub_bytes_per_s) < 1:
+            raise ValueError("a window must hold a chunk")
+        if self.give_up_s <= 2 * self.retry_s:
+            raise ValueError("a transfer must survive a lost chunk")
+
+
+@dataclass(frozen=True, slots=True)
 class Protections:
     """What makes pysyncobj safe. All on; tests switch one off to prove that it is needed.
 
@@ -47,6 +80,7 @@ class Protections:
     pre_vote: bool = True
     read_round: bool = True
     one_change: bool = True
+    snapshot_commit_clamp: bool = True
 
 
 ALL_ON = Protections()

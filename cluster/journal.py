@@ -12,6 +12,8 @@ without that byte, one group in 256 would be taken for a membership change. Inva
   it: a damaged message must not cost an entry that this replica has acknowledged.
 * Term and vote are durable when ``setCurrentTerm`` returns.
 * The first proposal of a new log is a no-op of term 0 and time 0, the same bytes on every replica.
+* The window may begin at a proposal whose body is not in the log: the base of a snapshot that a
+  peer sent (``begin_at_base``). Its number, term and time are known, and Raft needs no more of it.
 * ``membership`` is that of the newest ``raft_config`` in the log, after each add and cut. On the
   leader such an entry is durable before anybody hears of it: its author can always be elected.
 
@@ -25,10 +27,12 @@ from uuid import UUID
 from cluster.errors import Diverged
 from cluster.membership import Membership, decode_membership
 from projections.system_commands import TYPE_RAFT_CONFIG
+from ual.damaged import DamagedSegment
 from ual.entry import TYPE_NOOP, Draft, Group, check_group, decode_entries, decode_entry
-from ual.errors import CorruptEntry
+from ual.errors import CorruptEntry, CorruptFile
 from ual.hard_state import HardStateFile
 from ual.log import Log
+from ual.unsealed import UnsealedSegment
 
 KIND_DATA = b"\0"
 KIND_NOOP = b"\1"
@@ -102,15 +106,15 @@ class RaftJournal:
         self._now_ns = now_ns
         # Which proposals changed the membership, oldest first; the first one is settled.
         self._memberships: list[tuple[int, Membership]] = [(0, founders)]
-        # The window that Raft works in begins with this proposal.
-        self.start = log.first_proposal
+        # The window that Raft works in begins with this proposal, whose body need not be here.
+        self.start = 1
         self._last = self._last_term = 0
         self._start_term = 0
         if self._is_empty:
-            assert self.start == 1, "a log that begins later needs its entries"
+            assert log.first_proposal == 1, "a log that begins later needs its entries"
         else:
             self._note_last()
-            self._start_term = log.proposals.term(self.start)
+            self._find_start()
 
     # What pysyncobj calls
 
@@ -219,6 +223,14 @@ class RaftJournal:
             if data[_TYPE_AT] == _CONFIG_TYPE:
                 self._note_membership(number, data)
 
+    def begin_at_base(self, config: bytes) -> None:
+        """Go on behind a snapshot that a peer sent, with the membership that it knows."""
+        self._note_last()
+        self._find_start()
+        founders = self._memberships[0][1]
+        self._memberships = [(0, decode_membership(config) if config else founders)]
+        self.on_membership()
+
     def holds(self, number: int, term: int) -> bool:
         """Tell whether the window has this very proposal."""
         return self.start <= number <= self._last and self.term_of(number) == term
@@ -266,13 +278,38 @@ class RaftJournal:
 
     @property
     def _is_empty(self) -> bool:
-        return self.log.last_proposal < self.log.first_proposal
+        return self.log.last_proposal < self.log.first_proposal and self.log.base is None
+
+    def _find_start(self) -> None:
+        """Let the window begin as early as whole groups reach back, or at the log's base."""
+        log, base = self.log, self.log.base
+        start = log.first_proposal
+        for segment in log.segments.segments:
+            if not isinstance(segment, UnsealedSegment) and (
+                segment.is_compacted or isinstance(segment, DamagedSegment)
+            ):
+                start = log.segments.after(segment).first_proposal
+        if base is not None and base.proposal + 1 >= start:
+            self.start, self._start_term = base.proposal, base.term
+            return
+        starts = [each.first_proposal for each in log.segments.segments]
+        for number in [each for each in starts if start <= each <= log.last_proposal]:
+            try:
+                self.start, self._start_term = number, log.proposals.term(number)
+            except CorruptFile as error:
+                damage = error  # where a segment has rotted, the window begins behind it
+            else:
+                return
+        raise damage
 
     def _end_of(self, number: int) -> tuple[int, int]:
         """Return the last index of a proposal and the time of that entry."""
         log = self.log
         if number == self._last:
             return log.last_index, log.last_timestamp_ns
+        base = log.base
+        if base is not None and number == base.proposal:
+            return base.index, base.timestamp_ns
         index = log.proposals.indexes(number)[1]
         data = log.ring.read(index)
         entry = decode_entry(data) if data else log.segments.read(index)
@@ -319,12 +356,17 @@ class RaftJournal:
                 self._memberships.pop()
             self.on_membership()
 
+    def _is_committed(self, number: int) -> bool:
+        """Tell whether a proposal will never be cut; what was dropped from the log never will."""
+        if number <= self.start:
+            return True
+        return self.log.proposals.indexes(number)[1] <= self.log.commit_index
+
     def _note_membership(self, number: int, data: bytes) -> None:
         membership = decode_membership(decode_entries(data)[0].plain_payload())
         known = self._memberships
         known.append((number, membership))
-        committed = self.log.commit_index
-        while len(known) > 1 and self.log.proposals.indexes(known[1][0])[1] <= committed:
+        while len(known) > 1 and self._is_committed(known[1][0]):
             known.pop(0)
         self.on_membership()
 

@@ -21,8 +21,9 @@ from cluster.journal import RaftJournal
 from cluster.messages import Ack, Append, Message
 from cluster.peers import Peer
 from cluster.seam import Clock
+from cluster.shipments import Offered
 from cluster.staleness import Freshness
-from ual.errors import DataError
+from ual.errors import CorruptFile
 
 
 class Leadership:
@@ -37,13 +38,16 @@ class Leadership:
     ) -> None:
         self.peers: dict[UUID, Peer] = {}
         self.round = 0
+        # What a proposal could not be read for; set by who repairs it.
+        self.on_damage: Callable[[CorruptFile], None] = lambda _error: None
         self.freshness = Freshness(clock, config.heartbeat_s)
         self._voter_ids: Collection[UUID] = ()
-        self.damage = ""  # why a proposal could not be read from this log
         self._config = config
         self._journal = journal
         self._clock = clock
         self._send = send
+        # Which snapshot a peer that lacks the window's start is told of; set by who ships them.
+        self.offer_to: Callable[[UUID], Offered | None] = lambda _peer_id: None
 
     def begin(self) -> None:
         """Begin to lead, knowing nothing."""
@@ -93,12 +97,22 @@ class Leadership:
             previous = peer.next - 1
             groups: tuple[bytes, ...] = ()
             if previous < journal.start:
+                offered = self.offer_to(peer_id) if due else None
+                if offered is not None:
+                    self._send(peer_id, offered.message(term, self.round, commit))
+                    peer.spoken_s = now_s
+                    return
                 previous = journal.last  # a sign of life; it will say that it lacks this
             else:
                 groups = self._take(peer)
             if not groups and not due:
                 return
-            previous_term = journal.term_of(previous)
+            try:
+                previous_term = journal.term_of(previous)
+            except CorruptFile as error:  # all that can be said of it is that we live
+                self.on_damage(error)
+                previous, groups = journal.last, ()
+                previous_term = journal.last_term
             echo = self.freshness.echo_to(peer_id)
             append = Append(term, self.round, previous, previous_term, groups, commit, echo)
             self._send(peer_id, append)
@@ -116,13 +130,18 @@ class Leadership:
         ):
             try:
                 group = journal.log.proposals.data(peer.next)
-            except DataError as error:  # damaged here; other replicas may have it
-                self.damage = str(error)
+            except CorruptFile as error:  # damaged here; other replicas may have it
+                self.on_damage(error)
                 break
             peer.sent(peer.next, len(group))
             groups.append(group)
             size += len(group)
         return tuple(groups)
+
+    def is_ours(self, ack: Ack, term: int | None) -> bool:
+        """Tell whether an answer is to a leadership of ``term``, and to something it sent."""
+        exists = not ack.success or max(ack.next - 1, ack.received) <= self._journal.last
+        return term is None or (ack.term == term and exists)
 
     def on_ack(self, peer: Peer, ack: Ack) -> None:
         """Take an answer that belongs to this leadership."""

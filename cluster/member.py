@@ -10,7 +10,7 @@ follower's log matching are pysyncobj's; what it gets wrong is put right here:
   carries its term, votes are a set, and what is not from a member is dropped, unless it may be
   from one that was added in a change that this replica missed (``_may_be_new``).
 * A follower commits up to its last entry, vouched for or not; the commit index of an append is
-  lowered to what that append covers.
+  lowered to what that append covers, and that of an offer, which covers nothing, to its own.
 * It has no pre-vote: the question whether it is connected to anybody, which it asks before it
   stands for election, is answered with the outcome of one.
 * It rewinds with every ack, pickles, and reads a global clock; sending, applying and time are ours.
@@ -32,15 +32,16 @@ from pysyncobj.node import Node
 
 from cluster.applier import Applier
 from cluster.config import ALL_ON, Protections, RaftConfig
-from cluster.errors import MembershipRefused, NotLeader, ProposalRefused
+from cluster.errors import NotLeader, ProposalRefused
 from cluster.journal import KIND_DATA, KIND_NOOP, Proposal, RaftJournal
 from cluster.leadership import Leadership
-from cluster.membership import Membership, check_change, check_moment
-from cluster.messages import Ack, Append, Message, Stale, TimeoutNow, Vote, VoteRequest
+from cluster.membership import Membership
+from cluster.messages import Ack, Append, Message, Offer, Stale, TimeoutNow, Vote, VoteRequest
+from cluster.offers import Offers
 from cluster.peers import Ballot, Matched
 from cluster.pre_vote import PreVote
-from cluster.seam import Clock, NoPoller, Wire, configuration, running
-from ual.errors import DiskFull, EntryError, GroupTooLarge
+from cluster.seam import Clock, NoPoller, Wire, configuration, running, translated
+from ual.errors import CorruptFile, DiskFull, EntryError, GroupTooLarge
 
 PRIVATE_NAMES = (
     "raftState", "raftCurrentTerm", "raftLeader", "otherNodes", "transferInProgress", "noopIDx",
@@ -88,6 +89,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._pre_vote = PreVote(config, journal, clock, send)
         self._answering: Append | None = None
         self._matched = Matched(self.leadership.freshness.stamp)
+        self.offers = Offers(self, self._matched, applier, send)
         running.clock = clock
         super().__init__(
             Node(self_id),
@@ -174,19 +176,6 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             self._checkCommandsToApply()
         return number, self.term
 
-    def change_membership(self, membership: Membership) -> tuple[int, int]:
-        """As leader, propose other members; return the proposal's number and term."""
-        if self.state != LEADER:
-            raise NotLeader(self.leader_id)
-        if self.protections.one_change:
-            is_settled = self.journal.membership_number <= self.applied
-            check_moment(leads=self.has_applied_noop, is_settled=is_settled)
-            check_change(self.membership, membership, self.self_id)
-        for member in set(membership.voters) - set(self.membership.voters):
-            if self.match_of(member) < self.commit:
-                raise MembershipRefused(f"{member} has not caught up yet")
-        return self.propose([membership.draft()])
-
     def hand_over(self, target: UUID) -> None:
         """As leader, ask a peer that has the whole log to stand for election at once."""
         self._send(target, TimeoutNow(self.term))
@@ -228,6 +217,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         match message:
             case Append():
                 self._on_append(sender, message)
+            case Offer():
+                self.offers.on_offer(sender, message)
             case VoteRequest(pre_vote=True):
                 self._on_pre_vote_request(sender, message)
             case VoteRequest():
@@ -238,22 +229,17 @@ class RaftMember(SyncObj):  # type: ignore[misc]
                 self._on_ack(sender, message)
             case Stale(term=term):
                 self._step_down_to(term)
-            case TimeoutNow(term=term):
-                if term == self.term and self.self_id in self.membership.voters:
-                    self._feed(sender, {"type": "timeout_now", "term": term})
+            case TimeoutNow(term) if term == self.term and self.self_id in self.membership.voters:
+                self._feed(sender, {"type": "timeout_now", "term": term})
 
     def _may_be_new(self, message: Message) -> bool:
-        """Tell whether the sender may be a member that this one has not heard of yet.
+        """Tell whether the sender may be a member by a change that this one has missed.
 
-        A replica that missed a change does not know whom it added. It takes their log, or it would
-        never hear of the change. It votes for them, or a group whose other voters are new could
-        not elect anybody; but only without a leader, and for a log that has something newer.
+        Their log is taken, or it would never hear of the change.
         """
         if isinstance(message, VoteRequest):
-            theirs = (message.last_term, message.last_proposal)
-            is_newer = theirs > (self.journal.last_term, self.journal.last)
-            return is_newer and self.state != LEADER and not self._pre_vote.hears_leader
-        return isinstance(message, Append)
+            return self.state != LEADER and self._pre_vote.may_be_new(message)
+        return isinstance(message, Append | Offer)
 
     def _drop(self, why: str) -> None:
         self.dropped_messages += 1
@@ -341,22 +327,20 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     # A follower's side of appends
 
     def _on_append(self, sender: UUID, append: Append) -> None:
-        if append.term < self.term:
-            self._send(sender, Stale(self.term))
-            return
-        if append.term == self.term and self.leader_id not in (None, sender):
-            self._drop(f"{sender} and {self.leader_id} both lead term {self.term}")
+        if not self.accepts_leader(sender, append.term):
             return
         journal, previous = self.journal, append.previous
-        entries: list[tuple[Any, int, int]] = []
-        if journal.holds(previous, append.previous_term):
-            try:
-                groups = journal.check(previous, append.groups, append.term)
-            except EntryError as error:
-                self.damaged_messages += 1
-                self._drop(f"from {sender}: {error}")
-                return
-            entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
+        try:
+            is_held = journal.holds(previous, append.previous_term)
+            groups = journal.check(previous, append.groups, append.term) if is_held else []
+        except EntryError as error:
+            self.damaged_messages += 1
+            self._drop(f"from {sender}: {error}")
+            return
+        except CorruptFile as error:  # rotted here, so long ago was it applied
+            self.leadership.on_damage(error)
+            return
+        entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
         self._pre_vote.heard_leader()
         self.leadership.freshness.echoed(append.echo, append.commit)
         covered = previous + len(append.groups)
@@ -377,6 +361,37 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         if entries and append.commit < covered:  # so it is new, not something to catch up with
             self._applier.heard(entries[-1][0].last_timestamp_ns)
         self.is_due = self.is_due or self.commit > self.applied
+
+    def accepts_leader(self, sender: UUID, term: int) -> bool:
+        """Tell whether what a leader says counts here; who leads an older term is told so."""
+        if term < self.term:
+            self._send(sender, Stale(self.term))
+            return False
+        if term == self.term and self.leader_id not in (None, sender):
+            self._drop(f"{sender} and {self.leader_id} both lead term {self.term}")
+            return False
+        return True
+
+    def follow(self, leader_id: UUID, term: int, commit: int) -> None:
+        """Take a sign of life of a leader that vouches for nothing in this log."""
+        self._pre_vote.heard_leader()
+        if self.protections.snapshot_commit_clamp:
+            commit = min(commit, self._SyncObj__raftCommitIndex)
+        self._feed(leader_id, {"type": "append_entries", "term": term, "commit_index": commit})
+
+    def begin_at_base(self, config: bytes) -> None:
+        """Go on behind a snapshot that the log and the state have taken over."""
+        self.journal.begin_at_base(config)
+        self._SyncObj__raftLastApplied = self._SyncObj__raftCommitIndex = self.journal.start
+
+    def heard_from(self, peer_id: UUID, term: int) -> None:
+        """Take something else that a peer sent for a sign of its life."""
+        running.clock = self.clock
+        if self.state == LEADER and peer_id in self._other_voters:
+            self._SyncObj__lastResponseTime[Node(peer_id)] = self.clock.now_s()
+        elif self.state != LEADER and peer_id == self.leader_id and term == self.term:
+            self._pre_vote.heard_leader()
+            self._restart_election_timer()
 
     def _SyncObj__getEntries(  # noqa: N802
         self, number: int | None, count: int | None = None, _size_max: int | None = None
@@ -436,16 +451,9 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def _on_ack(self, sender: UUID, ack: Ack) -> None:
         peer = self.leadership.peers.get(sender)
-        if (
-            self.state != LEADER
-            or peer is None
-            or (self.protections.stamped_acks and ack.term != self.term)
-        ):
-            self._drop("an ack for another leadership")
-            return
-        claimed = max(ack.next - 1, ack.received)
-        if self.protections.stamped_acks and ack.success and claimed > self.journal.last:
-            self._drop(f"{sender} has proposals that do not exist")
+        term = self.term if self.protections.stamped_acks else None
+        if self.state != LEADER or peer is None or not self.leadership.is_ours(ack, term):
+            self._drop("an ack for another leadership, or for what does not exist")
             return
         self.leadership.on_ack(peer, ack)
         if sender in self.membership.voters:
@@ -489,12 +497,4 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def _from_pysyncobj(self, node: Node, message: dict[str, Any]) -> None:
         """Translate what pysyncobj sends; what we send ourselves never comes this way."""
-        term = message["term"]
-        match message["type"]:
-            case "request_vote":
-                last, last_term = message["last_log_index"], message["last_log_term"]
-                self._send(node.id, VoteRequest(term, last, last_term))
-            case "response_vote":
-                self._send(node.id, Vote(term))
-            case other:
-                raise AssertionError(f"pysyncobj sent {other} behind our back")
+        self._send(node.id, translated(message))

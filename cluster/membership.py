@@ -9,10 +9,11 @@ track of it as entries come and go. Invariants:
 * A learner receives the log and counts nowhere: it does not stand for election, is not asked for
   its vote, and its copy is not part of a majority. (Counting it would let a cluster of one wait
   for a newcomer that has yet to read the whole log.)
+* Addresses travel with the change that adds a member: whoever learns of it can reach it.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -21,10 +22,11 @@ from projections.system_commands import TYPE_RAFT_CONFIG
 from ual.entry import Draft
 from ual.errors import CorruptEntry
 
-VERSION = 1
+VERSION = 2
 # More voters make every commit slower and no data safer; learners are meant to pass through.
 VOTERS_MAX = 9
 LEARNERS_MAX = 9
+ADDRESS_SIZE_MAX = 255
 _ID_SIZE = 16
 
 _HEAD = struct.Struct(
@@ -42,11 +44,28 @@ class Membership:
 
     voters: tuple[UUID, ...]
     learners: tuple[UUID, ...] = ()
+    # Where members listen, as far as it is known; the others know the founders from their settings.
+    addresses: tuple[tuple[UUID, str], ...] = ()
 
     @classmethod
-    def of(cls, voters: Iterable[UUID], learners: Iterable[UUID] = ()) -> "Membership":
+    def of(
+        cls,
+        voters: Iterable[UUID],
+        learners: Iterable[UUID] = (),
+        addresses: Mapping[UUID, str] | None = None,
+    ) -> "Membership":
         """Return the membership of these."""
-        return cls(tuple(sorted(voters)), tuple(sorted(learners)))
+        members = cls(tuple(sorted(voters)), tuple(sorted(learners)))
+        return members if addresses is None else members.at(addresses)
+
+    def at(self, addresses: Mapping[UUID, str]) -> "Membership":
+        """Return it with these addresses of members, beside those that it has."""
+        known = dict(self.addresses) | dict(addresses)
+        for address in known.values():
+            if not address.isascii() or len(address) > ADDRESS_SIZE_MAX:
+                raise MembershipRefused(f"the address {address[:80]!r}")
+        pairs = ((each, known[each]) for each in sorted(self.members) if known.get(each))
+        return replace(self, addresses=tuple(pairs))
 
     @property
     def members(self) -> tuple[UUID, ...]:
@@ -67,7 +86,8 @@ class Membership:
             raise MembershipRefused(f"{member} is not a learner")
         if len(self.voters) >= VOTERS_MAX:
             raise MembershipRefused(f"there are {VOTERS_MAX} voters already")
-        return Membership.of((*self.voters, member), set(self.learners) - {member})
+        voters, learners = (*self.voters, member), set(self.learners) - {member}
+        return Membership.of(voters, learners, dict(self.addresses))
 
     def without(self, member: UUID) -> "Membership":
         """Return it with somebody gone."""
@@ -75,12 +95,16 @@ class Membership:
             raise MembershipRefused(f"{member} is not a member")
         if self.voters == (member,):
             raise MembershipRefused("the last voter cannot leave")
-        return Membership.of(set(self.voters) - {member}, set(self.learners) - {member})
+        voters, learners = set(self.voters) - {member}, set(self.learners) - {member}
+        return Membership.of(voters, learners, dict(self.addresses))
 
     def draft(self) -> Draft:
         """Return the entry that makes this the membership."""
         head = _HEAD.pack(VERSION, len(self.voters), len(self.learners), 0)
+        known = dict(self.addresses)
+        texts = [known.get(member, "").encode() for member in self.members]
         payload = head + b"".join(member.bytes for member in self.members)
+        payload += b"".join(bytes([len(text)]) + text for text in texts)
         return Draft(TYPE_RAFT_CONFIG, payload)
 
 
@@ -109,12 +133,29 @@ def decode_membership(payload: bytes) -> Membership:
         raise CorruptEntry(0, f"raft_config version {version}")
     if not 1 <= voters <= VOTERS_MAX or learners > LEARNERS_MAX:
         raise CorruptEntry(0, f"raft_config of {voters} voters and {learners} learners")
-    if len(payload) != _HEAD.size + (voters + learners) * _ID_SIZE:
+    addresses_at = _HEAD.size + (voters + learners) * _ID_SIZE
+    if len(payload) < addresses_at:
         raise CorruptEntry(0, f"raft_config of {len(payload)} bytes")
-    ids = [
-        UUID(bytes=payload[at : at + _ID_SIZE]) for at in range(_HEAD.size, len(payload), _ID_SIZE)
-    ]
-    membership = Membership(tuple(ids[:voters]), tuple(ids[voters:]))
-    if membership != Membership.of(ids[:voters], ids[voters:]) or len(set(ids)) != len(ids):
+    ids = [UUID(bytes=payload[at : at + _ID_SIZE]) for at in range(_HEAD.size, addresses_at, 16)]
+    membership = Membership.of(
+        ids[:voters], ids[voters:], _decode_addresses(payload[addresses_at:], ids)
+    )
+    in_order = (*membership.voters, *membership.learners) == tuple(ids)
+    if not in_order or len(set(ids)) != len(ids):
         raise CorruptEntry(0, "raft_config names a member twice or out of order")
     return membership
+
+
+def _decode_addresses(data: bytes, ids: list[UUID]) -> dict[UUID, str]:
+    """Return the address of each member; each is a length of one byte and as much ASCII."""
+    addresses: dict[UUID, str] = {}
+    at = 0
+    for each in ids:
+        text = data[at + 1 : at + 1 + data[at]] if at < len(data) else None
+        if text is None or len(text) != data[at] or not text.isascii():
+            raise CorruptEntry(0, f"raft_config with a bad address of {each}")
+        addresses[each] = text.decode("ascii")
+        at += 1 + len(text)
+    if at != len(data):
+        raise CorruptEntry(0, "raft_config with bytes behind its addresses")
+    return addresses

@@ -76,6 +76,65 @@ class TimeoutNow:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """A leader's sign of life to a peer that lacks what Raft's log no longer has: a snapshot."""
+
+    term: int
+    round: int
+    index: int  # the last entry in the snapshot
+    proposal: int  # the group that it closes
+    snapshot_term: int  # of that entry
+    size: int  # of the file
+    state_hash: int
+    log_bytes: int  # about what is kept of the log up to the index
+    commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A peer asks for some bytes: of a snapshot, or of the entries of a range, as a sealed file.
+
+    A range comes in pieces. Each begins where it is asked for, or later if nothing before that is
+    kept any more, and ends where it suits the sender.
+    """
+
+    term: int
+    is_snapshot: bool
+    first_index: int  # of the range; of a snapshot: its index
+    last_index: int
+    proposal: int  # the group that begins at first_index
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The answer to a fetch, whose place it repeats."""
+
+    term: int
+    is_snapshot: bool
+    first_index: int
+    last_index: int
+    offset: int
+    piece_first: int  # what the piece really covers; behind last_index: nothing is left of it
+    piece_last: int
+    size: int  # of the whole piece
+    tag: int  # tells two pieces of the same range apart
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The answer to a fetch of something that cannot be had here."""
+
+    term: int
+    is_snapshot: bool
+    first_index: int
+    last_index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StateRow:
     """What a replica's state was: (owner, hash) of each projection that holds something."""
 
@@ -92,4 +151,7 @@ class StateReport:
     rows: tuple[StateRow, ...]
 
 
-Message = VoteRequest | Vote | Append | Ack | Stale | TimeoutNow | StateReport
+Message = (
+    VoteRequest | Vote | Append | Ack | Stale | TimeoutNow | StateReport
+    | Offer | Fetch | Chunk | Unavailable
+)  # fmt: skip

@@ -1,7 +1,8 @@
 """What waits to be sent to one peer, in the order in which it should leave.
 
 Votes, acks and heartbeats go first: an election must not be caused by a large append in front of
-a heartbeat. Appends with groups follow in their order, divided where they do not fit a frame.
+a heartbeat. Appends with groups follow in their order, divided where they do not fit a frame. The
+bytes of snapshots and segments leave when nothing else waits.
 
 * Of the heartbeats of a shard only the newest waits; it says all that the older ones said.
 * A heartbeat that overtakes appends of its shard would ask for a proposal that they still have to
@@ -9,14 +10,14 @@ a heartbeat. Appends with groups follow in their order, divided where they do no
   append that has not left in full: also a place that its leader vouched for in this term.
 * The bytes and messages that wait are bounded. Appends are dropped when there are too many, with
   all others of the same shard, since none of those would find its predecessor; Raft sends them
-  again. Votes, acks and heartbeats are never dropped: a peer that takes none of thousands is gone,
-  and ``Stuck`` says so.
+  again. Chunks likewise: who asked for one asks again. Votes, acks and heartbeats are never
+  dropped: a peer that takes none of thousands is gone, and ``Stuck`` says so.
 """
 
 from collections import deque
 from dataclasses import dataclass, replace
 
-from cluster.messages import Append, Message
+from cluster.messages import Append, Chunk, Message
 from cluster.wire import (
     FRAGMENT_OVERHEAD,
     FRAME_MESSAGES_MAX,
@@ -44,11 +45,13 @@ class OutboxLimits:
     bulk_messages_max: int = 8192
     # Votes and acks. Heartbeats need no limit: there is one for each shard.
     control_messages_max: int = 16_384
+    # Chunks of snapshots and segments; a window of theirs for a few shards.
+    chunks_max: int = 64
 
     def __post_init__(self) -> None:
         if self.bulk_bytes_max < MESSAGE_SIZE_MAX:
             raise ValueError("the largest append must fit the queue")
-        if min(self.bulk_messages_max, self.control_messages_max) < 1:
+        if min(self.bulk_messages_max, self.control_messages_max, self.chunks_max) < 1:
             raise ValueError("a queue must hold a message")
 
 
@@ -72,6 +75,7 @@ class Outbox:
         self._heartbeats: dict[int, Append] = {}
         self._control: deque[tuple[int, Message]] = deque()
         self._bulk: deque[_Bulk] = deque()
+        self._chunks: deque[tuple[int, Chunk]] = deque()
         self._bulk_bytes = 0
         self._bulk_terms: dict[int, int] = {}  # of the last append with groups of a shard
         self._fragments = 0  # messages divided so far
@@ -80,7 +84,8 @@ class Outbox:
         self.sent_messages = 0
 
     def __len__(self) -> int:
-        return len(self._heartbeats) + len(self._control) + len(self._bulk)
+        waiting = len(self._heartbeats) + len(self._control) + len(self._bulk)
+        return waiting + len(self._chunks)
 
     @property
     def bulk_bytes(self) -> int:
@@ -89,6 +94,12 @@ class Outbox:
 
     def push(self, shard: int, message: Message) -> None:
         """Let a message wait for its turn; may drop appends, see the module's text."""
+        if isinstance(message, Chunk):
+            self._chunks.append((shard, message))
+            if len(self._chunks) > self._limits.chunks_max:
+                self._chunks.popleft()
+                self.dropped_messages += 1
+            return
         if not isinstance(message, Append):
             if len(self._control) >= self._limits.control_messages_max:
                 raise Stuck(f"{len(self._control)} votes and acks are waiting")
@@ -133,6 +144,8 @@ class Outbox:
                 self._fragments += 1
             else:
                 break  # fits the next frame
+        if self._chunks and not self._bulk and used < _BUDGET // 8:  # so that any chunk fits
+            chosen.append(encode_message(*self._chunks.popleft()))
         self.sent_messages += len(chosen)
         return encode_frame(session, chosen, fragment)
 

@@ -62,6 +62,15 @@ class PreVote:
         if not self.hears_leader and (request.last_term, request.last_proposal) >= ours:
             self._send(sender, Vote(request.term, pre_vote=True))
 
+    def may_be_new(self, request: VoteRequest) -> bool:
+        """Tell whether a stranger may be voted for: it may be a member by a change missed here.
+
+        Or a group whose other voters are new could not elect anybody. Only without a leader, and
+        for a log that has something newer.
+        """
+        ours = (self._journal.last_term, self._journal.last)
+        return (request.last_term, request.last_proposal) > ours and not self.hears_leader
+
     def on_answer(self, sender: UUID, vote: Vote) -> None:
         """Count a yes."""
         self._ballot.add(vote.term, sender)

@@ -14,6 +14,7 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from cluster.config import RaftConfig
+from cluster.messages import Vote, VoteRequest
 
 NEVER = 10**9  # entries or seconds: log compaction is ours, pysyncobj's would pickle the member
 
@@ -90,3 +91,15 @@ class NoPoller:
 
     def poll(self, _timeout: float) -> None:
         """Do nothing."""
+
+
+def translated(message: dict[str, Any]) -> VoteRequest | Vote:
+    """Return what pysyncobj sends of its own accord as a message of ours."""
+    term = message["term"]
+    match message["type"]:
+        case "request_vote":
+            return VoteRequest(term, message["last_log_index"], message["last_log_term"])
+        case "response_vote":
+            return Vote(term)
+        case other:
+            raise AssertionError(f"pysyncobj sent {other} behind our back")

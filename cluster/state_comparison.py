@@ -109,6 +109,10 @@ class StateComparison:
             self._keep(index, StateRow(self._member.self_id, hashes), is_first_hand=True)
             self._is_new = True
 
+    def replaced(self) -> None:
+        """A snapshot took the place of the state: the next mark is where others take theirs."""
+        self._position = (self._router().applied_index, self._router().log_time_ns)
+
     def advance(self) -> None:
         """Compare, or report to who compares; raises ``StateDiverged`` if this one is wrong."""
         if self._is_new and self._marked_index in self._rows:

@@ -25,14 +25,19 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from cluster.messages import (
     Ack,
     Append,
+    Chunk,
+    Fetch,
     Message,
+    Offer,
     Stale,
     StateReport,
     TimeoutNow,
+    Unavailable,
     Vote,
     VoteRequest,
 )
 from cluster.state_rows import decode_rows, encode_rows
+from cluster.wire_shipping import BadShipping, decode_shipping, fill_shipping, split_chunk
 from onelog.v1 import peer_pb2
 from ual.directory import PARTITIONS_MAX, SHARDS_MAX
 from ual.entry import GROUP_SIZE_MAX, HEADER_SIZE
@@ -80,6 +85,7 @@ class Reason(StrEnum):
     BAD_NUMBER = "BAD_NUMBER"
     BAD_GROUP = "BAD_GROUP"
     BAD_ID = "BAD_ID"
+    BAD_CHUNK = "BAD_CHUNK"
     BAD_STATE_REPORT = "BAD_STATE_REPORT"
 
 
@@ -186,6 +192,11 @@ def encode_message(shard: int, message: Message) -> Encoded:
             outer.stale.SetInParent()
         case TimeoutNow():
             outer.timeout_now.SetInParent()
+        case Chunk():
+            parts = split_chunk(outer, message)
+            return Encoded(parts, sum(map(len, parts)))
+        case Offer() | Fetch() | Unavailable():
+            fill_shipping(outer, message)
         case StateReport():
             outer.state_report.index = message.index
             outer.state_report.rows.extend(encode_rows(message.rows))
@@ -368,7 +379,10 @@ def decode_message(outer: peer_pb2.PeerMessage, shards: int) -> tuple[int, Messa
     term = outer.term
     if term > NUMBER_MAX:
         raise WireError(Reason.BAD_NUMBER, f"term {term}")
-    return outer.shard, decode(outer, term)
+    try:
+        return outer.shard, decode(outer, term)
+    except BadShipping as error:
+        raise WireError(Reason.BAD_CHUNK, str(error)) from error
 
 
 def _decode_vote_request(outer: peer_pb2.PeerMessage, term: int) -> Message:
@@ -439,6 +453,7 @@ _DECODERS: dict[str, Callable[[peer_pb2.PeerMessage, int], Message]] = {
     "ack": _decode_ack,
     "stale": lambda _outer, term: Stale(term),
     "timeout_now": lambda _outer, term: TimeoutNow(term),
+    **dict.fromkeys(("offer", "fetch", "chunk", "unavailable"), decode_shipping),
     "state_report": _decode_state_report,
 }
 

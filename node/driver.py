@@ -20,10 +20,12 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
+from cluster.membership import Membership
 from cluster.messages import Message
 from cluster.wire import Reason, WireError
 from node.durability import Durability, Received, refusal_of
 from node.job_thread import JobThread
+from node.jobs import ShipJob
 from node.requests import Drafts, Outcome
 from node.shard import Shard
 from node.stale_reads import Level
@@ -83,6 +85,10 @@ class ShardDriver:
         self._loop = asyncio.get_running_loop()
         self.syncs: JobThread[SyncJob] = JobThread(f"sync-{number}", fail)
         self._seals = seals
+        # Of its own: a snapshot may take long to load, and other shards are asked for theirs.
+        self.ships: JobThread[ShipJob] = JobThread(f"ship-{number}", fail)
+        self._membership = shard.member.membership
+        self.on_members: Callable[[], None] = lambda: None  # they have changed
         self._is_sealing = False
         self._scheduled = False
         self._stopping = False
@@ -144,6 +150,20 @@ class ShardDriver:
             self._read_apart(future, deadline_s, level, max_staleness_s, min_index)
         return future
 
+    def change_membership(
+        self, membership: Membership, deadline_s: float
+    ) -> "asyncio.Future[Outcome]":
+        """As leader, change the members of the group; the future gets the outcome."""
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def answer(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self.shard.change_membership(membership, deadline_s, answer)
+        self._schedule()
+        return future
+
     def _read_apart(
         self,
         future: "asyncio.Future[ClusterError | None]",
@@ -201,6 +221,10 @@ class ShardDriver:
                 self._hand_in_reads()
             shard.tick()
             self._begin_sync()
+            self._begin_ship()
+            if shard.member.membership is not self._membership:
+                self._membership = shard.member.membership
+                self.on_members()
             # A tick applies for a bounded time only; let others run, then go on.
             if shard.member.applied < shard.member.commit:
                 self._schedule()
@@ -300,6 +324,20 @@ class ShardDriver:
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)
 
+    def _begin_ship(self) -> None:
+        job = self.shard.ship_begin()
+        if job is not None:
+            self.ships.run(job, self._shipped)
+
+    def _shipped(self, job: ShipJob) -> None:
+        """Take a step of a transfer back from its thread."""
+        try:
+            self.shard.on_shipped(job)
+            self._begin_ship()
+            self._schedule()
+        except BaseException as error:  # noqa: BLE001 - the root of a callback
+            self._fail(error)
+
     def begin_seal(self) -> None:
         """Let a closed segment be sealed, if there is one and none is on its way."""
         if self._is_sealing or self._stopping:
@@ -352,6 +390,7 @@ class ShardDriver:
     def close(self) -> None:
         """Let the thread end and close the log; blocks for a sync."""
         self.syncs.stop()
+        self.ships.stop()
         for batch in list(self._batches):
             self._finish(batch, OutcomeUnknown("this node has shut down"))
         for _, future in self._asked + self._reads:

@@ -18,12 +18,13 @@ from uuid import UUID
 
 import grpc.aio  # type: ignore[import-untyped]
 
-from cluster.config import RaftConfig
+from cluster.config import RaftConfig, ShippingConfig
 from cluster.handshake import Identity
+from cluster.membership import Membership
 from cluster.transport import SERVER_OPTIONS, PeerTransport, TransportConfig
 from cluster.wire import WireError
 from node.driver import Driver
-from node.requests import ShardConfig
+from node.requests import Outcome, ShardConfig
 from node.shard import Shard
 from ual.directory import DataDirectory, Topology
 from ual.files import DiskFiles, Files
@@ -56,7 +57,11 @@ class ReplicasConfig:
     node_name: str
     created_at: str
     listen: str  # host:port of the peer service
-    peers: Mapping[UUID, str]  # where the others listen
+    peers: Mapping[UUID, str]  # where the others listen: of a new cluster all, else some
+    # Where others reach this node, if that is not what it listens on.
+    advertise: str = ""
+    # This node was not among the first members, who are its peers: it waits to be added.
+    joins: bool = False
     topology: Topology = field(default_factory=Topology)
     log: LogConfig = field(default_factory=LogConfig)
     raft: RaftConfig = field(default_factory=RaftConfig)
@@ -65,6 +70,7 @@ class ReplicasConfig:
     # already spread thin.
     shard: ShardConfig = field(default_factory=lambda: ShardConfig(group_entries_max=512))
     transport: TransportConfig = field(default_factory=TransportConfig)
+    shipping: ShippingConfig = field(default_factory=ShippingConfig)
     # Without credentials peers are not authenticated: for loopback and tests only.
     server_credentials: grpc.ServerCredentials | None = None
     channel_credentials: grpc.ChannelCredentials | None = None
@@ -102,8 +108,9 @@ class Replicas:
             credentials=config.channel_credentials,
         )
         for number in range(topology.shards):
-            self.driver.add(number, self._open(files, number))
-        self.transport.set_peers(config.peers)
+            driver = self.driver.add(number, self._open(files, number))
+            driver.on_members = self._meet_members
+        self._meet_members()
         self.port = 0
 
     def _open(self, files: Files, number: int) -> Shard:
@@ -119,7 +126,53 @@ class Replicas:
             config=config.shard,
             log_config=config.log,
             raft_config=config.raft,
+            founders=Membership.of(config.peers) if config.joins else None,
+            shipping=config.shipping,
         )
+
+    def _meet_members(self) -> None:
+        """Keep streams to all members of all shards, at the newest addresses that are known.
+
+        A node that is no member yet keeps to the peers that it was told of.
+        """
+        config, members, addresses = self.config, set[UUID](), dict(self.config.peers)
+        for number in range(config.topology.shards):
+            membership = self.driver[number].shard.member.membership
+            members.update(membership.members)
+            addresses.update(membership.addresses)
+        if config.node_id not in members:
+            members.update(config.peers)
+        members.discard(config.node_id)
+        self.transport.set_peers({each: addresses[each] for each in members if each in addresses})
+
+    def addressed(self, membership: Membership) -> Membership:
+        """Return a membership with every address that this node knows, its own included."""
+        config = self.config
+        own = {config.node_id: config.advertise or config.listen}
+        return membership.at({**config.peers, **own, **dict(membership.addresses)})
+
+    async def add_learner(
+        self, number: int, node_id: UUID, address: str, timeout_s: float
+    ) -> Outcome:
+        """As a shard's leader, let a node join it; from then on the others know its address."""
+        driver = self.driver[number]
+        membership = driver.shard.member.membership.with_learner(node_id).at({node_id: address})
+        deadline_s = self.clock.now_s() + timeout_s
+        return await driver.change_membership(self.addressed(membership), deadline_s)
+
+    async def promote(self, number: int, node_id: UUID, timeout_s: float) -> Outcome:
+        """As a shard's leader, give a learner that has caught up a vote."""
+        driver = self.driver[number]
+        membership = driver.shard.member.membership.with_promoted(node_id)
+        deadline_s = self.clock.now_s() + timeout_s
+        return await driver.change_membership(self.addressed(membership), deadline_s)
+
+    async def remove(self, number: int, node_id: UUID, timeout_s: float) -> Outcome:
+        """As a shard's leader, let a member go."""
+        driver = self.driver[number]
+        membership = driver.shard.member.membership.without(node_id)
+        deadline_s = self.clock.now_s() + timeout_s
+        return await driver.change_membership(self.addressed(membership), deadline_s)
 
     def _refuse(self, sender: UUID, error: WireError) -> None:
         """End the stream of a peer that sent something damaged."""

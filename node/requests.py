@@ -167,6 +167,12 @@ class Requests:
             if left:
                 self._waiting[number] = left
 
+    def replaced(self, number: int) -> None:
+        """A snapshot took the place of the log up to a proposal: nobody knows what became of it."""
+        unknown = OutcomeUnknown("a snapshot took the place of what it was proposed in")
+        for each in [each for each in self._waiting if each <= number]:
+            self.answer(self._waiting.pop(each), unknown)
+
     def turn_away(self, error: ClusterError) -> None:
         """Refuse what was not proposed."""
         pending, self._pending = self._pending, deque()

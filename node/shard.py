@@ -6,7 +6,8 @@ and under a simulator. Whoever drives it
 * calls ``tick`` at least every third of a heartbeat,
 * hands in messages of peers with ``on_message`` and delivers what is sent through ``send``,
 * asks ``sync_begin`` after anything that may have appended, runs the job where it may block, and
-  returns it to ``on_synced``; likewise ``seal_begin`` and ``on_sealed``, now and then.
+  returns it to ``on_synced``; likewise ``seal_begin`` and ``on_sealed``, now and then, and
+  ``ship_begin`` and ``on_shipped``, after messages and ticks.
 
 Group commit: requests collect while an fdatasync is on its way and become one proposal when it
 returns, or at once when the disk is idle. So the busier it is, the larger the groups are.
@@ -27,7 +28,8 @@ from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
-from cluster.config import ALL_ON, Protections, RaftConfig
+from cluster.changing import change_membership
+from cluster.config import ALL_ON, Protections, RaftConfig, ShippingConfig
 from cluster.errors import (
     ClusterError,
     NotLeader,
@@ -39,16 +41,19 @@ from cluster.journal import KIND_NOOP, RaftJournal
 from cluster.log_time import LogTime
 from cluster.member import LEADER, RaftMember
 from cluster.membership import Membership
-from cluster.messages import Message, StateReport
+from cluster.messages import Message, Offer, StateReport
 from cluster.reads import ReadCallback, ReadRounds
 from cluster.state_comparison import StateComparison
 from cluster.transfer import Transfer, TransferCallback
 from node.durability import Durability, refusal_of
+from node.guard import Guard
+from node.jobs import ShipJob
 from node.requests import Answers, Callback, Drafts, Outcome, Request, Requests, ShardConfig
+from node.shipping import Shipped, Shipping
 from node.stale_reads import Level, StaleReads
 from node.status import ShardStatus, status_of
 from projections.system_commands import TYPES_OPAQUE
-from projections.table import build_projections
+from projections.table import Projections, build_projections
 from snapshot.recovery import recover_state
 from snapshot.store import SnapshotStore
 from ual.directory import ShardPaths
@@ -58,7 +63,6 @@ from ual.files import Files
 from ual.jobs import SealJob, SyncJob
 from ual.log_config import LogConfig
 from ual.opening import open_hard_state, open_log
-from ual.sealed import SealedSegment
 
 # How many expired things a leader proposes to remove at a time; the rest comes next.
 EXPIRE_LIMIT = 1000
@@ -75,25 +79,6 @@ class NodeClock(Protocol):
 
     def random(self) -> float:
         """Return a number in [0, 1)."""
-
-
-class _Guard:
-    """Lets nothing go on after an error that was not expected where it happened."""
-
-    __slots__ = ("_shard",)
-
-    def __init__(self, shard: "Shard") -> None:
-        self._shard = shard
-
-    def __enter__(self) -> None:
-        failure = self._shard.failure
-        if failure is not None:
-            raise ReplicaStopped(str(failure)) from failure
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        # A callback may call in again, so this may be the inner one of two: the first error counts.
-        if isinstance(error, Exception) and self._shard.failure is None:
-            self._shard._stop(error)
 
 
 class Shard:
@@ -114,15 +99,16 @@ class Shard:
         raft_config: RaftConfig | None = None,
         protections: Protections = ALL_ON,
         founders: Membership | None = None,
+        shipping: ShippingConfig | None = None,
     ) -> None:
         """``founders``: the first members, where this replica was not among them."""
         self.config = config or ShardConfig()
         self.clock = clock
         self.failure: Exception | None = None
-        self._guard = _Guard(self)
+        self._guard = Guard(self)
         self._hard_state = open_hard_state(files, paths)
         self.log, self.survey = open_log(
-            files, paths, self._hard_state, shard=shard, config=log_config
+            files, paths, self._hard_state, shard=shard, config=log_config, sets_aside=True
         )
         self.log_time = LogTime(
             lambda: int(clock.now_s() * 1e9), clock.wall_ns, lambda: self.log.last_timestamp_ns
@@ -150,6 +136,8 @@ class Shard:
             applied=applied,
             protections=protections,
         )
+        shipping_config = shipping or ShippingConfig()
+        self.shipping = Shipping(self, files, paths, shard, shipping_config, send)
         self.comparison = StateComparison(
             self.member,
             lambda: self.router,
@@ -172,6 +160,7 @@ class Shard:
         """Let time pass."""
         with self._guard:
             self.member.tick()
+            self.shipping.tick()
             self._after()
             self._requests.expire(self.clock.now_s())
         self._deliver()
@@ -179,7 +168,9 @@ class Shard:
     def on_message(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer."""
         with self._guard:
-            if isinstance(message, StateReport):
+            if isinstance(message, Shipped):
+                self.shipping.on_message(sender, message)
+            elif isinstance(message, StateReport):
                 self.comparison.on_report(sender, message)
             else:
                 self.member.on_message(sender, message)
@@ -211,7 +202,7 @@ class Shard:
     def seal_begin(self) -> SealJob | None:
         """Return a segment to seal, if there is one; run one such job at a time."""
         with self._guard:
-            return self.log.seal_begin()
+            return None if self.shipping.is_installing else self.log.seal_begin()
 
     def on_sealed(self, job: SealJob) -> bool:
         """Take a seal back that has run; False if the disk is full: try again later."""
@@ -282,7 +273,7 @@ class Shard:
             try:
                 if self._transfer is not None:
                     raise ProposalRefused("the leadership is being handed over")
-                number, term = self.member.change_membership(membership)
+                number, term = change_membership(self.member, membership)
             except DiskFull as error:
                 self._answers.append((callback, StorageFull(str(error))))
             except ClusterError as error:
@@ -304,17 +295,22 @@ class Shard:
         self._deliver()
 
     def trim(self) -> int:
-        """Drop the segments before the older kept snapshot, Raft's start first; return how many."""
+        """Drop what snapshots have made needless and nobody is being sent; return how many."""
         with self._guard:
-            keep_index = min(self.snapshots.keep_from_index, self.log.last_index)
-            for segment in self.log.segments.segments:
-                if not isinstance(segment, SealedSegment) or segment.last_index >= keep_index:
-                    self.member.journal.move_start(segment.first_proposal)
-                    break
-            try:
-                return self.log.drop_before(keep_index)
-            except DiskFull:
-                return 0  # MANIFEST could not be written; another time
+            return self.shipping.trim()
+
+    def ship_begin(self) -> ShipJob | None:
+        """Return something that may block, if there is something: run it, then hand it back."""
+        with self._guard:
+            return self.shipping.next_job()
+
+    def on_shipped(self, job: ShipJob) -> None:
+        """Take such a job back that has run."""
+        with self._guard:
+            self.shipping.finish(job)
+            self.shipping.tick()
+            self._after()
+        self._deliver()
 
     def status(self) -> ShardStatus:
         """Return what there is to say about this replica, also after it has stopped."""
@@ -330,6 +326,16 @@ class Shard:
         """Note the leader's log time."""
         self.log_time.heard(timestamp_ns)
 
+    def offered(self, source: UUID, offer: Offer) -> None:
+        """Consider a snapshot of what this replica lacks."""
+        self.shipping.offered(source, offer)
+
+    def take_over(self, state: Projections, number: int) -> None:
+        """Go on with the state of a snapshot; what was proposed here up to it has no outcome."""
+        self.projections, self.router = state, state.router
+        self._requests.replaced(number)
+        self.comparison.replaced()
+
     def apply(self, number: int, data: bytes) -> None:
         """Apply a committed group."""
         entries = decode_entries(data)
@@ -342,7 +348,7 @@ class Shard:
 
     # Inside
 
-    def _stop(self, error: Exception) -> None:
+    def stop_for(self, error: Exception) -> None:
         """Answer everything that waits, before the error goes to the driver."""
         self.failure = error
         stopped = ReplicaStopped("this replica has stopped")

@@ -7,6 +7,7 @@ from uuid import UUID
 from cluster.errors import ClusterError
 from cluster.member import CANDIDATE, FOLLOWER, LEADER
 from cluster.state_comparison import ComparisonStatus
+from node.shipping import ShippingStatus
 
 if TYPE_CHECKING:
     from node.shard import Shard
@@ -38,6 +39,7 @@ class ShardStatus:
     age_s: float  # how old the state is at most, by this replica's clock; infinite if unknown
     lag: dict[UUID, PeerLag]  # empty unless it leads
     comparison: ComparisonStatus
+    shipping: ShippingStatus  # snapshots on their way, and repairs
     clock_offset_ns: int  # wall clock minus log time, when this replica last stamped something
     alarms: tuple[str, ...]  # REASON: text, for people and for monitoring
 
@@ -71,6 +73,7 @@ def status_of(shard: "Shard") -> ShardStatus:
         age_s=leadership.freshness.age_s(member.applied),
         lag=lag,
         comparison=comparison,
+        shipping=shard.shipping.status,
         clock_offset_ns=shard.log_time.offset_ns,
         alarms=_alarms(shard, comparison),
     )
@@ -87,6 +90,8 @@ def _alarms(shard: "Shard", comparison: ComparisonStatus) -> tuple[str, ...]:
     if shard.log_time.is_alarming:
         offset_s = shard.log_time.offset_ns / 1e9
         alarms.append(f"CLOCK_OFFSET: the wall clock is {offset_s:+.1f} s away from log time")
-    if shard.member.leadership.damage:
-        alarms.append(f"LOG_DAMAGED: {shard.member.leadership.damage}")
+    for damage in shard.shipping.mending.damages.values():
+        found = f"{damage.path}, entries {damage.first_index} to {damage.last_index}: {damage.rule}"
+        where = "; no member can give a copy" if damage.is_alarming else "; being repaired"
+        alarms.append(f"LOG_DAMAGED: {found}{where}")
     return tuple(alarms)

@@ -111,6 +111,11 @@ class SnapshotStore:
         if gone:
             self._replace(tuple(record for record in self.records if record not in gone))
 
+    def remove_unlisted(self, records: Iterable[SnapshotRecord]) -> None:
+        """Remove the files of snapshots that MANIFEST has let go of."""
+        listed = {record.file for record in self.records}
+        self._remove(record.file for record in records if record.file not in listed)
+
     def path(self, record: SnapshotRecord) -> Path:
         """Return where a snapshot's file is."""
         return self.directory / record.file

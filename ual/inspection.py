@@ -220,7 +220,9 @@ def _inspect_file(
     try:
         if isinstance(segment, SealedSegment):
             return _add_sealed(report, segment, proposal_after, count_types=count_types)
-        return _add_unsealed(report, segment, file.tail_bytes)
+        if isinstance(segment, UnsealedSegment):
+            return _add_unsealed(report, segment, file.tail_bytes)
+        segment.refuse()
     except (DataError, OSError) as raised:
         return replace(report, problem=shown_error(raised))
 

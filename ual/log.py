@@ -24,6 +24,7 @@ Any other failed write or sync leaves unknown bytes on disk, so the log refuses 
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
 
@@ -34,11 +35,10 @@ from ual.files import OUT_OF_SPACE, Files
 from ual.hard_state import HardStateFile
 from ual.jobs import SealJob, SyncJob
 from ual.log_config import LogConfig
-from ual.manifest import Checkpoint, ColdRange, Manifest, SnapshotRecord
+from ual.manifest import Base, Checkpoint, ColdRange, Manifest, SnapshotRecord
 from ual.manifest import save as write_manifest
 from ual.proposals import Proposals
 from ual.ring import HotRing
-from ual.sealed import SealedSegment
 from ual.segment_format import SegmentHeader, unsealed_name
 from ual.segment_set import SegmentSet
 from ual.tombstones import remove_segments
@@ -63,6 +63,7 @@ class Log:
         generation: int,
         snapshots: tuple[SnapshotRecord, ...],
         cold: tuple[ColdRange, ...],
+        base: Base | None = None,
     ) -> None:
         self.config = config
         self.notes = segments.notes
@@ -78,19 +79,24 @@ class Log:
         self._active = active
         self.applied_index = segments.sealed_index
         self.last_index = self.durable_index = active.last_index
-        self.last_term, self.last_timestamp_ns = segments.last_term_and_time()
+        self.last_term, self.last_timestamp_ns = segments.last_term_and_time(base)
         self._durable_position = active.end
         self.ring = HotRing(config.ring_bytes, active.last_index + 1)
         self._space_credit = 0
         self._close_due = False
-        self._sealing = False  # one seal at a time
+        self.is_sealing = False  # one seal at a time
         self._failure: str | None = None
-        self.manifest = Manifest(self._checkpoint(), None, snapshots, cold)
+        self.manifest = Manifest(self._checkpoint(), None, snapshots, cold, base)
 
     @property
     def first_index(self) -> int:
         """The first index that is kept."""
         return self.segments.first_index
+
+    @property
+    def base(self) -> Base | None:
+        """Where the last snapshot stood that a peer sent, if any."""
+        return self.manifest.base
 
     @property
     def first_proposal(self) -> int:
@@ -137,7 +143,7 @@ class Log:
         self._reserve_space(size)
         if self.manifest.cut_from_index is not None:
             self.save_manifest(replace(self.manifest, cut_from_index=None))
-        if self._close_due or self._outgrown_by(group):
+        if self._close_due or self._active.is_outgrown_by(group, self.config):
             self.close_active()
         if self.unsynced_bytes + size > self.config.unsynced_bytes_max:
             self.sync()
@@ -223,15 +229,15 @@ class Log:
     def seal_begin(self) -> SealJob | None:
         """Return the job that seals the oldest closed segment, if all of it is applied."""
         self._refuse_if_failed()
-        if self._sealing:
+        if self.is_sealing:
             return None
         for segment in self.segments.segments:
-            if isinstance(segment, SealedSegment):
+            if not isinstance(segment, UnsealedSegment):
                 continue
             if segment is self._active or segment.last_index > self.applied_index:
                 return None
             notes = self.notes.select(segment.first_index, segment.last_index)
-            self._sealing = True
+            self.is_sealing = True
             return SealJob(self._files, segment, notes)
         return None
 
@@ -240,7 +246,7 @@ class Log:
 
         A full disk leaves the segment closed and readable, and a later seal starts again.
         """
-        self._sealing = False
+        self.is_sealing = False
         if isinstance(job.error, OSError):
             self._refuse_or_fail("seal a segment", job.error)
         if job.error is not None:
@@ -289,20 +295,18 @@ class Log:
         )
         self.save_manifest(replace(self.manifest, checkpoint=checkpoint, cut_from_index=index))
         self.generation += 1
-        try:
+        with self.fatal_errors("cut"):
             for segment in reversed(removed):
                 self._files.remove(segment.path)
             self._remove_unborn()
             self._files.sync_directory(self._paths.segments)
             last.cut_from(index)
-        except OSError as error:
-            self._fail("cut", error)
         self.segments = self.segments.with_segments(tuple(parts))
         self._active = last
         self._close_due = False
         self._durable_position = last.end
         self.last_index = self.durable_index = index - 1
-        self.last_term, self.last_timestamp_ns = self.segments.last_term_and_time()
+        self.last_term, self.last_timestamp_ns = self.segments.last_term_and_time(self.base)
         self.ring.clear(index)
         self.notes.cut_from(index)
         self.save_manifest(replace(self.manifest, cut_from_index=None))
@@ -315,7 +319,7 @@ class Log:
         self._refuse_if_failed()
         parts = self.segments.segments
         count = 0
-        while isinstance(parts[count], SealedSegment) and parts[count].last_index < min(
+        while not isinstance(parts[count], UnsealedSegment) and parts[count].last_index < min(
             index, self.last_index
         ):
             count += 1
@@ -330,11 +334,20 @@ class Log:
         self.save_manifest(replace(self.manifest, checkpoint=checkpoint))
         # From here on the drop is decided.
         self.segments = self.segments.with_segments(parts[count:])
-        try:
+        with self.fatal_errors("drop"):
             remove_segments(self._files, self._paths.segments, parts[:count])
-        except OSError as error:
-            self._fail("drop", error)
         return count
+
+    def begin_behind(self, base: Base, segments: SegmentSet) -> None:
+        """Go on behind a base whose install (ual/installing.py) is durable; all up to it counts."""
+        active = segments.segments[-1]
+        assert isinstance(active, UnsealedSegment), active.path
+        self.segments, self.notes, self._active = segments, segments.notes, active
+        self.last_index = self.durable_index = self.commit_index = self.applied_index = base.index
+        self.last_term, self.last_timestamp_ns = base.term, base.timestamp_ns
+        self._durable_position = active.end
+        self._close_due = False
+        self.ring.clear(base.index + 1)
 
     def checkpoint(self) -> None:
         """Record in MANIFEST how far the log is known to be good."""
@@ -423,15 +436,6 @@ class Log:
             generation=self.generation,
         )
 
-    def _outgrown_by(self, group: Group) -> bool:
-        """Tell whether the active file must close before this group."""
-        active, config = self._active, self.config
-        return active.entry_count > 0 and (
-            active.end + len(group.data) > config.segment_bytes_max
-            or active.entry_count + len(group.offsets) > config.segment_entries_max
-            or group.first_timestamp_ns - active.first_timestamp_ns >= config.segment_age_ns_max
-        )
-
     def _reserve_space(self, size: int) -> None:
         """Refuse a write that would go below the minimum of free space."""
         if self._space_credit < size:
@@ -480,6 +484,14 @@ class Log:
             self._space_credit = 0
             raise DiskFull(f"{what}: {error}; free some space") from error
         self._fail(what, error)
+
+    @contextmanager
+    def fatal_errors(self, what: str) -> Iterator[None]:
+        """Let an error in something that MANIFEST has decided end this log's writing."""
+        try:
+            yield
+        except OSError as error:
+            self._fail(what, error)
 
     def _fail(self, what: str, error: OSError) -> NoReturn:
         self._failure = f"{what} failed: {error}"

@@ -13,6 +13,9 @@ Invariants, checked before every write and after every read:
 * ``cut_from_index`` is the intent of a suffix cut. It is written together with a checkpoint that
   already ends below the cut, before any file is touched, and cleared afterwards.
 * Snapshots ascend by index, cold ranges ascend and do not overlap.
+* ``base`` is the last entry of a snapshot that a peer sent: the log knows its number, term and time
+  without holding it. ``install`` is the intent of taking that over, written together with the base,
+  the snapshot and the checkpoint behind it, before any segment is touched, and cleared afterwards.
 
 The failure story: a checkpoint is a lower bound. The log may have grown since it was written, and
 recovery finds that by reading on; but an entry at or below ``durable_index`` was promised, so its
@@ -40,6 +43,7 @@ MANIFEST_VERSION = 1
 SNAPSHOTS_MAX = 1_000  # two are kept normally; the rest is room for backups that pin one
 COLD_RANGES_MAX = 1_000_000  # the size of the file is the tighter limit
 FILE_NAME_SIZE_MAX = 255
+RECEIVED_SEGMENTS_MAX = 1_000_000
 OBJECT_NAME_SIZE_MAX = 1_024  # what S3 allows
 STATE_HASH_SIZE_MAX = 128
 
@@ -86,6 +90,31 @@ class ColdRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Base:
+    """The end of a group that the log may begin behind, known without its body."""
+
+    index: int
+    proposal: int
+    term: int
+    timestamp_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedSegment:
+    """A file that a peer sent; it waits under a name of its own."""
+
+    first_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """What an install leaves of the log, and which files take the place of the rest."""
+
+    keep_through: int  # sealed files that begin at or below it stay; 0: none
+    segments: tuple[ReceivedSegment, ...]  # ascending
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Everything that a MANIFEST says."""
 
@@ -93,6 +122,8 @@ class Manifest:
     cut_from_index: int | None = None
     snapshots: tuple[SnapshotRecord, ...] = ()
     cold: tuple[ColdRange, ...] = ()
+    base: Base | None = None
+    install: Install | None = None
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -126,6 +157,9 @@ def save(files: Files, path: Path, manifest: Manifest) -> None:
 
 def _fields(manifest: Manifest) -> dict[str, object]:
     fields = {"version": MANIFEST_VERSION, **asdict(manifest)}
+    for name in ("base", "install"):
+        if fields[name] is None:
+            del fields[name]
     # The reader's own rules, so that nothing is ever written that could not be read back.
     try:
         _manifest(Fields("MANIFEST", fields))
@@ -135,12 +169,14 @@ def _fields(manifest: Manifest) -> dict[str, object]:
 
 
 def _manifest(fields: Fields) -> Manifest:
-    fields.only("version", "checkpoint", "cut_from_index", "snapshots", "cold")
+    fields.only("version", "checkpoint", "cut_from_index", "snapshots", "cold", "base", "install")
     manifest = Manifest(
         _checkpoint(fields.nested("checkpoint")),
         fields.integer_or_none("cut_from_index", minimum=1),
         tuple(_snapshot(row) for row in fields.rows("snapshots", count_max=SNAPSHOTS_MAX)),
         tuple(_cold_range(row) for row in fields.rows("cold", count_max=COLD_RANGES_MAX)),
+        _base(fields.nested("base")) if fields.values.get("base") is not None else None,
+        _install(fields.nested("install")) if fields.values.get("install") is not None else None,
     )
     rule = _broken_rule(manifest)
     if rule is not None:
@@ -184,12 +220,34 @@ def _cold_range(fields: Fields) -> ColdRange:
     )
 
 
+def _base(fields: Fields) -> Base:
+    fields.only(*Base.__slots__)
+    return Base(
+        index=fields.integer("index", minimum=1),
+        proposal=fields.integer("proposal", minimum=1),
+        term=fields.integer("term"),
+        timestamp_ns=fields.integer("timestamp_ns"),
+    )
+
+
+def _install(fields: Fields) -> Install:
+    fields.only(*Install.__slots__)
+    rows = fields.rows("segments", count_max=RECEIVED_SEGMENTS_MAX)
+    for row in rows:
+        row.only(*ReceivedSegment.__slots__)
+    return Install(
+        fields.integer("keep_through"),
+        tuple(ReceivedSegment(row.integer("first_index", minimum=1)) for row in rows),
+    )
+
+
 def _broken_rule(manifest: Manifest) -> str | None:
     """Return the first rule that the manifest breaks. Field by field, the types are right."""
     return (
         _broken_checkpoint_rule(manifest.checkpoint, manifest.cut_from_index)
         or _broken_snapshot_rule(manifest.snapshots)
         or _broken_cold_rule(manifest.cold)
+        or _broken_install_rule(manifest)
     )
 
 
@@ -241,4 +299,22 @@ def _broken_cold_rule(ranges: tuple[ColdRange, ...]) -> str | None:
         if cold.last_index < cold.first_index:
             return f"cold[{number}].last_index {cold.last_index} below {cold.first_index}"
         last_index = cold.last_index
+    return None
+
+
+def _broken_install_rule(manifest: Manifest) -> str | None:
+    base, install, point = manifest.base, manifest.install, manifest.checkpoint
+    if base is not None and base.proposal > base.index:
+        return f"base proposal {base.proposal} above index {base.index}"
+    if install is None:
+        return None
+    if base is None:
+        return "install without a base"
+    if (point.end_index, point.end_proposal) != (base.index, base.proposal):
+        return f"install with end_index {point.end_index}, base {base.index}"
+    index = install.keep_through
+    for number, segment in enumerate(install.segments):
+        if not index < segment.first_index <= base.index:
+            return f"install.segments[{number}].first_index {segment.first_index} after {index}"
+        index = segment.first_index
     return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ual.damaged import DamagedSegment
 from ual.entry import Entry
 from ual.errors import CorruptFile
 from ual.sealed import ENTRIES_CHECKED_SINGLY_MAX, SealedSegment
@@ -37,6 +38,8 @@ def scan_segment(
             yield from _scan_sealed(segment, first_index, last_index, wanted)
         finally:
             segment.unmap()
+    elif isinstance(segment, DamagedSegment):
+        segment.refuse()
     elif wanted.stream_id is None:
         yield from segment.entries(first_index, last_index, types=wanted.types)
 

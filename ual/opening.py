@@ -5,8 +5,10 @@ tools that must not change anything use ``survey`` (ual/recovery.py) with ``what
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from ual.damaged import DamagedSegment
 from ual.directory import ShardPaths
 from ual.errors import CorruptFile, MissingSegment
 from ual.files import Files
@@ -16,7 +18,7 @@ from ual.log_config import LogConfig
 from ual.manifest import Manifest
 from ual.manifest import load as load_manifest
 from ual.notes import ApplyNotes
-from ual.recovery import Known, Survey, carry_out, survey
+from ual.recovery import Known, Survey, carry_out, finish_install, survey
 from ual.segment_format import SegmentHeader
 from ual.segment_set import Segment, SegmentSet
 from ual.unsealed import UnsealedSegment
@@ -29,16 +31,22 @@ def open_log(
     *,
     shard: int,
     config: LogConfig | None = None,
+    sets_aside: bool = False,
 ) -> tuple[Log, Survey]:
     """Recover a shard's log; also return what recovery found and tidied.
 
     Interrupted cuts, drops and seals are finished, a torn tail is cut, a missing MANIFEST is made
     again; anything worse is a ``DataError`` and the directory is left as it was.
+
+    ``sets_aside``: damaged sealed files pass, see ``survey``.
     """
     config = config or LogConfig()
     manifest, hint = load_manifest(files, paths.manifest), hard_state.hint
+    if manifest is not None and manifest.install is not None:
+        finish_install(files, paths.segments, manifest.install)
+        manifest = replace(manifest, install=None)
     known = what_is_known(manifest, hint, config.unsynced_bytes_max)
-    found = survey(files, paths.segments, known)
+    found = survey(files, paths.segments, known, sets_aside=sets_aside)
     for segment in found.segments:
         if segment.header.shard != shard:
             rule = f"belongs to shard {segment.header.shard}, not to shard {shard}"
@@ -60,6 +68,7 @@ def open_log(
         generation=known.generation,
         snapshots=manifest.snapshots if manifest else (),
         cold=manifest.cold if manifest else (),
+        base=known.base,
     )
     log.checkpoint()
     return log, found
@@ -90,6 +99,8 @@ def what_is_known(manifest: Manifest | None, hint: Hint | None, unsynced_bytes_m
         checkpoint.generation,
         manifest.cut_from_index,
         unsynced_bytes_max,
+        manifest.install,
+        manifest.base,
     )
 
 
@@ -112,6 +123,13 @@ def _open_for_append(
     if last is None:
         header = SegmentHeader(shard, 1, known.first_index or 1, known.first_proposal)
         yield UnsealedSegment.create(files, directory, header)
+    elif known.base is not None and last.last_index == known.base.index:
+        base, segment_id = known.base, last.header.segment_id + 1
+        if not isinstance(last, UnsealedSegment):
+            header = SegmentHeader(shard, segment_id, base.index + 1, base.proposal + 1)
+            yield UnsealedSegment.create(files, directory, header)
+    elif isinstance(last, DamagedSegment):
+        last.refuse()
     elif not isinstance(last, UnsealedSegment):
         if last.is_compacted:  # only old segments are, so others have followed it
             raise MissingSegment(str(directory), last.last_index + 1, last.last_index + 1)

@@ -19,12 +19,13 @@ Then it is ``CorruptFile``. Otherwise the file is cut behind its last whole grou
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from ual.damaged import DamagedSegment
 from ual.entry import (
     FLAGS_KNOWN,
     OWNER_COUNT_MAX,
@@ -35,8 +36,15 @@ from ual.entry import (
 from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
 from ual.errors import CorruptFile, EntryError, MissingSegment
 from ual.files import Files
+from ual.manifest import Base, Install
 from ual.sealed import SealedSegment
-from ual.segment_format import HEADER_SIZE, SegmentHeader, SegmentKind, parse_segment_name
+from ual.segment_format import (
+    HEADER_SIZE,
+    SegmentHeader,
+    SegmentKind,
+    parse_segment_name,
+    segment_name,
+)
 from ual.segment_set import Segment, check_touching
 from ual.tables import ENTRY_DTYPE
 from ual.unsealed import UnsealedSegment
@@ -60,6 +68,8 @@ class Known:
     generation: int  # suffix cuts so far
     cut_from_index: int | None  # an interrupted cut: nothing from here on may stay
     unsynced_bytes_max: int
+    install: Install | None = None  # an interrupted install: these files count as renamed
+    base: Base | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +109,26 @@ class Survey:
         )
 
 
-def survey(files: Files, directory: Path, known: Known) -> Survey:
-    """Read a shard's segment directory; raise a ``DataError`` for anything but a torn tail."""
+def survey(files: Files, directory: Path, known: Known, *, sets_aside: bool = False) -> Survey:
+    """Read a shard's segment directory; raise a ``DataError`` for anything but a torn tail.
+
+    With ``sets_aside``, a sealed file that cannot be opened has a stand-in that serves nothing, if
+    what is around it tells which entries it must hold.
+    """
     names, found = sort_names(files, directory)
     found.actions.extend(finish_deletions(directory, names, known))
     gone = {action.path.name for action in found.actions if isinstance(action, Remove)}
-    sealed = [
-        SealedSegment.open(files, directory / name)
-        for name in names[SegmentKind.SEALED].values()
-        if name not in gone
-    ]
+    present = [name for name in names[SegmentKind.SEALED].values() if name not in gone]
+    sealed: list[Segment] = []
+    broken: dict[int, CorruptFile] = {}  # by place
+    for name in present:
+        try:
+            sealed.append(SealedSegment.open(files, directory / name))
+        except CorruptFile as error:
+            if not sets_aside:
+                raise
+            broken[len(sealed)] = error
+            sealed.append(_nameless(directory / name, error))
     unsealed = {
         first: directory / name
         for first, name in names[SegmentKind.UNSEALED].items()
@@ -119,8 +139,47 @@ def survey(files: Files, directory: Path, known: Known) -> Survey:
             raise CorruptFile(str(segment.path), "stands beside an unsealed file of the same name")
     scanned = _scan_unsealed(files, unsealed, known, found.actions)
     found.segments = [*sealed, *scanned]
+    for at, damage in broken.items():
+        found.segments[at] = _stand_in(files, found.segments, at, damage)
     _check_range(directory, found.segments, known)
     return found
+
+
+def _nameless(path: Path, error: CorruptFile) -> DamagedSegment:
+    parsed = parse_segment_name(path.name)
+    assert parsed is not None, path
+    return DamagedSegment(path, SegmentHeader(0, 0, parsed[0], 0), error.rule, error.offset)
+
+
+def _stand_in(
+    files: Files, segments: Sequence[Segment], at: int, error: CorruptFile
+) -> DamagedSegment:
+    """Say by its header, if that is good, and by its neighbours what a damaged file must hold."""
+    path = segments[at].path
+    before = segments[at - 1] if at else None
+    if at + 1 == len(segments):
+        raise error  # nothing tells where it ends
+    after = segments[at + 1]
+    first_index, shard = segments[at].first_index, after.header.shard
+    try:
+        header = SegmentHeader.decode_identity(
+            str(path), files.open_read(path).read(HEADER_SIZE, 0)
+        )
+    except CorruptFile:
+        if not isinstance(before, SealedSegment) or before.is_compacted:
+            raise error from None
+        first_proposal = before.first_proposal + before.proposal_count()
+        header = SegmentHeader(shard, before.segment_id + 1, first_index, first_proposal)
+    header = replace(
+        header,
+        last_index=after.first_index - 1,
+        first_timestamp_ns=before.last_timestamp_ns if before is not None else 0,
+        last_timestamp_ns=before.last_timestamp_ns if before is not None else 0,
+        entry_count=after.first_index - first_index,
+    )
+    if header.first_index != first_index:
+        raise error
+    return DamagedSegment(path, header, error.rule, error.offset)
 
 
 def carry_out(files: Files, directory: Path, actions: Sequence[Action]) -> None:
@@ -168,8 +227,18 @@ def sort_names(files: Files, directory: Path) -> tuple[dict[SegmentKind, dict[in
 def finish_deletions(
     directory: Path, names: dict[SegmentKind, dict[int, str]], known: Known
 ) -> list[Action]:
-    """List what interrupted drops, compactions and cuts left behind."""
+    """List what interrupted drops, compactions, cuts and transfers left behind.
+
+    In the midst of an install, files that a peer sent count as sealed under the names they have.
+    """
     actions: list[Action] = []
+    received = names[SegmentKind.RECEIVED]
+    if known.install is None:
+        actions.extend(
+            Remove(directory / name, "an interrupted transfer") for name in received.values()
+        )
+    else:
+        actions.extend(settle_install(directory, names, known.install))
     tombs = names[SegmentKind.TOMBSTONE]
     actions.extend(
         Remove(directory / name, "an interrupted compaction")
@@ -198,6 +267,40 @@ def finish_deletions(
         Remove(directory / name, "the tombstone of a dropped segment") for name in tombs.values()
     )
     return actions
+
+
+def settle_install(
+    directory: Path, names: dict[SegmentKind, dict[int, str]], install: Install
+) -> list[Action]:
+    """List what an install replaces, and make ``names`` what it leaves.
+
+    All unsealed files go: nothing is appended behind a new base before the intent is cleared.
+    """
+    sealed, received = names[SegmentKind.SEALED], names[SegmentKind.RECEIVED]
+    taken = {segment.first_index for segment in install.segments}
+    replaced = [*names[SegmentKind.UNSEALED].values()]
+    replaced += [name for first, name in received.items() if first not in taken]
+    for first in list(sealed):
+        if first > install.keep_through and first not in taken:
+            replaced.append(sealed.pop(first))
+    sealed.update((first, name) for first, name in received.items() if first in taken)
+    names[SegmentKind.SEALED] = dict(sorted(sealed.items()))
+    names[SegmentKind.UNSEALED] = {}
+    names[SegmentKind.RECEIVED] = {}
+    return [Remove(directory / name, "replaced by what a peer sent") for name in replaced]
+
+
+def finish_install(files: Files, directory: Path, install: Install) -> None:
+    """Carry out an install that MANIFEST has decided; interrupted, it is done again."""
+    names, _ = sort_names(files, directory)
+    received = names[SegmentKind.RECEIVED]
+    for action in settle_install(directory, names, install):
+        files.remove(action.path)
+    for segment in install.segments:
+        if segment.first_index in received:
+            name = received[segment.first_index]
+            files.rename(directory / name, directory / segment_name(segment.first_index))
+    files.sync_directory(directory)
 
 
 def _scan_unsealed(

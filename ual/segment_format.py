@@ -111,9 +111,10 @@ class SegmentKind(Enum):
     UNSEALED = ".flseg.tmp"
     COMPACTING = ".flseg.new"
     TOMBSTONE = ".flseg.tomb"
+    RECEIVED = ".flseg.recv"
 
 
-_NAME = re.compile(r"([0-9]{10,20})(\.flseg(?:\.tmp|\.new|\.tomb)?)")
+_NAME = re.compile(r"([0-9]{10,20})(\.flseg(?:\.tmp|\.new|\.tomb|\.recv)?)")
 
 
 def segment_name(first_index: int) -> str:
@@ -134,6 +135,11 @@ def compacting_name(first_index: int) -> str:
 def tomb_name(first_index: int) -> str:
     """Return the name of the mark that a segment is being deleted."""
     return f"{first_index:010d}{SegmentKind.TOMBSTONE.value}"
+
+
+def received_name(first_index: int) -> str:
+    """Return the name of a segment that a peer sends, until it becomes part of the log."""
+    return f"{first_index:010d}{SegmentKind.RECEIVED.value}"
 
 
 def parse_segment_name(name: str) -> tuple[int, SegmentKind] | None:

@@ -16,13 +16,15 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from ual.damaged import DamagedSegment
 from ual.entry import Entry, Group, check_group
 from ual.errors import CorruptFile, EntryError, IndexDropped, MissingSegment
+from ual.manifest import Base
 from ual.notes import ApplyNotes
 from ual.sealed import SealedSegment
 from ual.unsealed import UnsealedSegment
 
-Segment = SealedSegment | UnsealedSegment
+Segment = SealedSegment | UnsealedSegment | DamagedSegment
 
 # A mapping holds a descriptor, a process has 1,024 of them by default, and a node many logs.
 MAPPED_SEGMENTS_MAX = 16
@@ -60,13 +62,19 @@ class SegmentSet:
     @property
     def sealed_index(self) -> int:
         """The last index in a sealed file; one less than the first if no file is sealed."""
-        sealed = [part.last_index for part in self.segments if isinstance(part, SealedSegment)]
+        sealed = [
+            part.last_index for part in self.segments if not isinstance(part, UnsealedSegment)
+        ]
         return sealed[-1] if sealed else self.first_index - 1
 
-    def last_term_and_time(self) -> tuple[int, int]:
-        """Return term and timestamp of the last entry; zeros for an empty log."""
+    def last_term_and_time(self, base: Base | None = None) -> tuple[int, int]:
+        """Return term and timestamp of the last entry; zeros for an empty log without a base."""
         for segment in reversed(self.segments):
+            if base is not None and segment.last_index <= base.index:
+                return base.term, base.timestamp_ns
             if segment.entry_count:
+                if isinstance(segment, DamagedSegment):
+                    segment.refuse()
                 last = segment.read(segment.last_index)
                 return last.term, last.timestamp_ns
         return 0, 0
@@ -142,6 +150,14 @@ class SegmentSet:
         assert group.last_index == last_index, (number, group.last_index, last_index)
         return group
 
+    def with_replaced(self, old: Segment, new: Segment) -> "SegmentSet":
+        """Return the set with another segment in the place of one."""
+        return self.with_segments(tuple(new if part is old else part for part in self.segments))
+
+    def after(self, segment: Segment) -> Segment:
+        """Return the segment behind one that is not the last."""
+        return self.segments[self.segments.index(segment) + 1]
+
     def check(self) -> None:
         """Assert that the segments touch, and each one's own structure."""
         for before, after in zip(self.segments, self.segments[1:], strict=False):
@@ -150,24 +166,30 @@ class SegmentSet:
             if isinstance(segment, UnsealedSegment):
                 segment.check()
 
-    def _find(self, index: int) -> Segment:
+    def covering(self, index: int) -> Segment:
+        """Return the segment that an index of the set belongs to, readable or not."""
         segments = self.segments
         at = bisect_right(segments, index, key=lambda segment: segment.first_index) - 1
         assert at >= 0, (index, self.first_index)
         assert index <= segments[at].last_index, (index, segments[at].last_index)
-        return self._readable(segments[at])
+        return segments[at]
 
-    def _find_proposal(self, number: int) -> Segment:
+    def _find(self, index: int) -> SealedSegment | UnsealedSegment:
+        return self._readable(self.covering(index))
+
+    def _find_proposal(self, number: int) -> SealedSegment | UnsealedSegment:
         segments = self.segments
         at = bisect_right(segments, number, key=lambda segment: segment.first_proposal) - 1
         assert at >= 0, (number, segments[0].first_proposal)
         return self._readable(segments[at])
 
-    def _readable(self, segment: Segment) -> Segment:
+    def _readable(self, segment: Segment) -> SealedSegment | UnsealedSegment:
         """Return the segment with its file mapped, or what compaction put in its place.
 
         The number of mapped files stays bounded: the one mapped longest ago goes first.
         """
+        if isinstance(segment, DamagedSegment):
+            segment.refuse()
         if isinstance(segment, UnsealedSegment) or segment.is_mapped:
             return segment
         try:

@@ -26,6 +26,7 @@ from ual.entry import HEADER, Entry, Group, check_entry
 from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
 from ual.errors import CorruptFile, EntryError
 from ual.files import File, Files
+from ual.log_config import LogConfig
 from ual.notes import IndexArray
 from ual.sealed import SealedSegment
 from ual.segment_format import HEADER_SIZE, SegmentHeader, unsealed_name
@@ -117,6 +118,14 @@ class UnsealedSegment:
         self.bounds.extend(map(base.__add__, [*group.offsets[1:], len(group.data)]))
         self.last_timestamp_ns = group.last_timestamp_ns
         self.last_index = group.last_index
+
+    def is_outgrown_by(self, group: Group, config: LogConfig) -> bool:
+        """Tell whether the file must close before this group."""
+        return self.entry_count > 0 and (
+            self.end + len(group.data) > config.segment_bytes_max
+            or self.entry_count + len(group.offsets) > config.segment_entries_max
+            or group.first_timestamp_ns - self.first_timestamp_ns >= config.segment_age_ns_max
+        )
 
     def cut_from(self, index: int) -> None:
         """Drop the entries from ``index`` on, which must start a group, and sync the file."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14onelog/v1/peer.proto\x12\tonelog.v1\"\xbf\x01\n\tPeerFrame\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12#\n\x05hello\x18\x02 \x01(\x0b\x32\x14.onelog.v1.PeerHello\x12\'\n\x07refusal\x18\x03 \x01(\x0b\x32\x16.onelog.v1.PeerRefusal\x12(\n\x08messages\x18\x04 \x03(\x0b\x32\x16.onelog.v1.PeerMessage\x12)\n\x08\x66ragment\x18\x05 \x01(\x0b\x32\x17.onelog.v1.PeerFragment\"\xb9\x01\n\tPeerHello\x12\x14\n\x0cprotocol_min\x18\x01 \x01(\r\x12\x14\n\x0cprotocol_max\x18\x02 \x01(\r\x12\x12\n\ncluster_id\x18\x03 \x01(\x0c\x12\x0f\n\x07node_id\x18\x04 \x01(\x0c\x12\x11\n\ttarget_id\x18\x05 \x01(\x0c\x12\x0e\n\x06shards\x18\x06 \x01(\r\x12\x12\n\npartitions\x18\x07 \x01(\r\x12\x13\n\x0bincarnation\x18\x08 \x01(\x04\x12\x0f\n\x07session\x18\t \x01(\x04\"-\n\x0bPeerRefusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"\xe4\x02\n\x0bPeerMessage\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x32\n\x0cvote_request\x18\x03 \x01(\x0b\x32\x1a.onelog.v1.PeerVoteRequestH\x00\x12#\n\x04vote\x18\x04 \x01(\x0b\x32\x13.onelog.v1.PeerVoteH\x00\x12\'\n\x06\x61ppend\x18\x05 \x01(\x0b\x32\x15.onelog.v1.PeerAppendH\x00\x12!\n\x03\x61\x63k\x18\x06 \x01(\x0b\x32\x12.onelog.v1.PeerAckH\x00\x12%\n\x05stale\x18\x07 \x01(\x0b\x32\x14.onelog.v1.PeerStaleH\x00\x12\x30\n\x0btimeout_now\x18\x08 \x01(\x0b\x32\x19.onelog.v1.PeerTimeoutNowH\x00\x12\x32\n\x0cstate_report\x18\r \x01(\x0b\x32\x1a.onelog.v1.PeerStateReportH\x00\x42\x06\n\x04kind\"M\n\x0fPeerVoteRequest\x12\x15\n\rlast_proposal\x18\x01 \x01(\x04\x12\x11\n\tlast_term\x18\x02 \x01(\x04\x12\x10\n\x08pre_vote\x18\x03 \x01(\x08\"\x1c\n\x08PeerVote\x12\x10\n\x08pre_vote\x18\x01 \x01(\x08\"r\n\nPeerAppend\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x10\n\x08previous\x18\x02 \x01(\x04\x12\x15\n\rprevious_term\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x04\x12\x0c\n\x04\x65\x63ho\x18\x06 \x01(\x04\x12\x0e\n\x06groups\x18\x05 \x03(\x0c\"g\n\x07PeerAck\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04next\x18\x02 \x01(\x04\x12\x0f\n\x07success\x18\x03 \x01(\x08\x12\r\n\x05reset\x18\x04 \x01(\x08\x12\x10\n\x08received\x18\x05 \x01(\x04\x12\r\n\x05stamp\x18\x06 \x01(\x04\"\x0b\n\tPeerStale\"\x10\n\x0ePeerTimeoutNow\"G\n\x0fPeerStateReport\x12\r\n\x05index\x18\x01 \x01(\x04\x12%\n\x04rows\x18\x02 \x03(\x0b\x32\x17.onelog.v1.PeerStateRow\"I\n\x0cPeerStateRow\x12\x0f\n\x07node_id\x18\x01 \x01(\x0c\x12(\n\x06hashes\x18\x02 \x03(\x0b\x32\x18.onelog.v1.PeerStateHash\",\n\rPeerStateHash\x12\r\n\x05owner\x18\x01 \x01(\r\x12\x0c\n\x04hash\x18\x02 \x01(\x06\"P\n\x0cPeerFragment\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x12\n\ntotal_size\x18\x03 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x32\x42\n\x04Peer\x12:\n\x08\x45xchange\x12\x14.onelog.v1.PeerFrame\x1a\x14.onelog.v1.PeerFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14onelog/v1/peer.proto\x12\tonelog.v1\"\xbf\x01\n\tPeerFrame\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12#\n\x05hello\x18\x02 \x01(\x0b\x32\x14.onelog.v1.PeerHello\x12\'\n\x07refusal\x18\x03 \x01(\x0b\x32\x16.onelog.v1.PeerRefusal\x12(\n\x08messages\x18\x04 \x03(\x0b\x32\x16.onelog.v1.PeerMessage\x12)\n\x08\x66ragment\x18\x05 \x01(\x0b\x32\x17.onelog.v1.PeerFragment\"\xb9\x01\n\tPeerHello\x12\x14\n\x0cprotocol_min\x18\x01 \x01(\r\x12\x14\n\x0cprotocol_max\x18\x02 \x01(\r\x12\x12\n\ncluster_id\x18\x03 \x01(\x0c\x12\x0f\n\x07node_id\x18\x04 \x01(\x0c\x12\x11\n\ttarget_id\x18\x05 \x01(\x0c\x12\x0e\n\x06shards\x18\x06 \x01(\r\x12\x12\n\npartitions\x18\x07 \x01(\r\x12\x13\n\x0bincarnation\x18\x08 \x01(\x04\x12\x0f\n\x07session\x18\t \x01(\x04\"-\n\x0bPeerRefusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"\x8c\x04\n\x0bPeerMessage\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x32\n\x0cvote_request\x18\x03 \x01(\x0b\x32\x1a.onelog.v1.PeerVoteRequestH\x00\x12#\n\x04vote\x18\x04 \x01(\x0b\x32\x13.onelog.v1.PeerVoteH\x00\x12\'\n\x06\x61ppend\x18\x05 \x01(\x0b\x32\x15.onelog.v1.PeerAppendH\x00\x12!\n\x03\x61\x63k\x18\x06 \x01(\x0b\x32\x12.onelog.v1.PeerAckH\x00\x12%\n\x05stale\x18\x07 \x01(\x0b\x32\x14.onelog.v1.PeerStaleH\x00\x12\x30\n\x0btimeout_now\x18\x08 \x01(\x0b\x32\x19.onelog.v1.PeerTimeoutNowH\x00\x12%\n\x05offer\x18\t \x01(\x0b\x32\x14.onelog.v1.PeerOfferH\x00\x12%\n\x05\x66\x65tch\x18\n \x01(\x0b\x32\x14.onelog.v1.PeerFetchH\x00\x12%\n\x05\x63hunk\x18\x0b \x01(\x0b\x32\x14.onelog.v1.PeerChunkH\x00\x12\x31\n\x0bunavailable\x18\x0c \x01(\x0b\x32\x1a.onelog.v1.PeerUnavailableH\x00\x12\x32\n\x0cstate_report\x18\r \x01(\x0b\x32\x1a.onelog.v1.PeerStateReportH\x00\x42\x06\n\x04kind\"M\n\x0fPeerVoteRequest\x12\x15\n\rlast_proposal\x18\x01 \x01(\x04\x12\x11\n\tlast_term\x18\x02 \x01(\x04\x12\x10\n\x08pre_vote\x18\x03 \x01(\x08\"\x1c\n\x08PeerVote\x12\x10\n\x08pre_vote\x18\x01 \x01(\x08\"r\n\nPeerAppend\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x10\n\x08previous\x18\x02 \x01(\x04\x12\x15\n\rprevious_term\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x04\x12\x0c\n\x04\x65\x63ho\x18\x06 \x01(\x04\x12\x0e\n\x06groups\x18\x05 \x03(\x0c\"g\n\x07PeerAck\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04next\x18\x02 \x01(\x04\x12\x0f\n\x07success\x18\x03 \x01(\x08\x12\r\n\x05reset\x18\x04 \x01(\x08\x12\x10\n\x08received\x18\x05 \x01(\x04\x12\r\n\x05stamp\x18\x06 \x01(\x04\"\x0b\n\tPeerStale\"\x10\n\x0ePeerTimeoutNow\"\x97\x01\n\tPeerOffer\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x10\n\x08proposal\x18\x03 \x01(\x04\x12\x15\n\rsnapshot_term\x18\x04 \x01(\x04\x12\x0c\n\x04size\x18\x05 \x01(\x04\x12\x12\n\nstate_hash\x18\x06 \x01(\x06\x12\x11\n\tlog_bytes\x18\x07 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x08 \x01(\x04\"{\n\tPeerFetch\x12\x13\n\x0bis_snapshot\x18\x01 \x01(\x08\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x04\x12\x12\n\nlast_index\x18\x03 \x01(\x04\x12\x10\n\x08proposal\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0e\n\x06length\x18\x06 \x01(\r\"\xab\x01\n\tPeerChunk\x12\x13\n\x0bis_snapshot\x18\x01 \x01(\x08\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x04\x12\x12\n\nlast_index\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x13\n\x0bpiece_first\x18\x05 \x01(\x04\x12\x12\n\npiece_last\x18\x06 \x01(\x04\x12\x0c\n\x04size\x18\x07 \x01(\x04\x12\x0b\n\x03tag\x18\x08 \x01(\x07\x12\x0c\n\x04\x64\x61ta\x18\t \x01(\x0c\"_\n\x0fPeerUnavailable\x12\x13\n\x0bis_snapshot\x18\x01 \x01(\x08\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x04\x12\x12\n\nlast_index\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\"G\n\x0fPeerStateReport\x12\r\n\x05index\x18\x01 \x01(\x04\x12%\n\x04rows\x18\x02 \x03(\x0b\x32\x17.onelog.v1.PeerStateRow\"I\n\x0cPeerStateRow\x12\x0f\n\x07node_id\x18\x01 \x01(\x0c\x12(\n\x06hashes\x18\x02 \x03(\x0b\x32\x18.onelog.v1.PeerStateHash\",\n\rPeerStateHash\x12\r\n\x05owner\x18\x01 \x01(\r\x12\x0c\n\x04hash\x18\x02 \x01(\x06\"P\n\x0cPeerFragment\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x12\n\ntotal_size\x18\x03 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x32\x42\n\x04Peer\x12:\n\x08\x45xchange\x12\x14.onelog.v1.PeerFrame\x1a\x14.onelog.v1.PeerFrame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,27 +38,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PEERREFUSAL']._serialized_start=417
   _globals['_PEERREFUSAL']._serialized_end=462
   _globals['_PEERMESSAGE']._serialized_start=465
-  _globals['_PEERMESSAGE']._serialized_end=821
-  _globals['_PEERVOTEREQUEST']._serialized_start=823
-  _globals['_PEERVOTEREQUEST']._serialized_end=900
-  _globals['_PEERVOTE']._serialized_start=902
-  _globals['_PEERVOTE']._serialized_end=930
-  _globals['_PEERAPPEND']._serialized_start=932
-  _globals['_PEERAPPEND']._serialized_end=1046
-  _globals['_PEERACK']._serialized_start=1048
-  _globals['_PEERACK']._serialized_end=1151
-  _globals['_PEERSTALE']._serialized_start=1153
-  _globals['_PEERSTALE']._serialized_end=1164
-  _globals['_PEERTIMEOUTNOW']._serialized_start=1166
-  _globals['_PEERTIMEOUTNOW']._serialized_end=1182
-  _globals['_PEERSTATEREPORT']._serialized_start=1184
-  _globals['_PEERSTATEREPORT']._serialized_end=1255
-  _globals['_PEERSTATEROW']._serialized_start=1257
-  _globals['_PEERSTATEROW']._serialized_end=1330
-  _globals['_PEERSTATEHASH']._serialized_start=1332
-  _globals['_PEERSTATEHASH']._serialized_end=1376
-  _globals['_PEERFRAGMENT']._serialized_start=1378
-  _globals['_PEERFRAGMENT']._serialized_end=1458
-  _globals['_PEER']._serialized_start=1460
-  _globals['_PEER']._serialized_end=1526
+  _globals['_PEERMESSAGE']._serialized_end=989
+  _globals['_PEERVOTEREQUEST']._serialized_start=991
+  _globals['_PEERVOTEREQUEST']._serialized_end=1068
+  _globals['_PEERVOTE']._serialized_start=1070
+  _globals['_PEERVOTE']._serialized_end=1098
+  _globals['_PEERAPPEND']._serialized_start=1100
+  _globals['_PEERAPPEND']._serialized_end=1214
+  _globals['_PEERACK']._serialized_start=1216
+  _globals['_PEERACK']._serialized_end=1319
+  _globals['_PEERSTALE']._serialized_start=1321
+  _globals['_PEERSTALE']._serialized_end=1332
+  _globals['_PEERTIMEOUTNOW']._serialized_start=1334
+  _globals['_PEERTIMEOUTNOW']._serialized_end=1350
+  _globals['_PEEROFFER']._serialized_start=1353
+  _globals['_PEEROFFER']._serialized_end=1504
+  _globals['_PEERFETCH']._serialized_start=1506
+  _globals['_PEERFETCH']._serialized_end=1629
+  _globals['_PEERCHUNK']._serialized_start=1632
+  _globals['_PEERCHUNK']._serialized_end=1803
+  _globals['_PEERUNAVAILABLE']._serialized_start=1805
+  _globals['_PEERUNAVAILABLE']._serialized_end=1900
+  _globals['_PEERSTATEREPORT']._serialized_start=1902
+  _globals['_PEERSTATEREPORT']._serialized_end=1973
+  _globals['_PEERSTATEROW']._serialized_start=1975
+  _globals['_PEERSTATEROW']._serialized_end=2048
+  _globals['_PEERSTATEHASH']._serialized_start=2050
+  _globals['_PEERSTATEHASH']._serialized_end=2094
+  _globals['_PEERFRAGMENT']._serialized_start=2096
+  _globals['_PEERFRAGMENT']._serialized_end=2176
+  _globals['_PEER']._serialized_start=2178
+  _globals['_PEER']._serialized_end=2244
 # @@protoc_insertion_point(module_scope)

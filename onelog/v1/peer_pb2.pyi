@@ -51,7 +51,7 @@ class PeerRefusal(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("shard", "term", "vote_request", "vote", "append", "ack", "stale", "timeout_now", "state_report")
+    __slots__ = ("shard", "term", "vote_request", "vote", "append", "ack", "stale", "timeout_now", "offer", "fetch", "chunk", "unavailable", "state_report")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,10 @@ class PeerMessage(_message.Message):
     ACK_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_NOW_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    UNAVAILABLE_FIELD_NUMBER: _ClassVar[int]
     STATE_REPORT_FIELD_NUMBER: _ClassVar[int]
     shard: int
     term: int
@@ -69,8 +73,12 @@ class PeerMessage(_message.Message):
     ack: PeerAck
     stale: PeerStale
     timeout_now: PeerTimeoutNow
+    offer: PeerOffer
+    fetch: PeerFetch
+    chunk: PeerChunk
+    unavailable: PeerUnavailable
     state_report: PeerStateReport
-    def __init__(self, shard: _Optional[int] = ..., term: _Optional[int] = ..., vote_request: _Optional[_Union[PeerVoteRequest, _Mapping]] = ..., vote: _Optional[_Union[PeerVote, _Mapping]] = ..., append: _Optional[_Union[PeerAppend, _Mapping]] = ..., ack: _Optional[_Union[PeerAck, _Mapping]] = ..., stale: _Optional[_Union[PeerStale, _Mapping]] = ..., timeout_now: _Optional[_Union[PeerTimeoutNow, _Mapping]] = ..., state_report: _Optional[_Union[PeerStateReport, _Mapping]] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., term: _Optional[int] = ..., vote_request: _Optional[_Union[PeerVoteRequest, _Mapping]] = ..., vote: _Optional[_Union[PeerVote, _Mapping]] = ..., append: _Optional[_Union[PeerAppend, _Mapping]] = ..., ack: _Optional[_Union[PeerAck, _Mapping]] = ..., stale: _Optional[_Union[PeerStale, _Mapping]] = ..., timeout_now: _Optional[_Union[PeerTimeoutNow, _Mapping]] = ..., offer: _Optional[_Union[PeerOffer, _Mapping]] = ..., fetch: _Optional[_Union[PeerFetch, _Mapping]] = ..., chunk: _Optional[_Union[PeerChunk, _Mapping]] = ..., unavailable: _Optional[_Union[PeerUnavailable, _Mapping]] = ..., state_report: _Optional[_Union[PeerStateReport, _Mapping]] = ...) -> None: ...
 
 class PeerVoteRequest(_message.Message):
     __slots__ = ("last_proposal", "last_term", "pre_vote")
@@ -127,6 +135,76 @@ class PeerStale(_message.Message):
 class PeerTimeoutNow(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class PeerOffer(_message.Message):
+    __slots__ = ("round", "index", "proposal", "snapshot_term", "size", "state_hash", "log_bytes", "commit")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_TERM_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    STATE_HASH_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    index: int
+    proposal: int
+    snapshot_term: int
+    size: int
+    state_hash: int
+    log_bytes: int
+    commit: int
+    def __init__(self, round: _Optional[int] = ..., index: _Optional[int] = ..., proposal: _Optional[int] = ..., snapshot_term: _Optional[int] = ..., size: _Optional[int] = ..., state_hash: _Optional[int] = ..., log_bytes: _Optional[int] = ..., commit: _Optional[int] = ...) -> None: ...
+
+class PeerFetch(_message.Message):
+    __slots__ = ("is_snapshot", "first_index", "last_index", "proposal", "offset", "length")
+    IS_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    is_snapshot: bool
+    first_index: int
+    last_index: int
+    proposal: int
+    offset: int
+    length: int
+    def __init__(self, is_snapshot: _Optional[bool] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., proposal: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
+class PeerChunk(_message.Message):
+    __slots__ = ("is_snapshot", "first_index", "last_index", "offset", "piece_first", "piece_last", "size", "tag", "data")
+    IS_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIRST_FIELD_NUMBER: _ClassVar[int]
+    PIECE_LAST_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    is_snapshot: bool
+    first_index: int
+    last_index: int
+    offset: int
+    piece_first: int
+    piece_last: int
+    size: int
+    tag: int
+    data: bytes
+    def __init__(self, is_snapshot: _Optional[bool] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., offset: _Optional[int] = ..., piece_first: _Optional[int] = ..., piece_last: _Optional[int] = ..., size: _Optional[int] = ..., tag: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class PeerUnavailable(_message.Message):
+    __slots__ = ("is_snapshot", "first_index", "last_index", "reason")
+    IS_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    is_snapshot: bool
+    first_index: int
+    last_index: int
+    reason: str
+    def __init__(self, is_snapshot: _Optional[bool] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PeerStateReport(_message.Message):
     __slots__ = ("index", "rows")

@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 from cluster.messages import (
     Ack,
     Append,
+    Chunk,
+    Fetch,
     Message,
+    Offer,
     Stale,
     StateReport,
     StateRow,
     TimeoutNow,
+    Unavailable,
     Vote,
     VoteRequest,
 )
@@ -58,6 +62,46 @@ acks = st.builds(
     st.integers(0, 2),
 )
 
+
+@st.composite
+def offers(draw: st.DrawFn) -> Offer:
+    term, index = draw(numbers), draw(numbers)
+    proposal, snapshot_term = draw(st.integers(1, index)), draw(st.integers(0, term))
+    size, state_hash = draw(st.integers(1, 1 << 40)), draw(st.integers(0, (1 << 64) - 1))
+    log_bytes = draw(st.integers(0, 1 << 40))
+    return Offer(
+        term, draw(numbers), index, proposal, snapshot_term, size, state_hash, log_bytes,
+        draw(numbers),
+    )  # fmt: skip
+
+
+@st.composite
+def fetches(draw: st.DrawFn) -> Fetch:
+    first = draw(numbers)
+    last, proposal = draw(st.integers(first, NUMBER_MAX)), draw(st.integers(1, first))
+    offset, length = draw(st.integers(0, 1 << 40)), draw(st.integers(1, 200_000))
+    return Fetch(draw(numbers), draw(st.booleans()), first, last, proposal, offset, length)
+
+
+@st.composite
+def chunks(draw: st.DrawFn) -> Chunk:
+    first = draw(st.integers(1, NUMBER_MAX // 2))
+    last, data = draw(st.integers(first, NUMBER_MAX // 2)), draw(st.binary(max_size=300))
+    offset = draw(st.integers(0, 1 << 40)) if data else 0
+    size = offset + len(data) + draw(st.integers(0, 1 << 40)) if data else 0
+    tag = draw(st.integers(0, (1 << 32) - 1))
+    return Chunk(
+        draw(numbers), draw(st.booleans()), first, last, offset, first, last, size, tag, data
+    )
+
+
+unavailable = st.builds(
+    lambda term, is_snapshot, first, reason: Unavailable(term, is_snapshot, first, first, reason),
+    numbers,
+    st.booleans(),
+    numbers,
+    st.text("no such range 0123456789", max_size=40),
+)
 state_rows = st.lists(
     st.builds(
         lambda node, hashes: StateRow(UUID(int=node), tuple(sorted(hashes.items()))),
@@ -76,6 +120,10 @@ BY_KIND: dict[type, st.SearchStrategy[Message]] = {
     Ack: acks,
     Stale: st.builds(Stale, numbers),
     TimeoutNow: st.builds(TimeoutNow, numbers),
+    Offer: offers(),
+    Fetch: fetches(),
+    Chunk: chunks(),
+    Unavailable: unavailable,
     StateReport: st.builds(StateReport, numbers, numbers, state_rows),
 }
 messages: st.SearchStrategy[Message] = st.one_of(*BY_KIND.values())

@@ -274,6 +274,7 @@ class FakeMember:
     dropped_messages = 0
     damaged_messages = 0
     refusal = ""
+    membership = None
 
     class config:  # noqa: N801 - stands for the object of that name
         heartbeat_s = 0.04
@@ -327,6 +328,9 @@ class FakeShard:
         return job
 
     def seal_begin(self) -> None:
+        return None
+
+    def ship_begin(self) -> None:
         return None
 
     def close(self) -> None:

@@ -16,6 +16,8 @@ from tests.simulation.network import Network
 from tests.simulation.profile import Profile
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
+from ual.sealed import SealedSegment
+from ual.segment_format import HEADER_SIZE
 
 # With these gone a replica fails, and must be well again after a restart.
 FAILING: list[Operation] = ["write", "sync", "truncate", "rename", "remove", "sync_directory"]
@@ -171,6 +173,27 @@ class Faults:
             crash_s = away_s + self._rng.uniform(0.02, 0.4)
             self._schedule.after(crash_s, lambda: self._crash(leader))
 
+    def strand_leader(self) -> None:
+        """Cut a leader off with what it alone has, until the others' logs begin behind that."""
+        leaders = self._leading()
+        if not leaders or self._network.cut:
+            return
+        stranded = self._rng.choice(leaders)
+        self._note(f"strand {stranded.name}")
+        others = [each for each in self._replicas if each is not stranded]
+        links = [(stranded.node_id, each.node_id) for each in others]
+        self._network.cut.update(links + [(target, source) for source, target in links])
+
+        def snapshot() -> None:
+            for replica in others:
+                replica.snapshot()
+                replica.trim()
+
+        away_s = self._rng.uniform(2.0, 4.0)
+        for share in (0.5, 0.75, 1.0):
+            self._schedule.after(share * away_s, snapshot)
+        self._schedule.after(away_s + 0.01, self._network.mend)
+
     def isolate_reborn_leader(self) -> None:
         """Crash a leader, make it lead again, and then cut it off: acks of its first life come."""
         leaders = self._leading()
@@ -266,6 +289,29 @@ class Faults:
         self._note(f"{operation} will fail on {replica.name}")
         replica.disk.fail(operation, errno.EIO, after=self._rng.randint(0, 10))
 
+    def rot(self) -> None:
+        """Flip a bit in a sealed segment that a restart does not need; one at a time."""
+        replica = self._some()
+        shard = replica.shard
+        if shard is None or any(each.has_rotten_files() for each in self._replicas):
+            return
+        newest = shard.snapshots.newest
+        others = [each.shard for each in self._replicas if each.shard and each is not replica]
+        segments = [
+            segment
+            for segment in shard.log.segments.segments
+            if isinstance(segment, SealedSegment)
+            and newest is not None
+            and segment.last_index < newest.index
+            and any(other.log.first_index <= segment.first_index for other in others)
+        ]
+        if segments:
+            segment = self._rng.choice(segments)
+            # Behind the header: without it, and without a neighbour, nobody knows what is missing.
+            byte = self._rng.randrange(HEADER_SIZE, segment.size_bytes)
+            self._note(f"{segment.path.name} of {replica.name} rots at {byte}")
+            replica.disk.flip(segment.path, 8 * byte + self._rng.randrange(8))
+
     def wall_jump(self) -> None:
         """Let a wall clock jump."""
         self._some().clock.wall_offset_s += self._rng.choice([-900.0, -2.0, 2.0, 900.0])
@@ -274,19 +320,20 @@ class Faults:
 
     def snapshot(self) -> None:
         """Take a snapshot; sometimes let go of the log before the older one."""
-        replica = self._some()
+        self._snapshot(self._some())
+
+    def snapshot_all(self) -> None:
+        """Let everybody take snapshots and drop logs: who is down or cut off now falls behind."""
+        for replica in self._replicas:
+            self._snapshot(replica)
+
+    def _snapshot(self, replica: Replica) -> None:
         replica.snapshot()
-        # There is nothing yet that ships a snapshot: what somebody lacks, or will, must stay.
-        others = [each.shard for each in self._replicas]
-        if "add_learner" in self._names:
-            return
-        if self._rng.random() < 0.5 and replica.shard is not None and None not in others:
-            members = [shard.member for shard in others if shard]
-            lowest = min(min(each.applied, each.journal.durable) for each in members)
-            index = replica.shard.snapshots.keep_from_index
-            if replica.shard.log.proposals.indexes(lowest)[1] > index:
-                self._note(f"trim {replica.name}")
-                replica.trim()
+        if replica.shard is not None and self._rng.random() < 0.7:
+            before = replica.shard.log.first_index
+            replica.trim()
+            if replica.shard is not None and replica.shard.log.first_index > before:
+                self._note(f"trim {replica.name} to {replica.shard.log.first_index}")
 
     def transfer(self) -> None:
         """Hand a leadership over."""
@@ -302,8 +349,8 @@ class Faults:
         if leaders and len(self._replicas) < REPLICAS_MAX:
             leader = self._rng.choice(leaders)
             assert leader.shard is not None
-            if leader.shard.log.first_index > 1 or leader.shard.member.membership.learners:
-                return  # it could not catch up without a snapshot
+            if leader.shard.member.membership.learners:
+                return  # one after the other
             newcomer = self._add_replica()
             self._note(f"add {newcomer.name}")
             self._start(newcomer)

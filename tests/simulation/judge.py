@@ -128,6 +128,9 @@ class Judge:
             leader = self._leaders.setdefault(member.term, replica.node_id)
             if leader != replica.node_id:
                 self._fail(f"{leader.int} and {replica.name} both lead term {member.term}")
+        index, state_hash = shard.router.applied_index, shard.router.state_hash()
+        if self._hashes.setdefault(index, state_hash) != state_hash:
+            self._fail(f"state differs at {index} on {replica.name}, by a snapshot")
         changes = member.journal.membership_numbers
         if sum(number > self.applied_max for number in changes) > 1:
             self._fail(f"two changes of members at once in the log of {replica.name}: {changes}")
@@ -144,6 +147,9 @@ class Judge:
             shard.router.check()
             if alarm := shard.comparison.status().alarm:
                 self._fail(f"{replica.name} raises a false alarm: {alarm}")
+            self._whole(replica, shard, [other for _, other in shards if other is not shard])
+            if shard.shipping.mending.damages:
+                continue
             for number in range(max(shard.log.first_proposal, 2), shard.member.applied + 1):
                 if shard.log.proposals.data(number) != self._applied.get(number):
                     self._fail(f"proposal {number} of {replica.name} is not what was applied")
@@ -157,6 +163,16 @@ class Judge:
             model = counter if key in COUNTERS else register
             if not is_linearizable(operations, model, None):
                 self._fail(f"the history of {key!r} is not linearizable")
+
+    def _whole(self, replica: Replica, shard: Shard, others: list[Shard | None]) -> None:
+        """What rotted was found, and replaced if anybody has it."""
+        damages = shard.shipping.mending.damages
+        if replica.has_rotten_files() and not damages:
+            self._fail(f"nobody has found what rotted on {replica.name}")
+        for damage in damages.values():
+            for other in others:
+                if other is not None and other.log.first_index <= damage.first_index:
+                    self._fail(f"{damage} of {replica.name} was not repaired")
 
     def _replay(self, replica: Replica, shard: Shard) -> None:
         """While the log is whole, replaying it from index 1 gives the live state."""

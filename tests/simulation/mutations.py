@@ -83,6 +83,18 @@ SPLIT_VOTES = replace(
     slow=(0.3,),
     raft=replace(NERVOUS, election_s_max=0.11),
 )
+# A leader comes back whose last writes nobody has, and the others' logs begin behind them.
+STRANDED = replace(
+    SHORT,
+    clients=8,
+    faults_s=20.0,
+    weights={"strand_leader": 1},
+    between_s=4.0,
+    loss=(0.0,),
+    repeat=(0.0,),
+    slow=(0.0,),
+    slow_sync=(0.0,),
+)
 # Nothing happens but that followers are cut off and come back.
 CALM = Profile(
     faults_s=12.0,
@@ -210,6 +222,7 @@ MUTATIONS = {
     "commit clamp on appends": Mutation(
         replace(GOSSIP, clients=6, members=5), Protections(commit_clamp=False)
     ),
+    "commit clamp on snapshots": Mutation(STRANDED, Protections(snapshot_commit_clamp=False)),
     "non-destructive truncation": Mutation(
         GOSSIP,
         patches=(

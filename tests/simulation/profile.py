@@ -22,7 +22,20 @@ USUAL = {
     "disk_full": 5.0,
     "disk_error": 5.0,
     "snapshot": 14.0,
+    "snapshot_all": 6.0,
+    "rot": 6.0,
     "transfer": 6.0,
+}
+# Snapshots are taken and logs dropped all the time, so whoever is away must be shipped to.
+# The others must be well enough to write meanwhile.
+SHIPPING = {
+    "snapshot_all": 40.0,
+    "crash": 8.0,
+    "crash_all": 1.0,
+    "cut_off": 6.0,
+    "cut_off_leader": 4.0,
+    "split": 2.0,
+    "disk_error": 2.0,
 }
 MEMBERSHIP = {"add_learner": 8.0, "promote": 10.0, "remove": 5.0, "change_twice": 4.0}
 
@@ -77,9 +90,14 @@ def profile_of(seed: int, faults_s: float = 60.0) -> Profile:
     weights = dict(USUAL)
     if rng.random() < 0.35:
         weights |= MEMBERSHIP
+    ships = rng.random() < 0.4
+    if ships:
+        weights |= SHIPPING
     return Profile(
         members=rng.choice((3, 3, 3, 5)),
         faults_s=faults_s,
+        down_s_max=5.0 if ships else 2.0,
+        cut_s_max=5.0 if ships else 4.0,
         between_s=rng.choice((0.5, 1.0, 2.0)),
         weights=weights,
         late_s_max=rng.choice((1.0, 5.0)),

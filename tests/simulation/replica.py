@@ -6,10 +6,11 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from cluster.config import Protections, RaftConfig
+from cluster.config import Protections, RaftConfig, ShippingConfig
 from cluster.errors import StateDiverged
 from cluster.membership import Membership
 from cluster.messages import Message
+from node.jobs import ShipJob
 from node.requests import ShardConfig
 from node.shard import Shard
 from projections.table import build_projections
@@ -19,12 +20,17 @@ from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.simulation.network import Network
 from tests.simulation.schedule import Schedule
 from tests.ual.shards import make_shard
-from ual.errors import DiskFull, LogFailed
+from ual.errors import CorruptFile, DiskFull, LogFailed
 from ual.jobs import SealJob, SyncJob
 from ual.log_config import LogConfig
+from ual.sealed import SealedSegment
 
 LOG = LogConfig(
-    ring_bytes=16 << 10, segment_bytes_max=8 << 10, unsynced_bytes_max=8 << 10, free_bytes_min=0
+    ring_bytes=16 << 10, segment_bytes_max=2 << 10, unsynced_bytes_max=8 << 10, free_bytes_min=0
+)
+# Chunks so small that a transfer takes many of them, and may be interrupted at any.
+SHIPPING = ShippingConfig(
+    chunk_bytes=700, window_chunks=3, retry_s=0.3, give_up_s=2.0, pause_s=0.1, scrub_pause_s=5.0
 )
 SHARD = ShardConfig(
     group_bytes_max=1 << 10,
@@ -127,6 +133,7 @@ class Replica:
                 raft_config=self._raft_config,
                 protections=self._protections,
                 founders=self._founders,
+                shipping=SHIPPING,
             )
         except (PowerLoss, DiskFull, LogFailed, OSError) as error:
             self._note(f"{self.name} does not start: {type(error).__name__} {error}")
@@ -178,6 +185,7 @@ class Replica:
         try:
             act(self.shard)
             self._maybe_sync()
+            self._maybe_ship()
         except (LogFailed, PowerLoss, OSError) as error:
             self._note(f"{self.name} is down: {type(error).__name__} {error}")
             self.crash(CrashPolicy.RANDOM)
@@ -215,6 +223,17 @@ class Replica:
                 result = build_in_process(self.disk, request, build_projections)
                 shard.snapshots.accept(result.record, capture.state_hash)
 
+    def has_rotten_files(self) -> bool:
+        """Tell whether a sealed file on the disk is damaged, known or not."""
+        directory = self._paths.segments
+        for name in self.disk.list(directory):
+            if name.endswith(".flseg"):
+                try:
+                    SealedSegment.open(self.disk, directory / name).check_file()
+                except CorruptFile:
+                    return True
+        return False
+
     def trim(self) -> None:
         """Drop the log before the older snapshot."""
 
@@ -244,6 +263,31 @@ class Replica:
             self._schedule.after(delay_s, lambda: self._synced(life, job))
         else:
             self._schedule.after(delay_s, lambda: self._run_and_finish(life, job))
+
+    def _maybe_ship(self) -> None:
+        shard = self.shard
+        job = None if shard is None else shard.ship_begin()
+        if job is None:
+            return
+        life, rng = self._lives, self._rng
+        delay_s = rng.uniform(0.0001, 0.005)
+        if rng.random() < 0.5:
+            job.run()
+            self._schedule.after(delay_s, lambda: self._shipped(life, job))
+        else:
+            self._schedule.after(delay_s, lambda: self._run_and_ship(life, job))
+
+    def _run_and_ship(self, life: int, job: ShipJob) -> None:
+        def act(shard: Shard) -> None:
+            job.run()
+            shard.on_shipped(job)
+
+        if life == self._lives:
+            self.run(act)
+
+    def _shipped(self, life: int, job: ShipJob) -> None:
+        if life == self._lives:
+            self.run(lambda shard: shard.on_shipped(job))
 
     def _run_and_finish(self, life: int, job: SyncJob) -> None:
         def act(shard: Shard) -> None:

@@ -5,7 +5,7 @@ from random import SystemRandom
 
 import pytest
 
-from tests.simulation.mutations import CALM, MEMBERS, POWER, PROCESSES
+from tests.simulation.mutations import CALM, MEMBERS, POWER, PROCESSES, STRANDED
 from tests.simulation.profile import Profile, profile_of
 from tests.simulation.world import World
 
@@ -34,6 +34,15 @@ def test_what_a_majority_received_is_not_lost_while_no_power_fails() -> None:
 
 def test_members_come_and_go_under_faults() -> None:
     run_from_random_base(MEMBERS)
+
+
+def test_a_leader_that_was_cut_off_takes_a_snapshot_and_forgets_what_only_it_had() -> None:
+    seed = SystemRandom().randrange(10**9)
+    world = World(seed, STRANDED)
+    world.run()
+
+    bases = [each.shard.log.base for each in world.replicas if each.shard is not None]
+    assert any(bases), (seed, world.events)
 
 
 def test_a_member_that_was_cut_off_does_not_depose_a_healthy_leader() -> None:

@@ -148,7 +148,9 @@ class Connection:
 class Cluster:
     """Processes 1 … n and a connection to each."""
 
-    def __init__(self, directory: Path, nodes: int = 3) -> None:
+    def __init__(
+        self, directory: Path, nodes: int = 3, settings: dict[str, Any] | None = None
+    ) -> None:
         peer = free_addresses(2 * nodes)
         client = peer[nodes:]
         self.peer_addresses = dict(enumerate(peer[:nodes], start=1))
@@ -157,7 +159,8 @@ class Cluster:
         for node, listen in self.peer_addresses.items():
             home = directory / f"node-{node}"
             home.mkdir()
-            settings = {
+            own = {
+                **(settings or {}),
                 "node": node,
                 "data_dir": str(home / "data"),
                 "listen": listen,
@@ -166,8 +169,27 @@ class Cluster:
                     str(other): at for other, at in self.peer_addresses.items() if other != node
                 },
             }
-            self.processes[node] = Process(node, settings, home)
+            self.processes[node] = Process(node, own, home)
             self.connections[node] = Connection(client[node - 1])
+
+    def add_process(self, directory: Path) -> int:
+        """Make one more node, which knows the first ones and waits to be added."""
+        node = len(self.processes) + 1
+        listen, client = free_addresses(2)
+        home = directory / f"node-{node}"
+        home.mkdir()
+        settings = dict(self.processes[1].settings) | {
+            "node": node,
+            "data_dir": str(home / "data"),
+            "listen": listen,
+            "client": client,
+            "peers": {str(other): at for other, at in self.peer_addresses.items()},
+            "joins": True,
+        }
+        self.peer_addresses[node] = listen
+        self.processes[node] = Process(node, settings, home)
+        self.connections[node] = Connection(client)
+        return node
 
     def start(self, *nodes: int) -> None:
         for node in nodes or self.processes:
@@ -231,9 +253,11 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(directory: Path, *, start: bool = True) -> AsyncIterator[Cluster]:
+async def cluster(
+    directory: Path, *, start: bool = True, settings: dict[str, Any] | None = None
+) -> AsyncIterator[Cluster]:
     """Make a cluster, and end all of its processes whatever happens."""
-    made = Cluster(directory)
+    made = Cluster(directory, settings=settings)
     try:
         if start:
             made.start()

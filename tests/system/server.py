@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from cluster.config import ShippingConfig
 from cluster.errors import ClusterError, NotLeader
 from node.driver import ShardDriver, run_until_complete
 from node.durability import Durability, Received
@@ -29,6 +30,9 @@ from node.stale_reads import Level
 from projections import kv_commands, system_commands
 from projections.payload import SessionRef
 from projections.result import Applied, Duplicate, Refused, Result
+from projections.table import build_projections
+from snapshot.build import Capture, build_in_process, plan_build
+from snapshot.errors import NotDurable
 from ual.directory import Topology
 from ual.entry import Draft, Entry
 from ual.files import DiskFiles, File
@@ -108,7 +112,11 @@ class Server:
             listen=settings["listen"],
             peers={UUID(int=int(node)): at for node, at in settings["peers"].items()},
             topology=Topology(settings.get("shards", 1), settings.get("partitions", 1)),
-            log=LogConfig(ring_bytes=8 << 20),
+            log=LogConfig(
+                ring_bytes=8 << 20, segment_bytes_max=settings.get("segment_bytes", 64 << 20)
+            ),
+            joins=settings.get("joins", False),
+            shipping=ShippingConfig(**settings.get("shipping", {})),
             shard=ShardConfig(group_entries_max=512, hash_index_step=64),
         )
         self.replicas = Replicas(config, self.files)
@@ -173,6 +181,12 @@ class Server:
                 return {"values": {key: self._value(key) for key in request["keys"]}}
             case "stale":
                 return {"values": {key: self._value(key) for key in request["keys"]}}
+            case "snapshot":
+                return self._snapshot()
+            case "trim":
+                return {"dropped": self.driver.shard.trim()}
+            case "change":
+                return await self._change(request)
             case "slow":
                 self.files.delay_s = request["ms"] / 1000
                 return {}
@@ -191,6 +205,37 @@ class Server:
             return None
         value = found.value
         return value.decode() if isinstance(value, bytes) else value
+
+    def _snapshot(self) -> dict[str, Any]:
+        """Close and seal what there is, and keep a snapshot of the present state."""
+        shard = self.driver.shard
+        shard.log.close_active()
+        shard.log.seal()
+        capture = Capture.of(shard.router)
+        data_dir = Path(self._settings["data_dir"])
+        created_s = int(time.time())
+        try:
+            request = plan_build(
+                capture, shard.log, shard.snapshots, data_dir=data_dir, shard=0, created_s=created_s
+            )
+        except NotDurable as error:
+            return {"error": "NOT_DURABLE", "detail": str(error)}
+        result = build_in_process(self.files, request, build_projections)
+        shard.snapshots.accept(result.record, capture.state_hash)
+        return {"index": result.record.index, "size": result.record.size}
+
+    async def _change(self, request: dict[str, Any]) -> dict[str, Any]:
+        replicas, node, timeout_s = self.replicas, UUID(int=request["node"]), request["timeout_s"]
+        try:
+            if request["how"] == "add":
+                outcome = await replicas.add_learner(0, node, request["address"], timeout_s)
+            elif request["how"] == "promote":
+                outcome = await replicas.promote(0, node, timeout_s)
+            else:
+                outcome = await replicas.remove(0, node, timeout_s)
+        except ClusterError as error:
+            return error_of(error)
+        return error_of(outcome) if isinstance(outcome, ClusterError) else {}
 
     def _status(self) -> dict[str, Any]:
         shard, transport = self.driver.shard, self.replicas.transport
@@ -217,9 +262,29 @@ class Server:
             "peers": {
                 str(node_id.int): asdict(status) for node_id, status in transport.status().items()
             },
+            "first_index": shard.log.first_index,
+            "base": None if shard.log.base is None else shard.log.base.index,
+            "voters": [each.int for each in member.membership.voters],
+            "learners": [each.int for each in member.membership.learners],
+            "shipping": shown(shard.shipping.status),
             "refused_callers": transport.refused_callers,
             "refusals": [str(refusal.reason) for refusal in transport.refusals],
         }
+
+
+def shown(status: Any) -> dict[str, Any]:
+    """Return a status as JSON can show it."""
+    fields: dict[str, Any] = json.loads(json.dumps(_keyed(asdict(status)), default=str))
+    return fields
+
+
+def _keyed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            str(key.int) if isinstance(key, UUID) else key: _keyed(each)
+            for key, each in value.items()
+        }
+    return value
 
 
 def corrupt(shard: Shard) -> None:

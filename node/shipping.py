@@ -1,0 +1,283 @@
+"""All that goes between replicas beside Raft's own messages: snapshots, ranges, repair.
+
+The shard hands in messages and ticks, asks for jobs and returns them; everything else happens here.
+As leader, this replica tells peers that are behind of its newest snapshot, keeps what they fetch
+(``floor``), and answers. As follower it takes over what its leader offers. Jobs run one at a time,
+those that others wait for first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from cluster.config import ShippingConfig
+from cluster.member import LEADER
+from cluster.messages import Chunk, Fetch, Message, Offer, Unavailable
+from cluster.shipments import Offered, Shipments
+from node.jobs import ShipJob
+from node.mending import Damage, Mending
+from node.receiving import Receiving, ReceivingStatus
+from node.serving import Serving
+from ual.directory import ShardPaths
+from ual.errors import CorruptFile, DiskFull
+from ual.files import Files
+from ual.installing import install
+from ual.sealed import SealedSegment
+from ual.unsealed import UnsealedSegment
+
+if TYPE_CHECKING:
+    from node.shard import Shard
+
+Shipped = Fetch | Chunk | Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class ShipmentStatus:
+    """What an operator sees of a snapshot that a peer is being sent."""
+
+    index: int
+    done_bytes: int
+    total_bytes: int
+    is_confirmed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShippingStatus:
+    """What an operator sees."""
+
+    sending: dict[UUID, ShipmentStatus]
+    given_up: int  # shipments that made no progress
+    receiving: ReceivingStatus | None
+    failures: int  # transfers to this replica that were given up
+    failure: str  # why the last one was
+    damages: tuple[Damage, ...]  # sealed segments that are set aside
+    repaired: int  # how many a peer's copy has replaced
+    mended: tuple[Damage, ...]  # the last of them
+    scrubbed_bytes: int
+    scrubs: int  # looks through all sealed segments
+
+
+class Shipping:
+    """See the module's text. Made by a shard for itself."""
+
+    def __init__(
+        self,
+        shard: "Shard",
+        files: Files,
+        paths: ShardPaths,
+        number: int,
+        config: ShippingConfig,
+        send: Callable[[UUID, Message], None],
+    ) -> None:
+        self.config = config
+        self.shipments = Shipments(config)
+        self._shard = shard
+        self._files = files
+        self._paths = paths
+        member, clock = shard.member, shard.clock
+        self._offered: Offered | None = None  # the newest snapshot
+        self.serving = Serving(
+            files,
+            shard.log,
+            shard.snapshots,
+            config,
+            send,
+            lambda: member.term,
+            self.note_damage,
+        )
+        self.receiving = Receiving(
+            files,
+            paths,
+            number,
+            shard.log,
+            config,
+            send,
+            clock.now_s,
+            lambda: max(clock.wall_ns() // 1_000_000_000, 0),
+        )
+        self.mending = Mending(files, number, shard.log, member, config, send, clock.now_s)
+        self._is_working = False
+        member.leadership.offer_to = self._offer_to
+        member.leadership.on_damage = self.note_damage
+
+    # What the shard calls
+
+    def on_message(self, sender: UUID, message: Shipped) -> None:
+        """Take a message that is not Raft's; only those of members count, or of the leader."""
+        member = self._shard.member
+        if sender not in member.membership.members and sender != member.leader_id:
+            return
+        match message:
+            case Fetch():
+                member.heard_from(sender, message.term)
+                self._on_fetch(sender, message)
+            case Chunk():
+                if self.receiving.on_chunk(sender, message):
+                    member.heard_from(sender, message.term)
+                    self.receiving.advance(member.term)
+                else:
+                    self.mending.on_chunk(sender, message)
+            case Unavailable():
+                if not self.receiving.on_unavailable(sender, message):
+                    self.mending.on_unavailable(sender, message)
+
+    def offered(self, source: UUID, offer: Offer) -> None:
+        """Take a leader's offer of something that is missing here."""
+        self.receiving.offered(source, offer, self._shard.member.term)
+
+    def tick(self) -> None:
+        """Ask again, give up, install: what time brings."""
+        member, now_s = self._shard.member, self._shard.clock.now_s()
+        if member.state == LEADER:
+            if self.shipments.open:
+                self.shipments.advance(now_s, member.match_of, member.commit)
+                if not self.shipments.open:
+                    self.serving.close_pieces()
+        else:
+            self.shipments.clear()
+        self.receiving.advance(member.term)
+        self.mending.advance()
+        if self.receiving.is_ready:
+            self._install()
+
+    def next_job(self) -> ShipJob | None:
+        """Return something to run, if there is something and nothing runs."""
+        if self._is_working:
+            return None
+        job = self.serving.next_job() or self.receiving.next_job() or self.mending.next_job()
+        self._is_working = job is not None
+        return job
+
+    def finish(self, job: ShipJob) -> None:
+        """Take a job back."""
+        self._is_working = False
+        job.finish()
+
+    @property
+    def is_installing(self) -> bool:
+        """Whether the log is about to be replaced: nothing should be sealed any more."""
+        return self.receiving.is_ready
+
+    def trim(self) -> int:
+        """Drop the segments before the older kept snapshot, Raft's start first; return how many.
+
+        What is being shipped stays.
+        """
+        log, journal = self._shard.log, self._shard.member.journal
+        keep_index = min(self._shard.snapshots.keep_from_index, log.last_index)
+        floor = self.shipments.floor
+        if floor is not None:
+            keep_index = min(keep_index, floor)
+        for segment in log.segments.segments:
+            if isinstance(segment, UnsealedSegment) or segment.last_index >= keep_index:
+                if segment.first_proposal > journal.start:
+                    journal.move_start(segment.first_proposal)
+                break
+        try:
+            return log.drop_before(keep_index)
+        except DiskFull:
+            return 0  # MANIFEST could not be written; another time
+
+    def note_damage(self, error: CorruptFile) -> None:
+        """Set aside a segment that turned out to be damaged when it was read."""
+        self.mending.note(error, "reading")
+
+    @property
+    def status(self) -> ShippingStatus:
+        """What an operator sees."""
+        sending = {
+            peer_id: ShipmentStatus(
+                each.offered.index, each.done_bytes, each.total_bytes, each.target is not None
+            )
+            for peer_id, each in self.shipments.open.items()
+        }
+        receiving = self.receiving
+        return ShippingStatus(
+            sending,
+            self.shipments.given_up,
+            receiving.status,
+            receiving.failures,
+            receiving.failure,
+            tuple(self.mending.damages.values()),
+            self.mending.repaired,
+            tuple(self.mending.mended),
+            self.mending.scrubbed_bytes,
+            self.mending.scrubs,
+        )
+
+    # Inside
+
+    def _offer_to(self, peer_id: UUID) -> Offered | None:
+        """Return what a peer that is behind is told of."""
+        pinned = self.shipments.pinned(peer_id)
+        if pinned is not None:
+            return pinned
+        newest = self._shard.snapshots.newest
+        if newest is None:
+            return None
+        if self._offered is None or self._offered.index != newest.index:
+            self._offered = None
+            try:
+                reader = self.serving.open_snapshot(newest.index)
+            except (OSError, CorruptFile):
+                return None
+            if reader is not None:
+                header = reader.header
+                self._offered = Offered(
+                    header.index,
+                    header.proposal,
+                    header.term,
+                    header.size,
+                    int(newest.state_hash, 16),
+                    self._log_bytes(header.index),
+                )
+                kept = {each.offered.index for each in self.shipments.open.values()}
+                self.serving.keep_snapshots(kept | {header.index})
+        return self._offered
+
+    def _log_bytes(self, last_index: int) -> int:
+        size = 0
+        for segment in self._shard.log.segments.segments:
+            if segment.first_index <= last_index:
+                if isinstance(segment, SealedSegment):
+                    size += segment.size_bytes
+                elif isinstance(segment, UnsealedSegment):
+                    size += segment.end
+        return size
+
+    def _on_fetch(self, sender: UUID, fetch: Fetch) -> None:
+        member, now_s = self._shard.member, self._shard.clock.now_s()
+        if member.state == LEADER:
+            if fetch.is_snapshot:
+                for offered in (self.shipments.pinned(sender), self._offered):
+                    if offered is not None and offered.index == fetch.last_index:
+                        first_index = self._shard.log.first_index
+                        self.shipments.begin(sender, offered, first_index, now_s)
+                        break
+            self.shipments.fetched(sender, fetch, now_s)
+        self.serving.add(sender, fetch)
+
+    def _install(self) -> None:
+        """Put what was received in the place of the log and the state, unless it came too late."""
+        shard, receiving = self._shard, self.receiving
+        receipt = receiving.current
+        assert receipt is not None
+        if shard.member.state == LEADER or shard.member.offers.is_held(receipt.offer):
+            receiving.give_up("it is not needed any more")
+            return
+        if shard.log.is_sealing:
+            return  # the next tick
+        new, loaded = receiving.installation()
+        replaced = shard.snapshots.records
+        try:
+            install(shard.log, self._files, self._paths, new, loaded.notes)
+        except (DiskFull, CorruptFile) as error:
+            receiving.give_up(str(error))
+            return
+        receiving.installed()
+        shard.take_over(loaded.state, receipt.offer.proposal)
+        shard.member.offers.installed(
+            receipt.source, receipt.offer, loaded.state.system.raft_config
+        )
+        shard.snapshots.remove_unlisted(replaced)

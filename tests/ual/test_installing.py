@@ -1,0 +1,143 @@
+"""An install, crashed after every file operation: the old log or the new one, whole."""
+
+from random import Random
+
+import pytest
+
+from tests.simulation.disk import CrashPolicy, SimDisk
+from tests.ual.shards import fill, make_shard, open_shard, settle, settle_to
+from ual.directory import ShardPaths
+from ual.entry import Draft
+from ual.errors import DiskFull
+from ual.installing import Installation, install
+from ual.log import Log
+from ual.manifest import Base, SnapshotRecord
+from ual.notes import ApplyNotes
+from ual.sealed import SealedSegment
+from ual.segment_format import SegmentHeader, received_name
+
+HASH = "00"
+
+
+def source() -> Log:
+    """A longer log that begins as ``fill`` with the same seed does."""
+    disk = SimDisk()
+    log, _ = open_shard(disk, make_shard(disk))
+    fill(log, 60)
+    settle(log)
+    log.close_active()
+    log.seal()
+    return log
+
+
+def receive(theirs: Log, disk: SimDisk, paths: ShardPaths, from_index: int) -> list[SegmentHeader]:
+    """Copy the other's segments from one that begins at ``from_index`` on."""
+    headers = []
+    for segment in theirs.segments.segments:
+        if isinstance(segment, SealedSegment) and segment.first_index >= from_index:
+            file = disk.open(paths.segments / received_name(segment.first_index), create=True)
+            file.write(bytes(segment.mapped_bytes()), 0)
+            file.sync()
+            headers.append(segment.header)
+    return headers
+
+
+def installation(theirs: Log, headers: list[SegmentHeader], keep_through: int) -> Installation:
+    base = Base(theirs.last_index, theirs.last_proposal, theirs.last_term, theirs.last_timestamp_ns)
+    record = SnapshotRecord("0000000001-1.fsnap", base.index, base.term, 1, HASH)
+    return Installation(base, record, keep_through, headers)
+
+
+def behind(theirs: Log, *, sealed: bool) -> tuple[SimDisk, ShardPaths, Log, int]:
+    """A log that has the other's first segments, sealed or not, and a tail of its own."""
+    disk = SimDisk(page_size=64, tear_writes=True)
+    paths = make_shard(disk)
+    log, _ = open_shard(disk, paths)
+    first = theirs.segments.segments[0]
+    for number in range(1, 30):
+        group = theirs.segments.proposal(number)
+        if group.last_index > first.last_index + 5:
+            break
+        log.append_group(group)
+    settle_to(log, first.last_index)
+    if sealed:
+        log.seal()
+    log.append([Draft(0x0101, b"mine alone")], term=1, timestamp_ns=log.last_timestamp_ns)
+    log.sync()
+    keep_through = log.segments.sealed_index
+    assert keep_through == (first.last_index if sealed else 0)
+    return disk, paths, log, keep_through
+
+
+def content(log: Log) -> list[bytes]:
+    return [entry.payload for entry in log.segments.scan(log.first_index, log.last_index)]
+
+
+@pytest.mark.parametrize("case", ["keeps its own", "replaces all", "begins later", "is empty"])
+def test_a_crash_after_any_operation_leaves_the_old_log_or_the_new_one(case: str) -> None:
+    theirs = source()
+    disk, paths, log, keep_through = behind(theirs, sealed=case == "keeps its own")
+    segments = theirs.segments.segments
+    from_index = keep_through + 1
+    if case == "begins later":
+        from_index = segments[2].first_index
+    elif case == "is empty":
+        from_index = theirs.last_index + 1
+    headers = receive(theirs, disk, paths, from_index)
+    new = installation(theirs, headers, keep_through)
+    before = (log.last_index, content(log), None)
+    expected = [
+        entry.payload for entry in theirs.segments.scan(max(1, from_index), theirs.last_index)
+    ]
+    if keep_through:
+        expected = content(log)[:keep_through] + expected
+    after = (theirs.last_index, expected, new.base)
+    seen = set()
+    rng = Random(5)
+
+    def crash(operation: str) -> None:
+        for policy in (CrashPolicy.LOST, CrashPolicy.KEPT, CrashPolicy.RANDOM, CrashPolicy.RANDOM):
+            crashed = disk.crash(policy, Random(rng.getrandbits(32)))
+            again, _ = open_shard(crashed, paths)
+            found = (again.last_index, content(again), again.base)
+            assert found in (before, after), (operation, policy)
+            seen.add(found == after)
+            names = crashed.list(paths.segments)
+            assert not [name for name in names if name.endswith(".recv")], (operation, names)
+            second, survey = open_shard(crashed.crash(CrashPolicy.LOST), paths)
+            assert (second.last_index, content(second), second.base) == found
+            assert not survey.actions
+            again.check()
+
+    disk.after_operation = crash
+    install(log, disk, paths, new, ApplyNotes())
+    disk.after_operation = None
+
+    assert seen == {True, False}
+    assert (log.last_index, content(log), log.base) == after
+    log.check()
+    assert (log.last_term, log.last_timestamp_ns) == (theirs.last_term, theirs.last_timestamp_ns)
+    group = log.append([Draft(0x0101, b"next")], term=2, timestamp_ns=log.last_timestamp_ns)
+    log.sync()
+    assert log.proposals.durable == new.base.proposal + 1
+    again, _ = open_shard(disk.crash(CrashPolicy.LOST), paths)
+    assert again.last_index == group.last_index
+    assert again.proposals.data(new.base.proposal + 1) == group.data
+
+
+def test_a_full_disk_leaves_everything_as_it_was() -> None:
+    theirs = source()
+    disk, paths, log, keep_through = behind(theirs, sealed=True)
+    headers = receive(theirs, disk, paths, keep_through + 1)
+    before = content(log)
+    disk.capacity = 0
+
+    with pytest.raises(DiskFull):
+        install(log, disk, paths, installation(theirs, headers, keep_through), ApplyNotes())
+
+    disk.capacity = None
+    assert content(log) == before
+    log.append([Draft(0x0101, b"goes on")], term=1, timestamp_ns=log.last_timestamp_ns)
+    log.sync()
+    install(log, disk, paths, installation(theirs, headers, keep_through), ApplyNotes())
+    assert log.last_index == theirs.last_index
