@@ -134,7 +134,7 @@ class ProjectionRouter:
         return min((each for each in deadlines if each is not None), default=None)
 
     def due(self, now_ns: int, limit: int) -> list[Draft]:
-        """Return what to propose at this time: ``expire`` entries for up to ``limit`` things, chores.
+        """Return what to propose at this time: expiries of ``limit`` things, and chores.
 
         Nothing changes until they are applied: asked again before that, it answers the same.
         """

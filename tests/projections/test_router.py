@@ -17,7 +17,6 @@ from projections.system_commands import (
     SessionOpen,
 )
 from projections.system_commands import encode_command as encode_system
-from projections.table import FACTORIES
 from tests.projections.histories import Writer
 from tests.projections.world import NAMESPACE, SECOND, MemorySpill, VoidNotes, World, replay
 from ual.entry import OWNER_KV, OWNER_SYSTEM, TYPE_NOOP, Draft
@@ -197,11 +196,8 @@ def test_adding_a_projection_is_one_line_in_the_table() -> None:
 
     position = Position()
     spill: SpillStore = MemorySpill()
-    table = {owner: factory(position, spill) for owner, factory in FACTORIES.items()}
-    table[0x07] = Mirror(position, spill)
-    kv, mirror = table[OWNER_KV], table[0x07]
-    assert isinstance(kv, KV)
-    assert isinstance(mirror, Mirror)
+    kv, mirror = KV(position, spill), Mirror(position, spill)
+    table: dict[int, Projection] = {OWNER_KV: kv, 0x07: mirror}
     router = ProjectionRouter(table, VoidNotes(), system=System(table), judge=kv, position=position)
     world = World()
     draft = encode_command(Put(b"k", b"v"), NAMESPACE)
