@@ -8,9 +8,10 @@ made is kept until its column moves on, and one call makes a bounded number.
 Rollups read blocks. Without ``read_block`` (a replica that serves nothing) there are none.
 """
 
+from contextlib import suppress
 from heapq import nsmallest
 
-from projections.ts_blocks import make_block
+from projections.ts_blocks import CorruptBlock, make_block
 from projections.ts_commands import Trim, encode_command
 from projections.ts_entities import Measurement
 from projections.ts_limits import (
@@ -100,8 +101,10 @@ class Chores:
             rule, progress = measurement.rules[name]
             due_ns = rollup_due_ns(measurement, rule, progress)
             if due_ns is not None and due_ns <= now_ns:
-                rollup = make_rollup(measurement, rule, progress, now_ns, self.cache)
-                drafts.append(encode_command(rollup, namespace))
+                # A block that cannot be read is repaired some day; other chores do not wait for it.
+                with suppress(CorruptBlock):
+                    rollup = make_rollup(measurement, rule, progress, now_ns, self.cache)
+                    drafts.append(encode_command(rollup, namespace))
         return drafts
 
 

@@ -20,7 +20,8 @@ from node.shard import Shard
 from projections.result import Refused
 from projections.table import build_projections
 from snapshot.replay import replay
-from tests.simulation.clients import COUNTERS, NAMESPACE, History
+from tests.simulation.caller import NAMESPACE
+from tests.simulation.clients import COUNTERS, History
 from tests.simulation.linearizability import Operation, is_linearizable
 from tests.simulation.replica import Replica
 from ual.entry import decode_entries
