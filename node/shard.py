@@ -162,6 +162,8 @@ class Shard:
             self.member.tick()
             self.shipping.tick()
             self._after()
+            if self.member.has_applied_noop and self._transfer is None:
+                self._propose_due()
             self._requests.expire(self.clock.now_s())
         self._deliver()
 
@@ -395,8 +397,6 @@ class Shard:
         self._answer_received()
         self.reads.advance()
         self._stale_reads.advance()
-        if member.has_applied_noop and self._transfer is None:
-            self._propose_due()
         if not self._syncing:
             self._flush()
 
