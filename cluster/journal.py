@@ -292,6 +292,8 @@ class RaftJournal:
         if base is not None and base.proposal + 1 >= start:
             self.start, self._start_term = base.proposal, base.term
             return
+        path = str(log.segments.segments[-1].path)
+        damage = CorruptFile(path, "no whole proposal is left before it")
         starts = [each.first_proposal for each in log.segments.segments]
         for number in [each for each in starts if start <= each <= log.last_proposal]:
             try:

@@ -134,8 +134,10 @@ class Shipping:
                 self.shipments.advance(now_s, member.match_of, member.commit)
                 if not self.shipments.open:
                     self.serving.close_pieces()
-        else:
+        elif self._offered is not None:
             self.shipments.clear()
+            self.serving.keep_snapshots(set())
+            self._offered = None
         self.receiving.advance(member.term)
         self.mending.advance()
         if self.receiving.is_ready:
