@@ -111,7 +111,8 @@ def test_every_crash_on_the_way_leaves_a_replica_that_comes_up_and_catches_up() 
     assert len(crashes) > 100
 
 
-def test_bytes_that_are_damaged_on_the_way_are_not_installed_nor_confirmed() -> None:
+@pytest.mark.parametrize("what", ["snapshot", "entries", "another state"])
+def test_bytes_that_are_damaged_on_the_way_are_not_installed_nor_confirmed(what: str) -> None:
     group = behind()
     away = come_back(group)
     applied = away.shard.member.applied
@@ -120,9 +121,14 @@ def test_bytes_that_are_damaged_on_the_way_are_not_installed_nor_confirmed() -> 
     def damage(source: UUID, target: UUID, message: Message) -> Message:
         if isinstance(message, Ack) and source == AWAY and message.success:
             confirmed.append(message)
-        if isinstance(message, Chunk) and target == AWAY and message.data:
-            flipped = bytes([message.data[0] ^ 1]) + message.data[1:]
-            return replace(message, data=flipped)
+        if what == "another state" and isinstance(message, Offer):
+            return replace(message, state_hash=message.state_hash ^ 1)
+        if isinstance(message, Chunk) and message.is_snapshot == (what == "snapshot"):
+            # In the midst of the first chunk: where values and payloads are.
+            at = 150
+            if target == AWAY and message.offset == 0 and len(message.data) > at:
+                flipped = bytes([message.data[at] ^ 1])
+                return replace(message, data=message.data[:at] + flipped + message.data[at + 1 :])
         return message
 
     group.filter = damage
