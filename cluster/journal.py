@@ -360,9 +360,7 @@ class RaftJournal:
 
     def _is_committed(self, number: int) -> bool:
         """Tell whether a proposal will never be cut; what was dropped from the log never will."""
-        if number <= self.start:
-            return True
-        return self.log.proposals.indexes(number)[1] <= self.log.commit_index
+        return number <= self.log.proposals.of_index(self.log.commit_index)
 
     def _note_membership(self, number: int, data: bytes) -> None:
         membership = decode_membership(decode_entries(data)[0].plain_payload())

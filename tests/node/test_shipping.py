@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from cluster.messages import Ack, Chunk, Fetch, Message, Offer
+from cluster.messages import Ack, Append, Chunk, Fetch, Message, Offer
 from node.shipping import Shipping
 from tests.node.group import IDS, Group, Node
 from tests.simulation.disk import CrashPolicy, SimDisk
@@ -121,9 +121,10 @@ def test_bytes_that_are_damaged_on_the_way_are_not_installed_nor_confirmed(what:
     def damage(source: UUID, target: UUID, message: Message) -> Message:
         if isinstance(message, Ack) and source == AWAY and message.success:
             confirmed.append(message)
-        if what == "another state" and isinstance(message, Offer):
-            return replace(message, state_hash=message.state_hash ^ 1)
-        if isinstance(message, Chunk) and message.is_snapshot == (what == "snapshot"):
+        if what == "another state":
+            if isinstance(message, Offer):
+                return replace(message, state_hash=message.state_hash ^ 1)
+        elif isinstance(message, Chunk) and message.is_snapshot == (what == "snapshot"):
             # In the midst of the first chunk: where values and payloads are.
             at = 150
             if target == AWAY and message.offset == 0 and len(message.data) > at:
@@ -302,8 +303,10 @@ def test_a_stranger_is_given_nothing() -> None:
     assert not [message for _, target, message in group.queue if target.int == 99]
 
 
-def rotten(group: Group) -> tuple[Node, SealedSegment]:
+def rotten(group: Group, *, seal: bool = False) -> tuple[Node, SealedSegment]:
     node = next(each for each in group.nodes.values() if each is not group.leader)
+    if seal:
+        node.shard.log.seal()
     segment = next(
         each
         for each in node.shard.log.segments.segments
@@ -348,3 +351,31 @@ def test_a_rotten_segment_is_set_aside_and_replaced_by_a_peers_copy(found_by: st
     node.shard.log.check()
     again = group.start(node.node_id, node.disk.crash(CrashPolicy.LOST))
     assert entries(again, 1)[:40] == good[:40]
+
+
+def test_a_late_append_that_meets_a_rotten_segment_stops_nobody() -> None:
+    group = Group()
+    sent: list[Append] = []
+
+    def watch(_source: UUID, _target: UUID, message: Message) -> Message:
+        if isinstance(message, Append) and message.groups:
+            sent.append(message)
+        return message
+
+    group.filter = watch
+    group.write(40)
+    group.until(group.is_settled)
+    node, segment = rotten(group, seal=True)
+    node.shard.log.ring.clear(node.shard.log.last_index + 1)
+    last = node.shard.member.journal.last
+    for append in sent:
+        node.shard.on_message(group.leader.node_id, append)
+
+    status = node.shard.shipping.status
+    assert [damage.path for damage in status.damages] == [str(segment.path)]
+    assert status.damages[0].found_by == "reading"
+    assert node.shard.member.journal.last == last
+    group.until(lambda: node.shard.shipping.status.repaired == 1)
+    group.write(3)
+    group.until(group.is_settled)
+    assert len(group.hashes()) == 1
