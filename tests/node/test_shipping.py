@@ -139,6 +139,9 @@ def test_bytes_that_are_damaged_on_the_way_are_not_installed_nor_confirmed(what:
     assert away.shard.member.applied == applied
     assert all(ack.next <= applied + 1 for ack in confirmed)
     assert away.shard.shipping.status.failure
+    group.step()
+    refusals = group.leader.shard.shipping.status.refusals
+    assert refusals[AWAY], "both sides know"
     group.filter = lambda _source, _target, message: message
     group.until(group.is_settled)
     assert len(group.hashes()) == 1
