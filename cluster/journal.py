@@ -292,6 +292,8 @@ class RaftJournal:
         if base is not None and base.proposal + 1 >= start:
             self.start, self._start_term = base.proposal, base.term
             return
+        path = str(log.segments.segments[-1].path)
+        damage = CorruptFile(path, "no whole proposal is left before it")
         starts = [each.first_proposal for each in log.segments.segments]
         for number in [each for each in starts if start <= each <= log.last_proposal]:
             try:
@@ -358,9 +360,7 @@ class RaftJournal:
 
     def _is_committed(self, number: int) -> bool:
         """Tell whether a proposal will never be cut; what was dropped from the log never will."""
-        if number <= self.start:
-            return True
-        return self.log.proposals.indexes(number)[1] <= self.log.commit_index
+        return number <= self.log.proposals.of_index(self.log.commit_index)
 
     def _note_membership(self, number: int, data: bytes) -> None:
         membership = decode_membership(decode_entries(data)[0].plain_payload())

@@ -216,7 +216,10 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             return
         match message:
             case Append():
-                self._on_append(sender, message)
+                try:
+                    self._on_append(sender, message)
+                except CorruptFile as error:  # of something applied long ago, which has rotted
+                    self.leadership.on_damage(error)
             case Offer():
                 self.offers.on_offer(sender, message)
             case VoteRequest(pre_vote=True):
@@ -336,9 +339,6 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         except EntryError as error:
             self.damaged_messages += 1
             self._drop(f"from {sender}: {error}")
-            return
-        except CorruptFile as error:  # rotted here, so long ago was it applied
-            self.leadership.on_damage(error)
             return
         entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
         self._pre_vote.heard_leader()

@@ -390,7 +390,7 @@ class ShardDriver:
     def close(self) -> None:
         """Let the thread end and close the log; blocks for a sync."""
         self.syncs.stop()
-        self.ships.stop()
+        self.ships.stop(waits=False)  # it writes nothing but temporary files
         for batch in list(self._batches):
             self._finish(batch, OutcomeUnknown("this node has shut down"))
         for _, future in self._asked + self._reads:

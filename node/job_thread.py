@@ -38,10 +38,11 @@ class JobThread(Generic[JobType]):
         """Run a job; ``done`` follows on the loop."""
         self._jobs.put((job, done))
 
-    def stop(self) -> None:
-        """Let the thread end after the jobs that it has; blocks until then."""
+    def stop(self, *, waits: bool = True) -> None:
+        """Let the thread end after the jobs that it has; blocks until then, if it ``waits``."""
         self._jobs.put(None)
-        self._thread.join()
+        if waits:
+            self._thread.join()
 
     def _work(self) -> None:
         hand_back = self._loop.call_soon_threadsafe

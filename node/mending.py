@@ -44,6 +44,7 @@ _log = logging.getLogger("onelog.node.mending")
 
 SCRUB_STEP_BYTES = 1 << 20
 MENDED_KEPT = 16
+LOOK_S = 1.0
 # The pieces of a range are in memory until they are joined, as a segment is while it is sealed.
 RANGE_BYTES_MAX = 1 << 30
 
@@ -238,13 +239,24 @@ class Mending:
         self.advance()
         return True
 
-    def on_unavailable(self, sender: UUID, answer: Unavailable) -> None:
-        """Try the next member."""
+    def on_unavailable(self, sender: UUID, answer: Unavailable) -> bool:
+        """Try the next member; tell whether it was about this."""
         repair = self._repair
-        if repair is not None and sender == repair.source and not answer.is_snapshot:
-            wanted = repair.fetch.wanted
-            if (answer.first_index, answer.last_index) == (wanted.first_index, wanted.last_index):
-                self._refused(answer.reason)
+        if repair is None or sender != repair.source or answer.is_snapshot:
+            return False
+        wanted = repair.fetch.wanted
+        if (answer.first_index, answer.last_index) != (wanted.first_index, wanted.last_index):
+            return False
+        self._refused(answer.reason)
+        return True
+
+    def look_at(self, index: int) -> None:
+        """Let the scrub go on with the segment of an index: somebody doubts it."""
+        for segment in self._log.segments.segments:
+            if segment.first_index <= index <= segment.last_index:
+                self._scrub, self._scrub_from = None, segment.first_index
+                # Soon, and no oftener: a member may say so as often as it likes.
+                self._scrub_at_s = min(self._scrub_at_s, self._now_s() + LOOK_S)
 
     def _refused(self, why: str) -> None:
         repair, self._repair = self._repair, None

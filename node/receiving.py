@@ -264,10 +264,12 @@ class Receiving:
             receipt.is_working = False
             if self.current is not receipt:
                 return
-            if error is not None:
+            if isinstance(error, CorruptFile):
+                self._refuse(receipt, str(error))
+            elif error is not None:
                 self.give_up(str(error))
-                return
-            done()
+            else:
+                done()
 
         receipt.is_working = True
         return ShipJob(act, finish)
@@ -356,7 +358,7 @@ class Receiving:
                 return
             why = self._add(receipt, *found[0])
             if why is not None:
-                self.give_up(f"entries from {receipt.next_index} on: {why}")
+                self._refuse(receipt, f"entries from {receipt.next_index} on: {why}")
             elif receipt.phase is not Phase.READY:
                 self._next_piece(receipt)
 
@@ -398,6 +400,13 @@ class Receiving:
         return None
 
     # Inside
+
+    def _refuse(self, receipt: Receipt, why: str) -> None:
+        """Give up because of what the leader sent, and tell it: its disk may be failing."""
+        wanted = receipt.fetch.wanted
+        place = (wanted.is_snapshot, wanted.first_index, wanted.last_index)
+        self._send(receipt.source, Unavailable(receipt.offer.term, *place, why))
+        self.give_up(why)
 
     def _next_piece(self, receipt: Receipt) -> None:
         receipt.pieces_bytes += receipt.fetch.received_bytes

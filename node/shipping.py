@@ -49,6 +49,7 @@ class ShippingStatus:
 
     sending: dict[UUID, ShipmentStatus]
     given_up: int  # shipments that made no progress
+    refusals: dict[UUID, str]  # what peers found wrong with what they were sent
     receiving: ReceivingStatus | None
     failures: int  # transfers to this replica that were given up
     failure: str  # why the last one was
@@ -73,6 +74,7 @@ class Shipping:
     ) -> None:
         self.config = config
         self.shipments = Shipments(config)
+        self.refusals: dict[UUID, str] = {}  # what members say of what they were sent, the newest
         self._shard = shard
         self._files = files
         self._paths = paths
@@ -120,8 +122,10 @@ class Shipping:
                 else:
                     self.mending.on_chunk(sender, message)
             case Unavailable():
-                if not self.receiving.on_unavailable(sender, message):
-                    self.mending.on_unavailable(sender, message)
+                if self.receiving.on_unavailable(sender, message):
+                    return
+                if not self.mending.on_unavailable(sender, message):
+                    self._on_refusal(sender, message)
 
     def offered(self, source: UUID, offer: Offer) -> None:
         """Take a leader's offer of something that is missing here."""
@@ -135,8 +139,10 @@ class Shipping:
                 self.shipments.advance(now_s, member.match_of, member.commit)
                 if not self.shipments.open:
                     self.serving.close_pieces()
-        else:
+        elif self._offered is not None:
             self.shipments.clear()
+            self.serving.keep_snapshots(set())
+            self._offered = None
         self.receiving.advance(member.term)
         self.mending.advance()
         if self.receiving.is_ready:
@@ -197,6 +203,7 @@ class Shipping:
         return ShippingStatus(
             sending,
             self.shipments.given_up,
+            dict(self.refusals),
             receiving.status,
             receiving.failures,
             receiving.failure,
@@ -246,6 +253,12 @@ class Shipping:
                 elif isinstance(segment, UnsealedSegment):
                     size += segment.end
         return size
+
+    def _on_refusal(self, sender: UUID, refusal: Unavailable) -> None:
+        """A peer could not use what it was sent: look whether it is this side's file."""
+        self.refusals[sender] = refusal.reason
+        if not refusal.is_snapshot:
+            self.mending.look_at(refusal.first_index)
 
     def _on_fetch(self, sender: UUID, fetch: Fetch) -> None:
         member, now_s = self._shard.member, self._shard.clock.now_s()

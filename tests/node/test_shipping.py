@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from cluster.messages import Ack, Chunk, Fetch, Message, Offer
+from cluster.messages import Ack, Append, Chunk, Fetch, Message, Offer
 from node.shipping import Shipping
 from tests.node.group import IDS, Group, Node
 from tests.simulation.disk import CrashPolicy, SimDisk
@@ -111,7 +111,8 @@ def test_every_crash_on_the_way_leaves_a_replica_that_comes_up_and_catches_up() 
     assert len(crashes) > 100
 
 
-def test_bytes_that_are_damaged_on_the_way_are_not_installed_nor_confirmed() -> None:
+@pytest.mark.parametrize("what", ["snapshot", "entries", "another state"])
+def test_bytes_that_are_damaged_on_the_way_are_not_installed_nor_confirmed(what: str) -> None:
     group = behind()
     away = come_back(group)
     applied = away.shard.member.applied
@@ -120,9 +121,15 @@ def test_bytes_that_are_damaged_on_the_way_are_not_installed_nor_confirmed() -> 
     def damage(source: UUID, target: UUID, message: Message) -> Message:
         if isinstance(message, Ack) and source == AWAY and message.success:
             confirmed.append(message)
-        if isinstance(message, Chunk) and target == AWAY and message.data:
-            flipped = bytes([message.data[0] ^ 1]) + message.data[1:]
-            return replace(message, data=flipped)
+        if what == "another state":
+            if isinstance(message, Offer):
+                return replace(message, state_hash=message.state_hash ^ 1)
+        elif isinstance(message, Chunk) and message.is_snapshot == (what == "snapshot"):
+            # In the midst of the first chunk: where values and payloads are.
+            at = 150
+            if target == AWAY and message.offset == 0 and len(message.data) > at:
+                flipped = bytes([message.data[at] ^ 1])
+                return replace(message, data=message.data[:at] + flipped + message.data[at + 1 :])
         return message
 
     group.filter = damage
@@ -132,6 +139,9 @@ def test_bytes_that_are_damaged_on_the_way_are_not_installed_nor_confirmed() -> 
     assert away.shard.member.applied == applied
     assert all(ack.next <= applied + 1 for ack in confirmed)
     assert away.shard.shipping.status.failure
+    group.step()
+    refusals = group.leader.shard.shipping.status.refusals
+    assert refusals[AWAY], "both sides know"
     group.filter = lambda _source, _target, message: message
     group.until(group.is_settled)
     assert len(group.hashes()) == 1
@@ -296,8 +306,10 @@ def test_a_stranger_is_given_nothing() -> None:
     assert not [message for _, target, message in group.queue if target.int == 99]
 
 
-def rotten(group: Group) -> tuple[Node, SealedSegment]:
+def rotten(group: Group, *, seal: bool = False) -> tuple[Node, SealedSegment]:
     node = next(each for each in group.nodes.values() if each is not group.leader)
+    if seal:
+        node.shard.log.seal()
     segment = next(
         each
         for each in node.shard.log.segments.segments
@@ -342,3 +354,31 @@ def test_a_rotten_segment_is_set_aside_and_replaced_by_a_peers_copy(found_by: st
     node.shard.log.check()
     again = group.start(node.node_id, node.disk.crash(CrashPolicy.LOST))
     assert entries(again, 1)[:40] == good[:40]
+
+
+def test_a_late_append_that_meets_a_rotten_segment_stops_nobody() -> None:
+    group = Group()
+    sent: list[Append] = []
+
+    def watch(_source: UUID, _target: UUID, message: Message) -> Message:
+        if isinstance(message, Append) and message.groups:
+            sent.append(message)
+        return message
+
+    group.filter = watch
+    group.write(40)
+    group.until(group.is_settled)
+    node, segment = rotten(group, seal=True)
+    node.shard.log.ring.clear(node.shard.log.last_index + 1)
+    last = node.shard.member.journal.last
+    for append in sent:
+        node.shard.on_message(group.leader.node_id, append)
+
+    status = node.shard.shipping.status
+    assert [damage.path for damage in status.damages] == [str(segment.path)]
+    assert status.damages[0].found_by == "reading"
+    assert node.shard.member.journal.last == last
+    group.until(lambda: node.shard.shipping.status.repaired == 1)
+    group.write(3)
+    group.until(group.is_settled)
+    assert len(group.hashes()) == 1

@@ -6,6 +6,7 @@ cluster does not recover within a bound once the faults have stopped: then there
 member catches up, and every client gets its answers.
 """
 
+import logging
 from collections import deque
 from random import Random
 from typing import NoReturn
@@ -31,6 +32,9 @@ from tests.simulation.profile import Profile, profile_of
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
 from tests.simulation.stale_readers import StaleReader, Visible
+
+# What a replica has to say about its disk is in the report, if it matters.
+logging.getLogger("onelog").addHandler(logging.NullHandler())
 
 QUIET_S = 3.0  # in the end, without new requests, everybody comes to stand at the same place
 OBSERVE_S = 0.02

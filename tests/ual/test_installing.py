@@ -1,5 +1,6 @@
 """An install, crashed after every file operation: the old log or the new one, whole."""
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -9,12 +10,14 @@ from tests.ual.shards import fill, make_shard, open_shard, settle, settle_to
 from ual.directory import ShardPaths
 from ual.entry import Draft
 from ual.errors import DiskFull
+from ual.findings import Finding, Level
 from ual.installing import Installation, install
 from ual.log import Log
 from ual.manifest import Base, SnapshotRecord
 from ual.notes import ApplyNotes
 from ual.sealed import SealedSegment
 from ual.segment_format import SegmentHeader, received_name
+from ual.verification import verify
 
 HASH = "00"
 
@@ -69,6 +72,12 @@ def behind(theirs: Log, *, sealed: bool) -> tuple[SimDisk, ShardPaths, Log, int]
     return disk, paths, log, keep_through
 
 
+def errors(disk: SimDisk) -> list[Finding]:
+    """What the offline check finds, but for the snapshot, of which there is only the record."""
+    found = [each for each in verify(disk, Path("/data")) if each.level is Level.ERROR]
+    return [each for each in found if "fsnap" not in str(each.path)]
+
+
 def content(log: Log) -> list[bytes]:
     return [entry.payload for entry in log.segments.scan(log.first_index, log.last_index)]
 
@@ -98,6 +107,7 @@ def test_a_crash_after_any_operation_leaves_the_old_log_or_the_new_one(case: str
     def crash(operation: str) -> None:
         for policy in (CrashPolicy.LOST, CrashPolicy.KEPT, CrashPolicy.RANDOM, CrashPolicy.RANDOM):
             crashed = disk.crash(policy, Random(rng.getrandbits(32)))
+            assert not errors(crashed), (operation, policy)
             again, _ = open_shard(crashed, paths)
             found = (again.last_index, content(again), again.base)
             assert found in (before, after), (operation, policy)
@@ -120,7 +130,9 @@ def test_a_crash_after_any_operation_leaves_the_old_log_or_the_new_one(case: str
     group = log.append([Draft(0x0101, b"next")], term=2, timestamp_ns=log.last_timestamp_ns)
     log.sync()
     assert log.proposals.durable == new.base.proposal + 1
-    again, _ = open_shard(disk.crash(CrashPolicy.LOST), paths)
+    left = disk.crash(CrashPolicy.LOST)
+    assert not errors(left)
+    again, _ = open_shard(left, paths)
     assert again.last_index == group.last_index
     assert again.proposals.data(new.base.proposal + 1) == group.data
 
