@@ -1,0 +1,22 @@
+"""Queues, streams and time series beside bare structures; one JSON line per case.
+
+    python bench/models.py
+
+Runs bench/models_queue.py, models_stream.py and models_ts.py, one after the other, each in a
+process of its own: memory is measured by what a process grows.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PARTS = ("models_queue.py", "models_stream.py", "models_ts.py")
+
+
+def main() -> int:
+    here = Path(__file__).parent
+    return max(subprocess.call([sys.executable, str(here / part)]) for part in PARTS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
