@@ -47,6 +47,8 @@ class ReadRounds:
     def advance(self) -> None:
         """Start a round if one is wanted and none is on its way; answer what may be answered."""
         member = self._member
+        if not self._count:
+            return
         if member.state != LEADER:
             self.fail(NotLeader(member.leader_id))
         elif member.term != self._term:

@@ -54,11 +54,12 @@ from node.stale_reads import Level, StaleReads
 from node.status import ShardStatus, status_of
 from projections.system_commands import TYPES_OPAQUE
 from projections.table import Projections, build_projections
+from projections.ts_blocks import CorruptBlock
 from snapshot.recovery import recover_state
 from snapshot.store import SnapshotStore
 from ual.directory import ShardPaths
-from ual.entry import decode_entries
-from ual.errors import DiskFull, GroupTooLarge
+from ual.entry import HEADER_SIZE, Draft, decode_entries
+from ual.errors import CorruptFile, DataError, DiskFull, GroupTooLarge, IndexUnavailable
 from ual.files import Files
 from ual.jobs import SealJob, SyncJob
 from ual.log_config import LogConfig
@@ -122,8 +123,7 @@ class Shard:
             self.log.mark_committed(1)  # the same on every replica: committed by definition
         self.snapshots = SnapshotStore.open(files, paths, self.log)
         self.recovered = recover_state(files, shard, self.log, self.snapshots, build_projections)
-        self.projections = self.recovered.state
-        self.router = self.projections.router
+        self._use(self.recovered.state)
         applied = self.log.proposals.of_index(self.log.applied_index)
         journal.recover_membership(applied, self.projections.system.raft_config)
         self.member = RaftMember(
@@ -150,7 +150,7 @@ class Shard:
         self._requests = Requests(self.config, self._answers)
         self._stale_reads = StaleReads(self.member, lambda: self.log.applied_index, self._answers)
         self._transfer: Transfer | None = None
-        self._expire_number = 0  # the proposal that carries the last expire entries
+        self._due_number = 0  # the proposal that carries what was due last
         self._syncing = False
         self._led_term = 0
 
@@ -162,6 +162,8 @@ class Shard:
             self.member.tick()
             self.shipping.tick()
             self._after()
+            if self.member.has_applied_noop and self._transfer is None:
+                self._propose_due()
             self._requests.expire(self.clock.now_s())
         self._deliver()
 
@@ -332,9 +334,22 @@ class Shard:
 
     def take_over(self, state: Projections, number: int) -> None:
         """Go on with the state of a snapshot; what was proposed here up to it has no outcome."""
-        self.projections, self.router = state, state.router
+        self._use(state)
         self._requests.replaced(number)
         self.comparison.replaced()
+
+    def _use(self, state: Projections) -> None:
+        self.projections, self.router = state, state.router
+        state.series.use_log(self._read_block)
+
+    def _read_block(self, index: int) -> bytes:
+        """Return the payload of a block of series, for the chores of a leader."""
+        try:
+            return self.log.read(index).plain_payload()
+        except (DataError, IndexUnavailable) as error:
+            if isinstance(error, CorruptFile):
+                self.shipping.note_damage(error)
+            raise CorruptBlock(index, str(error)) from error
 
     def apply(self, number: int, data: bytes) -> None:
         """Apply a committed group."""
@@ -376,14 +391,12 @@ class Shard:
             self._answers.append((transfer.callback, transfer.error))
         if member.state == LEADER and self._led_term != member.term:
             self._led_term = member.term
-            self._expire_number = 0
+            self._due_number = 0
         elif member.state != LEADER and self._requests.is_pending:
             self._requests.turn_away(NotLeader(member.leader_id))
         self._answer_received()
         self.reads.advance()
         self._stale_reads.advance()
-        if member.has_applied_noop and self._transfer is None:
-            self._propose_expiries()
         if not self._syncing:
             self._flush()
 
@@ -414,16 +427,26 @@ class Shard:
         if self._requests.is_early and member.state == LEADER:
             self._requests.received(member.term, member.leadership.received_by_majority())
 
-    def _propose_expiries(self) -> None:
-        """As leader, propose to remove what is due; again only when the last is applied."""
+    def _propose_due(self) -> None:
+        """As leader, propose what is due by now; again only when the last of it is applied."""
         deadline_ns = self.router.next_deadline()
-        if deadline_ns is None or self._expire_number > self.member.applied:
+        if deadline_ns is None or self._due_number > self.member.applied:
             return
         now_ns = self.log_time.now_ns()
-        if deadline_ns <= now_ns:
-            drafts = self.router.due(now_ns, EXPIRE_LIMIT)
-            if drafts:
-                try:
-                    self._expire_number, _ = self.member.propose(drafts)
-                except (DiskFull, ProposalRefused):
-                    return  # nothing is lost: what is due stays due
+        if deadline_ns > now_ns:
+            return
+        drafts = self._within_group(self.router.due(now_ns, EXPIRE_LIMIT))
+        if drafts:
+            try:
+                self._due_number, _ = self.member.propose(drafts)
+            except (DiskFull, GroupTooLarge, ProposalRefused):
+                return  # nothing is lost: what is due stays due
+
+    def _within_group(self, drafts: list[Draft]) -> list[Draft]:
+        """Return the first of these that make a group of the usual size; the rest comes next."""
+        size = 0
+        for at, draft in enumerate(drafts):
+            size += HEADER_SIZE + len(draft.payload)
+            if at and (size > self.config.group_bytes_max or at >= self.config.group_entries_max):
+                return drafts[:at]
+        return drafts

@@ -18,6 +18,7 @@ from cluster.shipments import Offered, Shipments
 from node.jobs import ShipJob
 from node.mending import Damage, Mending
 from node.receiving import Receiving, ReceivingStatus
+from node.retention import droppable_before
 from node.serving import Serving
 from ual.directory import ShardPaths
 from ual.errors import CorruptFile, DiskFull
@@ -168,7 +169,7 @@ class Shipping:
     def trim(self) -> int:
         """Drop the segments before the older kept snapshot, Raft's start first; return how many.
 
-        What is being shipped stays.
+        What is being shipped stays, and what the state refers to (node/retention.py).
         """
         log, journal = self._shard.log, self._shard.member.journal
         keep_index = min(self._shard.snapshots.keep_from_index, log.last_index)
@@ -181,7 +182,7 @@ class Shipping:
                     journal.move_start(segment.first_proposal)
                 break
         try:
-            return log.drop_before(keep_index)
+            return log.drop_before(droppable_before(log, self._shard.projections, keep_index))
         except DiskFull:
             return 0  # MANIFEST could not be written; another time
 

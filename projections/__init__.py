@@ -3,7 +3,7 @@
 ::
 
     router.py      ProjectionRouter: apply, apply_group, due, state_hash, dump, load, check
-    table.py       build_router: which projection answers for which owner byte
+    table.py       build_projections: which projections there are
     projection.py  the Protocols: Projection, SpillStore, Notes, and what passes between them
 
     result.py  reasons.py  errors.py  limits.py      what apply says, and its bounds
@@ -19,6 +19,10 @@
     kv_values.py  kv_evict.py                        values beside the records, and moving them out
     kv_leases.py  kv_operations.py  kv_json.py       leases; what each command does
     kv_transaction.py  kv_reads.py  kv_section.py    compare/then/else; reads; snapshot section
+
+    queue.py    queue_*.py                           owner 0x02: docs/queue.md
+    timeseries.py  ts_*.py                           owner 0x03: docs/timeseries.md
+    stream.py   stream_*.py                          owner 0x04: docs/streams.md
 
 Nothing here reads a clock, draws a random number, does I/O or starts a task: time and identity
 come with the entry, disks come as a Protocol. Iteration is over insertion order or sorted.

@@ -42,7 +42,7 @@ from projections.result import APPLIED, Applied, Outcome, Refused
 from projections.section import chunked
 from projections.state_hash import item_hash, reduce_total
 from projections.undo import UndoLog
-from ual.entry import OWNER_KV, Entry
+from ual.entry import OWNER_KV, Draft, Entry
 
 EXPIRE_KEY = 1
 EXPIRE_LEASE = 2
@@ -86,6 +86,18 @@ class KV(KvReads):
         if isinstance(command, Transaction):
             return transact(store, self._undo, command, entry.index, entry.timestamp_ns)
         return execute(store, command, entry.index, entry.timestamp_ns)
+
+    def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
+        """Write a key for another projection; limits of the namespace are not for it."""
+        assert key.startswith(KEYS_RESERVED), key
+        self._stores[namespace].put(key, index, value)
+
+    def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
+        """Delete a key of another projection, if it is there."""
+        assert key.startswith(KEYS_RESERVED), key
+        store = self._stores[namespace]
+        if store.find(key) is not None:
+            store.remove(key, index)
 
     def first_failed(self, namespace: str, conditions: Sequence[Condition]) -> int | None:
         """Return the position of the first condition that does not hold."""
@@ -176,6 +188,18 @@ class KV(KvReads):
             return False
         store.remove(key, index, EXPIRED)
         return True
+
+    def chores(self, now_ns: int, limit: int) -> list[Draft]:  # noqa: ARG002 - a projection's
+        """Return nothing: keys make no work besides their expiry."""
+        return []
+
+    def first_pinned(self) -> int | None:
+        """Return nothing: values are in the state."""
+        return None
+
+    def pinned(self, first_index: int, last_index: int) -> Sequence[int]:  # noqa: ARG002
+        """Return nothing: values are in the state."""
+        return ()
 
     def state_hash(self) -> int:
         """Return the hash of all namespaces' content."""

@@ -31,6 +31,7 @@ from projections.limits import (
     DELETE_RANGE_VISITS_MAX,
     I64_MAX,
     I64_MIN,
+    KEYS_RESERVED,
     LEASE_KEYS_MAX,
     LEASES_MAX,
     U64_MAX,
@@ -221,7 +222,8 @@ def _delete_range(store: Store, command: DeleteRange, index: int) -> Outcome:
         if len(doomed) == command.limit or visits == DELETE_RANGE_VISITS_MAX:
             next_key = key
             break
-        if not read_version(records[key]).flags & TOMBSTONE:
+        is_there = not read_version(records[key]).flags & TOMBSTONE
+        if is_there and not key.startswith(KEYS_RESERVED):
             doomed.append(key)
     for key in doomed:
         store.remove(key, index)

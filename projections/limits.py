@@ -60,3 +60,4 @@ SPILL_SIZE_MIN = 64  # a smaller value saves too little to be moved out
 EVICT_KEYS_MAX = 50_000  # records that one call of evict may look at
 RECENT_KEYS_MAX = 16_384  # keys remembered as read, per namespace, to spare them from eviction
 EXPIRE_WEIGHT_MAX = 10_000  # keys that the ids of one proposed expire entry may remove
+CHORES_MAX = 64  # entries that one projection may ask a leader to propose at a time

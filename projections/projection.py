@@ -11,13 +11,13 @@ and entry; it raises ``BadPayload`` before it changes anything, and nothing else
 the entry's content; equal state has equal ``state_hash`` and equal ``dump``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from projections.namespaces import Namespace
 from projections.payload import Reader
 from projections.result import Applied, Outcome
-from ual.entry import Entry
+from ual.entry import Draft, Entry
 
 FastPath = Callable[[int, bytes], Applied | None]
 """Apply (index, payload) of an entry without flags, or return None to be called the long way."""
@@ -68,6 +68,19 @@ class Notes(Protocol):
         """The entries from first to last had no effect: they are no data."""
 
 
+class DerivedKeys(Protocol):
+    """Keys that other projections write, under names that are reserved for them (KV).
+
+    They are versions like any other: reads, history and as-of see them, a batch takes them back.
+    """
+
+    def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
+        """Write ``value``; its version is ``index``."""
+
+    def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
+        """Delete the key, if it is there."""
+
+
 class Projection(Protocol):
     """State that follows from the entries of one owner."""
 
@@ -107,6 +120,19 @@ class Projection(Protocol):
 
     def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:
         """Let ``item`` expire if it is due at ``timestamp_ns``; say whether it did."""
+
+    def chores(self, now_ns: int, limit: int) -> list[Draft]:
+        """Return up to ``limit`` entries that a leader should propose now, besides expiries.
+
+        Asked again before they are applied it may answer the same: applying one twice is harmless.
+        While there are any, ``next_deadline`` is not after ``now_ns``.
+        """
+
+    def first_pinned(self) -> int | None:
+        """Return the lowest index of an entry whose bytes the state refers to."""
+
+    def pinned(self, first_index: int, last_index: int) -> Sequence[int]:
+        """Return the indexes from first to last whose entries must be kept, ascending."""
 
     def state_hash(self) -> int:
         """Return the 64-bit hash of the logical content."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from projections.batch import Judge, OpenBatch, run_batch, spread
 from projections.errors import BadPayload, CorruptSection
-from projections.limits import EXPIRE_IDS_MAX, EXPIRE_WEIGHT_MAX
+from projections.limits import CHORES_MAX, EXPIRE_IDS_MAX, EXPIRE_WEIGHT_MAX
 from projections.payload import Prefix, Reader, read_prefix, strip_session
 from projections.projection import FastPath, Notes, Position, Projection
 from projections.reasons import Reason
@@ -134,7 +134,7 @@ class ProjectionRouter:
         return min((each for each in deadlines if each is not None), default=None)
 
     def due(self, now_ns: int, limit: int) -> list[Draft]:
-        """Return the ``expire`` entries to propose for up to ``limit`` things that are due.
+        """Return what to propose at this time: expiries of ``limit`` things, and chores.
 
         Nothing changes until they are applied: asked again before that, it answers the same.
         """
@@ -152,7 +152,21 @@ class ProjectionRouter:
             weight += item.weight
         if ids:
             drafts.append(encode_command(Expire(tuple(ids))))
+        for projection in self._table.values():
+            drafts += projection.chores(now_ns, CHORES_MAX)
         return drafts
+
+    def first_pinned(self) -> int | None:
+        """Return the lowest index of an entry that some state refers to."""
+        firsts = [projection.first_pinned() for projection in self._table.values()]
+        return min((each for each in firsts if each is not None), default=None)
+
+    def pinned(self, first_index: int, last_index: int) -> list[int]:
+        """Return the indexes from first to last whose entries must be kept, ascending."""
+        found: set[int] = set()
+        for projection in self._table.values():
+            found.update(projection.pinned(first_index, last_index))
+        return sorted(found)
 
     def state_hashes(self) -> dict[int, int]:
         """Return the hash of each projection by owner, the system's included."""

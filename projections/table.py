@@ -1,20 +1,17 @@
-"""Which projection answers for which owner byte, and how they are put together.
+"""Which projections there are, and how they are put together.
 
-To add a projection: write it (projection.py says what it must do) and add a line to ``FACTORIES``.
+To add a projection: write it (projection.py says what it must do) and name it here.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from projections.kv import KV
 from projections.projection import Notes, Position, Projection, SpillStore
+from projections.queue import Queue
 from projections.router import ProjectionRouter
+from projections.stream import Stream
 from projections.system import System
-from ual.entry import OWNER_KV
-
-FACTORIES: dict[int, Callable[[Position, SpillStore | None], Projection]] = {
-    OWNER_KV: KV,
-}
+from projections.timeseries import TimeSeries
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +21,20 @@ class Projections:
     router: ProjectionRouter
     system: System
     kv: KV
+    queue: Queue
+    stream: Stream
+    series: TimeSeries
 
 
 def build_projections(notes: Notes, spill: SpillStore | None = None) -> Projections:
     """Return a fresh set of projections that has applied nothing."""
     position = Position()
-    table = {owner: factory(position, spill) for owner, factory in FACTORIES.items()}
+    kv = KV(position, spill)
+    queue = Queue(position)
+    stream = Stream(position, notes, kv)
+    series = TimeSeries(position, kv)
+    everything: tuple[Projection, ...] = (kv, queue, stream, series)
+    table = {projection.owner: projection for projection in everything}
     system = System(table)
-    kv = table[OWNER_KV]
-    assert isinstance(kv, KV), kv
     router = ProjectionRouter(table, notes, system=system, judge=kv, position=position)
-    return Projections(router, system, kv)
+    return Projections(router, system, kv, queue, stream, series)

@@ -16,6 +16,7 @@ from random import Random
 
 from projections.kv_reads import Range
 from projections.limits import SCAN_KEYS_MAX
+from tests.projections import queue_histories, stream_histories, ts_histories
 from tests.projections.histories import DOCUMENTS, KEYS, NUMBERS, Writer
 from tests.projections.world import World
 from ual.entry import Entry, check_groups, decode_group
@@ -62,6 +63,10 @@ def answers_of(world: World) -> str:
                 kv.scan(name, Range(), limit=SCAN_KEYS_MAX, reverse=reverse, as_of=as_of)
                 for reverse in (False, True)
             ]
+    answers += queue_histories.answers(world.state.queue)
+    answers += stream_histories.answers(world.state.stream)
+    answers += ts_histories.answers(world.state.series)
+    answers += (world.notes.records, world.notes.voids)
     router = world.state.router
     answers += [router.next_deadline(), router.due(2**63, 1_000), world.state.system.raft_config]
     return repr(answers)

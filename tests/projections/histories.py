@@ -4,6 +4,7 @@ Commands are drawn with a look at what exists (a version to expect, a lease to u
 of them take effect. Time passes in between, and what is due is applied as the leader would do it.
 """
 
+from collections.abc import Callable
 from random import Random
 
 from projections import system_commands
@@ -33,6 +34,7 @@ from projections.kv_reads import KeyValue
 from projections.namespaces import Limits
 from projections.payload import SessionRef
 from projections.system_commands import encode_batch
+from tests.projections import queue_histories, stream_histories, ts_histories
 from tests.projections.world import NAMESPACE, SECOND, World
 from ual.entry import Draft
 
@@ -63,7 +65,9 @@ class Writer:
     def step(self) -> None:
         draw, world = self.draw, self.world
         chance = draw.random()
-        if chance < 0.62:
+        if chance < 0.30:
+            self.use_other_models()
+        elif chance < 0.62:
             world.draft(self.command())
         elif chance < 0.70:
             self.send_in_session()
@@ -81,6 +85,20 @@ class Writer:
         else:
             world.system(system_commands.SessionOpen(draw.randint(1, 9) * SECOND))
             self.sessions.append(world.index)
+
+    def use_other_models(self) -> None:
+        """Use a queue, a stream or a series, by itself or in one batch with the others."""
+        draw, state = self.draw, self.world.state
+        models: list[Callable[[], list[Draft]]] = [
+            lambda: queue_histories.random_commands(draw, state.queue),
+            lambda: stream_histories.random_commands(draw, state.stream),
+            lambda: ts_histories.random_commands(draw, state.series),
+        ]
+        if draw.random() < 0.7:
+            self.world.group(draw.choice(models)() or [self.command()])
+            return
+        drafts = [draft for model in models for draft in model()]
+        self.world.group(encode_batch([*drafts, self.command()], self.conditions(), NAMESPACE))
 
     def command(self, session: SessionRef | None = None) -> Draft:
         command = self.draw_command()

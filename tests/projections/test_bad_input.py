@@ -91,7 +91,7 @@ def test_a_payload_cut_at_any_byte_never_raises(command: Command) -> None:
         (0x0120, PREFIX + b"k", 0, Refused(Reason.OPERATION_UNKNOWN, 0x20)),
         (0x01FF, PREFIX, 0, Refused(Reason.OPERATION_UNKNOWN, 0xFF)),
         (0x00FF, PREFIX, 0, Refused(Reason.OPERATION_UNKNOWN, 0xFF)),
-        (0x0201, PREFIX, 0, Refused(Reason.OWNER_UNKNOWN, 2)),
+        (0x0F01, PREFIX, 0, Refused(Reason.OWNER_UNKNOWN, 15)),
         (0x0101, b"not zstd", FLAG_ZSTD, Refused(Reason.PAYLOAD_CORRUPT)),
         (
             0x0101,

@@ -182,7 +182,7 @@ def test_an_entry_that_cannot_be_part_of_a_batch_refuses_it() -> None:
     system = encode_batch([put, encode_system(SessionOpen(9 * SECOND))])
     sessioned = encode_batch([encode_command(Put(b"a", b"1"), NAMESPACE, SessionRef(1, 1, 1))])
     broken = encode_batch([Draft(0x0101, encode_prefix(NAMESPACE))])
-    unowned = encode_batch([Draft(0x0201, encode_prefix(NAMESPACE))])
+    unowned = encode_batch([Draft(0x0F01, encode_prefix(NAMESPACE))])
 
     malformed = Reason.BATCH_MALFORMED
     for drafts, position, cause in (

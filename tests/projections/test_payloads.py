@@ -23,7 +23,12 @@ from projections.payload import (
 )
 from projections.reasons import MESSAGES, Reason
 from tests.formats.golden import golden_path, load_golden, parse_hex
-from tests.projections import payload_samples
+from tests.projections import (
+    payload_samples,
+    queue_samples,
+    stream_payload_samples,
+    ts_samples,
+)
 from tests.projections.strategies import any_i64, any_key, any_ttl, any_u64, commands
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "payloads.md"
@@ -92,7 +97,8 @@ def test_the_golden_bytes_are_read_as_they_were_meant(name: str) -> None:
 def test_every_golden_payload_has_a_sample() -> None:
     found = {path.stem for path in golden_path("payloads/x").parent.glob("*.hex")}
 
-    assert found == set(NAMES)
+    others = (queue_samples, stream_payload_samples, ts_samples)
+    assert found == set(NAMES).union(*(each.samples() for each in others))
 
 
 def test_every_command_has_a_golden_file() -> None:

@@ -17,10 +17,18 @@ from projections.system_commands import (
     SessionOpen,
 )
 from projections.system_commands import encode_command as encode_system
-from projections.table import FACTORIES
+from projections.table import build_projections
 from tests.projections.histories import Writer
 from tests.projections.world import NAMESPACE, SECOND, MemorySpill, VoidNotes, World, replay
-from ual.entry import OWNER_KV, OWNER_SYSTEM, TYPE_NOOP, Draft
+from ual.entry import (
+    OWNER_KV,
+    OWNER_QUEUE,
+    OWNER_STREAM,
+    OWNER_SYSTEM,
+    OWNER_TIMESERIES,
+    TYPE_NOOP,
+    Draft,
+)
 from ual.notes import ApplyNotes
 
 
@@ -167,20 +175,14 @@ def test_counts_and_memory_say_what_there_is() -> None:
     assert counts["namespaces"] == 1
     assert memory[OWNER_KV]["values"] > 1_000
     assert memory[OWNER_KV]["records"] > 0
-    assert set(memory) == {OWNER_SYSTEM, OWNER_KV}
+    assert set(memory) == {OWNER_SYSTEM, OWNER_KV, OWNER_QUEUE, OWNER_TIMESERIES, OWNER_STREAM}
 
 
 def test_the_notes_of_the_log_take_the_voids() -> None:
     notes = ApplyNotes()
     world = Writer(5).write(150)
     protocol: Notes = notes
-    position = Position()
-    table: dict[int, Projection] = {OWNER_KV: KV(position)}
-    system = System(table)
-    judge = table[OWNER_KV]
-    assert isinstance(judge, KV)
-    router = ProjectionRouter(table, protocol, system=system, judge=judge, position=position)
-    router.apply_group(world.entries)
+    build_projections(protocol).router.apply_group(world.entries)
 
     void = {index for first, last in world.notes.voids for index in range(first, last + 1)}
     assert {e.index for e in world.entries if notes.is_void(e.index)} == void
@@ -197,11 +199,8 @@ def test_adding_a_projection_is_one_line_in_the_table() -> None:
 
     position = Position()
     spill: SpillStore = MemorySpill()
-    table = {owner: factory(position, spill) for owner, factory in FACTORIES.items()}
-    table[0x07] = Mirror(position, spill)
-    kv, mirror = table[OWNER_KV], table[0x07]
-    assert isinstance(kv, KV)
-    assert isinstance(mirror, Mirror)
+    kv, mirror = KV(position, spill), Mirror(position, spill)
+    table: dict[int, Projection] = {OWNER_KV: kv, 0x07: mirror}
     router = ProjectionRouter(table, VoidNotes(), system=System(table), judge=kv, position=position)
     world = World()
     draft = encode_command(Put(b"k", b"v"), NAMESPACE)

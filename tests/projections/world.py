@@ -16,13 +16,16 @@ ROUNDS_MAX = 20
 
 
 class VoidNotes:
-    """Keeps the void ranges that the router reports."""
+    """Keeps the void ranges and the records that projections report."""
 
     def __init__(self) -> None:
         self.voids: list[tuple[int, int]] = []
+        self.records: dict[int, list[int]] = {}
 
     def add_record(self, stream_id: int, index: int) -> None:
-        raise AssertionError(f"no streams here: {stream_id} {index}")
+        records = self.records.setdefault(stream_id, [])
+        assert not records or records[-1] < index, f"record {index} of {stream_id} out of order"
+        records.append(index)
 
     def add_void(self, first_index: int, last_index: int) -> None:
         assert first_index <= last_index
@@ -128,6 +131,8 @@ class World:
         other = World(spill=self.spill is not None)
         other.now_ns = self.now_ns
         other.entries = list(self.entries)
+        other.notes.voids += self.notes.voids
+        other.notes.records |= {each: list(found) for each, found in self.notes.records.items()}
         other.state.router.load(
             {owner: cut(data, chunk_size) for owner, data in self.sections().items()}
         )

@@ -74,6 +74,8 @@ class Profile:
     power_fails: bool = True  # if not, crashes take processes only: what was written stays
     async_writers: int = 0  # only of use while no power fails
     stale_readers: int = 2
+    models: bool = False  # whether there are clients of queues, streams and series, too
+    lets_go: bool = False  # whether what these wrote may go, and the log behind it
     liars: int = 0  # replicas whose disks only pretend to sync; their power never fails
     raft: RaftConfig = SHIPPED
     sessions: bool = True
@@ -96,6 +98,8 @@ def profile_of(seed: int, faults_s: float = 60.0) -> Profile:
     return Profile(
         members=rng.choice((3, 3, 3, 5)),
         faults_s=faults_s,
+        models=True,
+        lets_go=rng.random() < 0.5,
         down_s_max=5.0 if ships else 2.0,
         cut_s_max=5.0 if ships else 4.0,
         between_s=rng.choice((0.5, 1.0, 2.0)),

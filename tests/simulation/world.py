@@ -20,6 +20,13 @@ from tests.simulation.async_writer import AsyncWriter
 from tests.simulation.clients import Client, History
 from tests.simulation.faults import Faults
 from tests.simulation.judge import Judge
+from tests.simulation.model_clients import (
+    Answered,
+    ModelClient,
+    QueueClient,
+    SeriesClient,
+    StreamClient,
+)
 from tests.simulation.network import Network
 from tests.simulation.profile import Profile, profile_of
 from tests.simulation.replica import Replica
@@ -79,6 +86,7 @@ class World:
             )
             for number in range(profile.clients)
         ]
+        self.model_clients = self._make_model_clients() if profile.models else []
         self.writers = [
             AsyncWriter(number, self.replicas, self.schedule, Random(self.rng.getrandbits(64)))
             for number in range(profile.async_writers)
@@ -114,7 +122,7 @@ class World:
         end_s = self.profile.faults_s
         for replica in self.replicas:
             replica.start()
-        for client in self.clients:
+        for client in (*self.clients, *self.model_clients):
             client.start()
         for writer in self.writers:
             writer.start()
@@ -124,11 +132,12 @@ class World:
         self.faults.begin()
         self.schedule.run_until(end_s)
         self.faults.end()
-        for client in self.clients:
+        everybody = (*self.clients, *self.model_clients)
+        for client in everybody:
             client.lost_answers = 0.0
-        done_before = [client.done for client in self.clients]
+        done_before = [client.done for client in everybody]
         self.schedule.run_until(end_s + self.profile.heal_s)
-        for client, before in zip(self.clients, done_before, strict=True):
+        for client, before in zip(everybody, done_before, strict=True):
             if client.done - before < 3:
                 self.fail(f"client {client.number} makes no progress")
             client.stopped = True
@@ -138,10 +147,39 @@ class World:
         if self.profile.stable_leader and self.judge.elections > 1:
             self.fail(f"a healthy leader was deposed: {self.judge.leaders}")
         self.judge.finish(self._members(), self.history, self.schedule.now_s)
+        self._judge_models()
         for writer in self.writers:
             for replica in self._members():
                 if lost := writer.lost_on(replica):
                     self.fail(f"{replica.name} lost {lost}, which a majority had received")
+
+    def _make_model_clients(self) -> list[ModelClient]:
+        answered = Answered()
+        kinds: tuple[type[ModelClient], ...] = (
+            QueueClient, QueueClient, StreamClient, SeriesClient,
+        )  # fmt: skip
+        return [
+            kind(
+                len(self.clients) + at,
+                self.replicas,
+                self.schedule,
+                Random(self.rng.getrandbits(64)),
+                answered,
+                deadline_s=self.profile.deadline_s,
+                lets_go=self.profile.lets_go,
+            )
+            for at, kind in enumerate(kinds)
+        ]
+
+    def _judge_models(self) -> None:
+        for replica in self._members():
+            shard = replica.shard
+            assert shard is not None
+            if shard.shipping.mending.damages:
+                continue  # nobody has what rotted there, which it says
+            for client in self.model_clients:
+                if wrong := client.wrong_on(shard):
+                    self.fail(f"on {replica.name}: {wrong}")
 
     def _members(self) -> list[Replica]:
         """The replicas that the present leader takes for members."""

@@ -1,0 +1,40 @@
+"""What of the log must stay although snapshots cover it: entries that the state refers to.
+
+Bodies of queued messages, records of streams within their retention and blocks of series are in the
+log alone; the state keeps their indexes. A sealed segment may go when it holds none of them. The
+log is only cut at its start, so one message that waits keeps what follows it; compaction of what
+lies behind is another matter.
+"""
+
+import numpy as np
+
+from projections.table import Projections
+from ual.errors import CorruptFile
+from ual.log import Log
+from ual.sealed import SealedSegment
+
+
+def droppable_before(log: Log, state: Projections, keep_index: int) -> int:
+    """Return the index below which no entry is needed, ``keep_index`` at most."""
+    kept_from = state.stream.kept_streams()
+    for segment in log.segments.segments:
+        if segment.last_index >= keep_index or not isinstance(segment, SealedSegment):
+            break
+        if _is_needed(segment, state, kept_from):
+            return segment.first_index
+    return keep_index
+
+
+def _is_needed(segment: SealedSegment, state: Projections, kept_from: dict[int, int]) -> bool:
+    if state.router.pinned(segment.first_index, segment.last_index):
+        return True
+    try:
+        for stream_id in segment.stream_ids().tolist():
+            first = kept_from.get(stream_id)
+            if first is not None:
+                records = segment.stream_records(stream_id)
+                if len(records) and records[-1] >= np.uint64(first):
+                    return True
+    except CorruptFile:
+        return True  # nobody can tell; it is repaired first
+    return False

@@ -1,0 +1,381 @@
+"""The queue projection: messages that somebody has to work on, owner 0x02.
+
+``apply`` decodes a command and executes it (queue_operations.py, queue_dead.py); reads are in
+queue_reads.py, one queue's state is in queue_store.py, and what happens to every message
+(enqueue, lease, ack) has a shorter way in queue_plain.py.
+
+What happens because of time is in the log: the ends of leases, delays and lifetimes as items of
+``expire`` entries, firings of schedules and steps of redrives as entries of their own that the
+leader proposes (``chores``).
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import assert_never
+
+from projections.namespaces import Namespace
+from projections.payload import U64, Reader, encode_prefix
+from projections.projection import Due, FastPath, Position
+from projections.queue_commands import (
+    TYPE_ACK,
+    TYPE_LEASE,
+    Ack,
+    Cancel,
+    Command,
+    Extend,
+    Lease,
+    Nack,
+    Prioritise,
+    Purge,
+    QueueConfigure,
+    QueueCreate,
+    QueueDelete,
+    QueuePause,
+    QueueResume,
+    Redrive,
+    RedriveCancel,
+    RedriveStep,
+    Release,
+    ScheduleDelete,
+    ScheduleFire,
+    decode_command,
+    encode_command,
+)
+from projections.queue_config import QueueConfig
+from projections.queue_dead import (
+    FAILURE_LEASE_EXPIRED,
+    cancel_redrive,
+    fail,
+    go_on,
+    start_redrive,
+)
+from projections.queue_deadlines import (
+    DELAY_ENDS,
+    LEASE_ENDS,
+    TTL_ENDS,
+    Wakeups,
+    unpack_deadline,
+)
+from projections.queue_limits import QUEUES_MAX
+from projections.queue_message import TYPE_ENQUEUE, Enqueue, ScheduleCreate
+from projections.queue_operations import (
+    cancel,
+    create_schedule,
+    delete_schedule,
+    enqueue,
+    fire,
+    lease,
+    prioritise,
+    purge,
+    settle,
+)
+from projections.queue_plain import PlainPaths
+from projections.queue_reads import QueueReads
+from projections.queue_row import DELAYED, LEASED, READY
+from projections.queue_section import dump_parts, load_section
+from projections.queue_store import QueueState, Total
+from projections.reasons import Reason
+from projections.result import APPLIED, Applied, Outcome, Refused
+from projections.section import chunked
+from projections.state_hash import reduce_total
+from projections.undo import UndoLog
+from ual.entry import OWNER_QUEUE, Draft, Entry
+
+ITEM = struct.Struct("<BQQ")  # of an expire entry: kind, queue, message
+
+
+class Queue(QueueReads):
+    """The state of all queues."""
+
+    owner = OWNER_QUEUE
+
+    def __init__(self, position: Position) -> None:
+        super().__init__(position)
+        self._undo = UndoLog()
+        self._wakeups = Wakeups(self._first_due)
+        self._by_head: dict[bytes, QueueState] = {}  # by prefix and queue of a payload
+        self._plain = PlainPaths(position, self._by_head, self._wakeups)
+
+    def fast_paths(self) -> Mapping[int, FastPath]:
+        """Return the handlers of plain messages."""
+        return {
+            TYPE_ENQUEUE: self._plain.enqueue,
+            TYPE_LEASE: self._plain.lease,
+            TYPE_ACK: self._plain.ack,
+        }
+
+    def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
+        """Fold one entry into the state."""
+        command = decode_command(entry.entry_type & 0xFF, reader)
+        if namespace not in self._names:
+            return Refused(Reason.NAMESPACE_UNKNOWN)
+        index, now_ns = entry.index, entry.timestamp_ns
+        if isinstance(command, QueueCreate):
+            return self._create(namespace, command, index)
+        queue = self._queues.get(command.queue)
+        if queue is None or queue.namespace != namespace:
+            return Refused(Reason.QUEUE_UNKNOWN, command.queue)
+        return self._execute(queue, command, index, now_ns)
+
+    def _execute(self, queue: QueueState, command: Command, index: int, now_ns: int) -> Outcome:
+        match command:
+            case Enqueue():
+                return enqueue(queue, command, index, now_ns)
+            case Lease():
+                return lease(queue, command, index, now_ns)
+            case Ack() | Nack() | Extend() | Release():
+                return settle(self._queues, queue, command, now_ns)
+            case Cancel():
+                return cancel(queue, command)
+            case Prioritise():
+                return prioritise(queue, command)
+            case Purge():
+                return purge(queue, command)
+            case Redrive():
+                return start_redrive(self._queues, queue, command, index, now_ns)
+            case RedriveStep():
+                return go_on(self._queues, queue, command, now_ns)
+            case RedriveCancel():
+                return cancel_redrive(queue, command)
+            case ScheduleCreate():
+                return create_schedule(queue, command, index, now_ns)
+            case ScheduleDelete():
+                return delete_schedule(queue, command)
+            case ScheduleFire():
+                return fire(queue, command, index, now_ns)
+            case QueueConfigure(_, config):
+                return self._configure(queue, config)
+            case QueueDelete():
+                return self._delete(queue)
+            case QueuePause() | QueueResume():
+                queue.change("is_paused", isinstance(command, QueuePause))
+                return APPLIED
+            case QueueCreate():
+                raise AssertionError("a queue is created where there is none")
+            case _:
+                assert_never(command)
+
+    def begin_batch(self) -> None:
+        """From now on, be able to take everything back."""
+        self._undo.begin()
+
+    def commit_batch(self) -> None:
+        """Keep what was applied since ``begin_batch``."""
+        self._undo.commit()
+
+    def rollback_batch(self) -> None:
+        """Return to the state at ``begin_batch``."""
+        self._undo.rollback()
+
+    def namespace_created(self, namespace: Namespace) -> None:
+        """Make room for queues."""
+        self._names[namespace.name] = {}
+
+    def namespace_configured(self, namespace: Namespace) -> None:
+        """Nothing: limits of a namespace are about keys."""
+
+    def namespace_deleted(self, namespace: Namespace) -> None:
+        """Let go of all its queues."""
+        for queue_id in sorted(self._names[namespace.name].values()):
+            self._remove(self._queues[queue_id])
+        del self._names[namespace.name]
+
+    def next_deadline(self) -> int | None:
+        """Return when something is due first."""
+        return self._wakeups.first()
+
+    def due(self, now_ns: int, limit: int) -> list[Due]:
+        """Return leases, delays and lifetimes that are over, earliest first."""
+        found: list[Due] = []
+        for queue_id in self._wakeups.until(now_ns):
+            for key in self._queues[queue_id].deadlines.due(now_ns, limit):
+                deadline_ns, message_id, kind = unpack_deadline(key)
+                item = ITEM.pack(kind, queue_id, message_id)
+                found.append(Due(deadline_ns, OWNER_QUEUE, item, 1))
+        return sorted(found)[:limit]
+
+    def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:  # noqa: ARG002
+        """Let a lease, delay or lifetime end if its time has come."""
+        if len(item) != ITEM.size:
+            return False
+        kind, queue_id, message_id = ITEM.unpack(item)
+        queue = self._queues.get(queue_id)
+        row = None if queue is None else queue.table.get(message_id)
+        if queue is None or row is None:
+            return False
+        if kind == TTL_ENDS:
+            if row.state == LEASED or not 0 < row.expires_ns <= timestamp_ns:
+                return False
+            queue.swap(row, None)
+            queue.count(Total.EXPIRED)
+            return True
+        if row.due_ns > timestamp_ns:
+            return False
+        if kind == LEASE_ENDS and row.state == LEASED:
+            fail(self._queues, queue, row, FAILURE_LEASE_EXPIRED, timestamp_ns, None)
+            return True
+        if kind == DELAY_ENDS and row.state == DELAYED:
+            queue.swap(row, row._replace(state=READY, due_ns=0))
+            return True
+        return False
+
+    def chores(self, now_ns: int, limit: int) -> list[Draft]:
+        """Return the schedules to fire and the redrives to go on with."""
+        found: list[tuple[int, int, Command, str]] = []
+        for queue_id in self._wakeups.until(now_ns):
+            queue = self._queues[queue_id]
+            for schedule in queue.schedules.values():
+                due_ns = schedule.next_ns
+                if due_ns <= now_ns:
+                    command: Command = ScheduleFire(queue_id, schedule.id, due_ns)
+                    found.append((due_ns, schedule.id, command, queue.namespace))
+            for redrive in queue.redrives.values():
+                if redrive.next_ns <= now_ns:
+                    command = RedriveStep(queue_id, redrive.id, redrive.cursor)
+                    found.append((redrive.next_ns, redrive.id, command, queue.namespace))
+        found.sort(key=lambda chore: chore[:2])
+        return [encode_command(command, name) for _, _, command, name in found[:limit]]
+
+    def first_pinned(self) -> int | None:
+        """Return the lowest entry that holds the body of a message."""
+        firsts = [queue.first_pinned() for queue in self._queues.values()]
+        return min((first for first in firsts if first is not None), default=None)
+
+    def pinned(self, first_index: int, last_index: int) -> Sequence[int]:
+        """Return the entries of a range that hold bodies of messages."""
+        found: set[int] = set()
+        for queue in self._queues.values():
+            found.update(queue.pinned(first_index, last_index))
+        return sorted(found)
+
+    def state_hash(self) -> int:
+        """Return the hash of all queues."""
+        return reduce_total(sum(queue.state_total() for queue in self._queues.values()))
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes held, by kind, over all queues."""
+        total: dict[str, int] = {}
+        for queue in self._queues.values():
+            for kind, size in queue.memory().items():
+                total[kind] = total.get(kind, 0) + size
+        return total
+
+    def evict(self, size: int) -> int:  # noqa: ARG002 - a projection's
+        """Return 0: bodies are in the log, and nothing else can be moved."""
+        return 0
+
+    def counts(self) -> dict[str, int]:
+        """Return how many things there are, by kind."""
+        queues = self._queues.values()
+        return {
+            "queues": len(self._queues),
+            "messages_ready": sum(queue.counts[READY] for queue in queues),
+            "messages_delayed": sum(queue.counts[DELAYED] for queue in queues),
+            "messages_leased": sum(queue.counts[LEASED] for queue in queues),
+            "dedup_ids": sum(len(queue.dedup) for queue in queues),
+            "schedules": sum(len(queue.schedules) for queue in queues),
+            "redrives": sum(len(queue.redrives) for queue in queues),
+        }
+
+    def dump(self) -> Iterator[bytes]:
+        """Yield the snapshot section."""
+        return chunked(dump_parts(self._queues))
+
+    def load(self, chunks: Iterable[bytes]) -> None:
+        """Take over the content of a section; the namespaces are known already."""
+        load_section(chunks, self._open)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert not self._undo.active, "a batch is open"
+        named = {
+            (namespace, name): queue_id
+            for namespace, names in self._names.items()
+            for name, queue_id in names.items()
+        }
+        queues = self._queues.values()
+        assert named == {(queue.namespace, queue.name): queue.id for queue in queues}
+        assert sorted(self._by_head) == sorted(_head_of(queue) for queue in queues)
+        held: set[int] = set()
+        for queue in queues:
+            assert self._by_head[_head_of(queue)] is queue
+            queue.check()
+            ids = {row.id for row in queue.table.rows()}
+            assert not held & ids, "a message in two queues"
+            held |= ids
+            target = queue.config.dead_queue
+            assert not target or self._queues[target].namespace == queue.namespace
+        self._wakeups.check(self._queues)
+
+    def _first_due(self, queue_id: int) -> int | None:
+        return self._queues[queue_id].first_due()
+
+    def _create(self, namespace: str, command: QueueCreate, index: int) -> Outcome:
+        existing = self._names[namespace].get(command.name)
+        if existing is not None:
+            return Refused(Reason.QUEUE_EXISTS, existing)
+        if len(self._queues) >= QUEUES_MAX:
+            return Refused(Reason.QUEUES_FULL, QUEUES_MAX)
+        refused = self._refuse_dead_queue(namespace, index, command.config)
+        if refused is not None:
+            return refused
+        queue = self._open(index, namespace, command.name, command.config)
+        assert queue is not None, command.name
+        self._undo.note(partial(self._remove, queue))
+        return Applied(index)
+
+    def _configure(self, queue: QueueState, config: QueueConfig) -> Outcome:
+        refused = self._refuse_dead_queue(queue.namespace, queue.id, config)
+        if refused is not None:
+            return refused
+        queue.change("config", config)
+        return APPLIED
+
+    def _delete(self, queue: QueueState) -> Outcome:
+        queues = self._queues.values()
+        users = [other.id for other in queues if other.config.dead_queue == queue.id]
+        if users:
+            return Refused(Reason.QUEUE_IN_USE, min(users))
+        self._remove(queue)
+        self._undo.note(partial(self._insert, queue))
+        return APPLIED
+
+    def _refuse_dead_queue(
+        self, namespace: str, queue_id: int, config: QueueConfig
+    ) -> Refused | None:
+        """Refuse a queue for dead letters that cannot take them: what dies must go somewhere."""
+        if not config.dead_queue and not config.max_deliveries:
+            return None
+        target = self._queues.get(config.dead_queue)
+        if target is None or target.namespace != namespace or target.id == queue_id:
+            return Refused(Reason.DEAD_QUEUE_INVALID, config.dead_queue)
+        return None
+
+    def _open(
+        self, queue_id: int, namespace: str, name: str, config: QueueConfig
+    ) -> QueueState | None:
+        names = self._names.get(namespace)
+        if names is None or name in names:
+            return None
+        queue = QueueState(queue_id, namespace, name, config, self._undo, self._wakeups.note)
+        self._insert(queue)
+        return queue
+
+    def _insert(self, queue: QueueState) -> None:
+        self._queues[queue.id] = queue
+        self._names[queue.namespace][queue.name] = queue.id
+        self._by_head[_head_of(queue)] = queue
+        first_ns = queue.first_due()
+        if first_ns is not None:
+            self._wakeups.note(queue.id, first_ns)
+
+    def _remove(self, queue: QueueState) -> None:
+        del self._queues[queue.id]
+        del self._names[queue.namespace][queue.name]
+        del self._by_head[_head_of(queue)]
+        self._wakeups.forget(queue.id)
+
+
+def _head_of(queue: QueueState) -> bytes:
+    return encode_prefix(queue.namespace) + U64.pack(queue.id)

@@ -1,0 +1,222 @@
+"""Which message is next: priorities, age, tenants.
+
+A queue's ready messages wait per tenant and priority, oldest first. A lease asks the tenants in
+turn (by name, after the one served last), and inside a tenant takes the head of the priority whose
+rank is lowest: the rank is the priority itself, or with ageing the time since which the message
+waits plus ``priority * ageing_ns``. A message keeps its rank while it waits, whatever the clock
+says, so nothing has to be sorted again as time passes; and one that waits long enough outranks
+every newer one.
+
+A level holds what came in order as two arrays (16 bytes a message), and what came back later
+(after a lease, a delay, a redrive) in a heap. Both may hold outdated entries: a message that was
+cancelled, purged or leased meanwhile, or whose turn is not now (message groups). Whoever asks for
+the next message drops them, and the owner of the state tells which are outdated. An entry names
+the waiting time too, so that a message that left and came back is not taken for its former self.
+So which entries are in here is not state; which message is next is a function of the state alone.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from projections.limits import U64_MAX
+from projections.queue_limits import PRIORITY_MAX
+from projections.queue_row import PRIORITY_SHIFT, READY
+
+IsNext = Callable[[int, int, int], bool]
+"""Whether message (id, since_ns, priority) is ready, with that time and priority, and its turn."""
+
+ENTRY_SIZE = 17  # bytes of an entry in the arrays
+LATE_SIZE = 60  # bytes of one in the heap
+TENANT_SIZE = 600
+
+TRIM_ROWS = 512
+_SHIFT = 64
+
+
+class Level:
+    """Messages of one tenant and priority, in the order of (since_ns, id)."""
+
+    __slots__ = ("head", "ids", "last_id", "last_ns", "late", "meta", "since")
+
+    def __init__(self, priority: int) -> None:
+        self.meta = READY | priority << PRIORITY_SHIFT  # of a plain message that waits here
+        self.ids = array("Q")
+        self.since = array("Q")
+        self.head = 0  # entries before it are done with
+        self.late: list[int] = []
+        self.last_ns = 0
+        self.last_id = 0
+
+    def push(self, message_id: int, since_ns: int) -> None:
+        """Add an entry."""
+        if (since_ns, message_id) > (self.last_ns, self.last_id):
+            self.last_ns, self.last_id = since_ns, message_id
+            self.ids.append(message_id)
+            self.since.append(since_ns)
+        else:
+            heappush(self.late, since_ns << _SHIFT | message_id)
+
+    def first(self, priority: int, is_next: IsNext) -> tuple[int, int] | None:
+        """Return (since_ns, id) of the first message, dropping outdated entries before it."""
+        late = self.late
+        while late and not is_next(late[0] & U64_MAX, late[0] >> _SHIFT, priority):
+            heappop(late)
+        ids, since = self.ids, self.since
+        while self.head < len(ids) and not is_next(ids[self.head], since[self.head], priority):
+            self.skip()
+        found: list[tuple[int, int]] = []
+        if self.head < len(self.ids):
+            found.append((self.since[self.head], self.ids[self.head]))
+        if late:
+            found.append((late[0] >> _SHIFT, late[0] & U64_MAX))
+        return min(found, default=None)
+
+    def take(self, message_id: int, since_ns: int) -> None:
+        """Drop the first message's entries; there are two if it came back from a rollback."""
+        key = since_ns << _SHIFT | message_id
+        while self.late and self.late[0] == key:
+            heappop(self.late)
+        if self.head < len(self.ids) and self.ids[self.head] == message_id:
+            self.skip()
+
+    def skip(self) -> None:
+        """Drop the first entry of the arrays."""
+        self.head += 1
+        if self.head >= TRIM_ROWS and self.head * 2 >= len(self.ids):
+            self.trim()
+
+    def trim(self) -> None:
+        """Give back the room of the entries that are done with."""
+        del self.ids[: self.head]
+        del self.since[: self.head]
+        self.head = 0
+
+    def entry_count(self) -> int:
+        """Return the number of entries, outdated ones included."""
+        return len(self.ids) - self.head + len(self.late)
+
+    def check(self) -> None:
+        """Assert the order of the arrays."""
+        entries = list(zip(self.since[self.head :], self.ids[self.head :], strict=True))
+        assert entries == sorted(entries), "a level out of order"
+        if entries:
+            assert entries[-1] <= (self.last_ns, self.last_id), "a level's end"
+        ordered = list(self.late)
+        heapify(ordered)
+        assert ordered == self.late, "a heap that is none"
+
+
+class Tenant:
+    """The levels of one tenant."""
+
+    __slots__ = ("levels", "priorities")
+
+    def __init__(self) -> None:
+        self.levels: list[Level | None] = [None] * (PRIORITY_MAX + 1)
+        self.priorities: list[int] = []  # of the levels with entries, ascending
+
+    def level(self, priority: int) -> Level:
+        """Return the level of a priority, which is going to have entries."""
+        level = self.levels[priority]
+        if level is None:
+            level = self.levels[priority] = Level(priority)
+            insort(self.priorities, priority)
+        return level
+
+    def next(self, ageing_ns: int, is_next: IsNext) -> int | None:
+        """Return the id of the message that is next, None if there is none."""
+        best: tuple[int, int, int] | None = None
+        for priority in tuple(self.priorities):
+            level = self.levels[priority]
+            assert level is not None
+            first = level.first(priority, is_next)
+            if first is None:
+                self.levels[priority] = None
+                self.priorities.remove(priority)
+                continue
+            since_ns, message_id = first
+            if not ageing_ns:
+                return message_id
+            # Priority before id: of two messages with one rank, the one that matters more.
+            rank = since_ns + priority * ageing_ns, priority, message_id
+            best = rank if best is None else min(best, rank)
+        return None if best is None else best[2]
+
+
+class ReadyMessages:
+    """All ready messages of a queue whose turn it may be."""
+
+    __slots__ = ("_tenants", "active", "outdated_count", "plain")
+
+    def __init__(self) -> None:
+        self.plain = Tenant()  # messages without a tenant: the one whose name is empty
+        self._tenants: dict[bytes, Tenant] = {b"": self.plain}
+        self.active: list[bytes] = []  # names of tenants with entries, ascending
+        self.outdated_count = 0  # at least as many entries are of no use
+
+    def push(self, message_id: int, since_ns: int, priority: int, tenant: bytes) -> None:
+        """Add a message whose turn it may be."""
+        waiting = self._tenants.get(tenant)
+        if waiting is None:
+            waiting = self._tenants[tenant] = Tenant()
+        if not waiting.priorities:
+            self.activate(tenant)
+        waiting.level(priority).push(message_id, since_ns)
+
+    def activate(self, tenant: bytes) -> None:
+        """Count a tenant in that is going to have entries."""
+        at = bisect_left(self.active, tenant)
+        if at == len(self.active) or self.active[at] != tenant:
+            self.active.insert(at, tenant)
+
+    def next(self, after: bytes, ageing_ns: int, is_next: IsNext) -> tuple[int, bytes] | None:
+        """Return the next message, and the tenant whose turn it is after tenant ``after``."""
+        while self.active:
+            names = self.active
+            at = bisect_right(names, after)
+            if at == len(names):
+                at = 0
+            name = names[at]
+            message_id = self._tenants[name].next(ageing_ns, is_next)
+            if message_id is not None:
+                return message_id, name
+            del names[at]
+            if name:
+                del self._tenants[name]
+        return None
+
+    def take(self, message_id: int, since_ns: int, priority: int, tenant: bytes) -> None:
+        """Drop the entry of the message that ``next`` returned."""
+        level = self._tenants[tenant].levels[priority]
+        assert level is not None
+        level.take(message_id, since_ns)
+        self.outdated_count -= 1  # its owner counts it as outdated when it is leased
+
+    def memory(self) -> int:
+        """Return the bytes held."""
+        size = TENANT_SIZE * len(self._tenants)
+        for tenant in self._tenants.values():
+            for priority in tenant.priorities:
+                level = tenant.levels[priority]
+                assert level is not None
+                size += len(level.ids) * ENTRY_SIZE + len(level.late) * LATE_SIZE + TENANT_SIZE
+        return size
+
+    def entries(self) -> set[tuple[int, int, int, bytes]]:
+        """Return all entries as (id, since_ns, priority, tenant), for ``check``."""
+        found = set()
+        for name, tenant in self._tenants.items():
+            assert tenant.priorities == [p for p, level in enumerate(tenant.levels) if level]
+            assert not tenant.priorities or name in self.active, f"tenant {name!r} sleeps"
+            for priority in tenant.priorities:
+                level = tenant.levels[priority]
+                assert level is not None
+                level.check()
+                for at in range(level.head, len(level.ids)):
+                    found.add((level.ids[at], level.since[at], priority, name))
+                for entry in level.late:
+                    found.add((entry & U64_MAX, entry >> _SHIFT, priority, name))
+        assert self.active == sorted(set(self.active)), "tenants out of order"
+        return found

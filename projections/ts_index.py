@@ -1,0 +1,148 @@
+"""The tag index of one measurement: which series have which value of which tag.
+
+Ids of series rise with their creation, so every list here is ascending by appending. Removing
+goes through whole lists once per call, not once per series: an entry that deletes a thousand
+series of a million costs milliseconds. Lists are replaced, never shortened in place, which makes
+taking back a removal a matter of putting the old ones back.
+
+Derived data: rebuilt by loading, not part of the state hash.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projections.ts_names import Tags, Test
+from projections.undo import UndoLog
+
+Ids = NDArray[np.uint64]
+
+POSTING_SIZE = 220  # bytes of a value with one series: texts, list, slots of the tables
+_NONE: Ids = np.empty(0, dtype=np.uint64)
+
+
+class TagIndex:
+    """The series of one measurement by tag and value."""
+
+    __slots__ = ("_tags", "_undo", "ids", "posting_count")
+
+    def __init__(self, undo: UndoLog) -> None:
+        self._undo = undo
+        self.ids = array("Q")
+        self._tags: dict[str, dict[str, array[int]]] = {}
+        self.posting_count = 0
+
+    def add(self, series_id: int, tags: Tags) -> None:
+        """Add a series whose id is above all others."""
+        assert not self.ids or series_id > self.ids[-1], f"{series_id} after {self.ids[-1]}"
+        self.ids.append(series_id)
+        for tag, value in tags:
+            values = self._tags.setdefault(tag, {})
+            posting = values.get(value)
+            if posting is None:
+                posting = values[value] = array("Q")
+                self.posting_count += 1
+            posting.append(series_id)
+        self._undo.note(partial(self._take_last, series_id, tags))
+
+    def remove(self, removed: Sequence[tuple[int, Tags]]) -> None:
+        """Remove series that are there."""
+        gone = np.array(sorted(series_id for series_id, _ in removed), dtype=np.uint64)
+        touched: dict[tuple[str, str], None] = {}
+        for _, tags in removed:
+            touched.update(dict.fromkeys(tags))
+        before: list[tuple[str, str, array[int]]] = []
+        for tag, value in touched:
+            values = self._tags[tag]
+            before.append((tag, value, values[value]))
+            rest = _without(values[value], gone)
+            if rest:
+                values[value] = rest
+                continue
+            del values[value]
+            self.posting_count -= 1
+            if not values:
+                del self._tags[tag]
+        self._undo.note(partial(self._put_back, self.ids, before))
+        self.ids = _without(self.ids, gone)
+
+    def select(self, tests: Iterable[Test]) -> Ids:
+        """Return the ids of the series that pass all tests, ascending."""
+        found = as_ids(self.ids)
+        for test in tests:
+            values = self._tags.get(test.tag, {})
+            if test.passes(""):
+                failing = [as_ids(ids) for value, ids in values.items() if not test.passes(value)]
+                if failing:
+                    gone = np.concatenate(failing)
+                    found = found[np.isin(found, gone, assume_unique=True, invert=True)]
+                continue
+            if test.equal_to is not None:
+                equal = values.get(test.equal_to)
+                passing = [] if equal is None else [as_ids(equal)]
+            else:
+                passing = [as_ids(ids) for value, ids in values.items() if test.passes(value)]
+            kept = np.concatenate(passing) if passing else _NONE
+            found = found[np.isin(found, kept, assume_unique=True)]
+        return found
+
+    def after(self, series_id: int) -> Iterator[int]:
+        """Iterate over the ids above ``series_id``."""
+        start = int(np.searchsorted(as_ids(self.ids), np.uint64(series_id), side="right"))
+        ids = self.ids
+        return (ids[at] for at in range(start, len(ids)))
+
+    def tags(self) -> dict[str, int]:
+        """Return how many values each tag has, by tag."""
+        return {tag: len(self._tags[tag]) for tag in sorted(self._tags)}
+
+    def values(self, tag: str) -> list[str]:
+        """Return the values of a tag, sorted."""
+        return sorted(self._tags.get(tag, ()))
+
+    def memory(self) -> int:
+        """Return the bytes held."""
+        depth = 8 * sum(map(len, self._tags))
+        return self.posting_count * POSTING_SIZE + 8 * len(self.ids) * (1 + len(self._tags)) + depth
+
+    def check(self, series: Iterable[tuple[int, Tags]]) -> None:
+        """Assert that exactly these series are in here."""
+        fresh = TagIndex(UndoLog())
+        for series_id, tags in series:
+            fresh.add(series_id, tags)
+        assert fresh.ids == self.ids, "the index knows other series"
+        assert fresh._tags == self._tags, "the index has other values"
+        assert fresh.posting_count == self.posting_count, "values are counted wrong"
+
+    def _take_last(self, series_id: int, tags: Tags) -> None:
+        assert self.ids.pop() == series_id, f"{series_id} is not the last"
+        for tag, value in tags:
+            values = self._tags[tag]
+            values[value].pop()
+            if not values[value]:
+                del values[value]
+                self.posting_count -= 1
+                if not values:
+                    del self._tags[tag]
+
+    def _put_back(self, ids: "array[int]", before: list[tuple[str, str, "array[int]"]]) -> None:
+        self.ids = ids
+        for tag, value, posting in before:
+            values = self._tags.setdefault(tag, {})
+            if value not in values:
+                self.posting_count += 1
+            values[value] = posting
+
+
+def as_ids(ids: "array[int]") -> Ids:
+    """Return a copy of ``ids`` for numpy; a view would forbid to append while it lives."""
+    return np.frombuffer(ids, dtype=np.uint64).copy() if ids else _NONE
+
+
+def _without(ids: "array[int]", gone: Ids) -> "array[int]":
+    kept = as_ids(ids)
+    kept = kept[np.isin(kept, gone, assume_unique=True, invert=True)]
+    return array("Q", kept.tobytes())

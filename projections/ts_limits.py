@@ -1,0 +1,66 @@
+"""Every bound of the time series projection.
+
+Bounds of the first part are enforced by apply and are part of the format: all replicas must
+refuse the same entry. Those at the end shape what a leader proposes or what a query may cost on
+one node; they may change freely.
+"""
+
+# Time of a point, in ns since 1970: 1823 to 2116. Half of what 64 bits hold, so that sums and
+# differences of two times, and the end of any window, stay inside 64 bits without a test.
+TIME_NS_MIN = -(2**62)
+TIME_NS_MAX = 2**62 - 1
+
+# Names. A series name is also a key under ``_ts:meta:``, hence below 4,096 with room for escapes.
+NAME_SIZE_MAX = 128  # of a measurement, a tag or a field
+TAG_VALUE_SIZE_MAX = 256
+TAGS_MAX = 32  # per series
+SERIES_NAME_SIZE_MAX = 4_000
+
+# What there may be. A field id is a u16; one series may have them all.
+MEASUREMENTS_MAX = 10_000  # per namespace
+FIELDS_MAX = 1_000  # per measurement
+SERIES_DEFAULT = 100_000  # cardinality limit of a measurement unless it says otherwise
+SERIES_MAX = 10_000_000  # the highest that it may say
+RULES_MAX = 8  # downsampling rules per measurement
+RULE_WINDOW_NS_MIN = 1_000_000  # a millisecond
+RULE_WINDOW_NS_MAX = 366 * 86_400 * 1_000_000_000
+RULE_AGGREGATES_MAX = 8
+
+# What one entry may bring. 100,000 points are 1.6 MB and are applied within some ms.
+WRITE_FIELDS_MAX = 256  # of one ts_write
+BATCH_POINTS_MAX = 100_000
+BATCH_SERIES_MAX = 5_000  # new ones cost 35 µs each
+BATCH_FIELDS_MAX = 1_000
+BATCH_TIMES_MAX = 20_000  # runs of timestamps
+BATCH_RUNS_MAX = 20_000  # runs of values
+BLOCK_POINTS_MAX = 4_096
+BLOCK_BODY_SIZE_MAX = 1 << 20
+
+# Buffers. A column that holds this many points takes no more until the leader made a block: it
+# may pass the number once, by what one batch brings.
+BUFFER_POINTS_MAX = 65_536
+
+# What one entry may remove, so that one apply stays within milliseconds.
+MATCHERS_MAX = 32
+PATTERN_SIZE_MAX = 256
+DELETE_VISITS_MAX = 4_000  # series that one entry looks at
+DELETE_COLUMNS_MAX = 4_000  # columns of theirs that it looks into
+DELETE_SERIES_MAX = 1_000  # series that it changes
+DELETE_BLOCKS_MAX = 100_000  # blocks after which it stops
+DELETED_RANGES_MAX = 64  # per column, that some block still holds points of
+TRIM_COLUMNS_MAX = 4_000  # columns that one ts_trim looks into
+
+# Not part of the format.
+BUFFER_POINTS = 1_024  # from here on a leader makes a block of a column's buffer
+BLOCKS_PER_CHORE_MAX = 32  # that one call compresses: at 0.2 ms each, 6 ms
+ROLLUP_POINTS_MAX = 20_000  # written by one ts_rollup
+ROLLUP_READ_POINTS_MAX = 500_000  # read for one: 27 ms to decode and join, on a busy CPU
+TRIM_SLACK_DIVISOR = 32  # a trim waits until 1/32 of the retention has passed since the last
+TRIM_SLACK_NS_MIN = 1_000_000_000
+TRIM_SLACK_NS_MAX = 3_600 * 1_000_000_000
+CACHE_SIZE_MAX = 64 << 20  # bytes of decoded blocks that a query engine keeps
+QUERY_SERIES_MAX = 100_000
+QUERY_POINTS_MAX = 10_000_000  # read by one query, which takes up to 32 bytes each meanwhile
+LIST_SERIES_MAX = 10_000  # per page
+PATTERN_STEPS_MAX = 1_000  # instructions of a compiled pattern
+PATTERN_CACHE_MAX = 10_000  # transitions remembered per pattern

@@ -1,0 +1,239 @@
+"""What is not state: columns, heaps, lists and short cuts. None of it may show."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from projections.payload import SessionRef
+from projections.queue_columns import Table
+from projections.queue_commands import (
+    Ack,
+    Cancel,
+    Command,
+    Lease,
+    Prioritise,
+    Release,
+    encode_command,
+)
+from projections.queue_deadlines import PackedDeadlines, pack_deadline, unpack_deadline
+from projections.queue_groups import Group
+from projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX
+from projections.queue_message import Enqueue
+from projections.queue_results import decode_leased
+from projections.queue_row import DELAYED, LEASED, READY, Dead, Row
+from projections.result import Applied, Duplicate
+from projections.system_commands import SessionOpen
+from tests.projections.queue_histories import draw_command
+from tests.projections.queue_world import QueueWorld
+from tests.projections.world import NAMESPACE, SECOND, World
+
+ids = st.integers(1, 1_500)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    state = draw(st.sampled_from([READY, READY, DELAYED, LEASED]))
+    number = st.integers(1, 2**64 - 1)
+    return Row(
+        draw(ids),
+        draw(st.integers(0, 2**64 - 1)),
+        state,
+        draw(st.integers(0, 15)),
+        draw(st.integers(0, 65_535)),
+        draw(number) if state != READY else 0,
+        draw(number) if state == LEASED else 0,
+        draw(st.just(0) | number),
+        draw(st.just(0) | number),
+        draw(st.sampled_from([b"", b"", b"a", b"b"])),
+        draw(st.sampled_from([b"", b"", b"a", b"t"])),
+        draw(st.none() | st.just(Dead(1, 2, 3, b"no"))),
+    )
+
+
+@given(
+    seed=st.integers(0, 2**32), first=st.integers(0, 1_400), changes=st.lists(rows(), max_size=30)
+)
+@settings(max_examples=40, deadline=None)
+def test_a_table_is_a_sorted_dict_of_rows(seed: int, first: int, changes: list[Row]) -> None:
+    draw = Random(seed)
+    table, model = Table(), dict[int, Row]()
+    for number in range(1, first):
+        table.insert(Row(number * 2, number, READY, 3))
+        model[number * 2] = Row(number * 2, number, READY, 3)
+    for message_id in draw.sample(sorted(model), len(model) * draw.choice([0, 1, 3]) // 4):
+        table.remove(message_id)
+        del model[message_id]
+    table.check()
+    for row in changes:
+        if row.id not in model:
+            table.insert(row)
+            model[row.id] = row
+        elif draw.random() < 0.5:
+            table.remove(row.id)
+            del model[row.id]
+        else:
+            kept = model[row.id]
+            row = row._replace(body=kept.body, group=kept.group, tenant=kept.tenant, dead=kept.dead)
+            table.replace(row)
+            model[row.id] = row
+    table.check()
+
+    assert list(table.rows()) == [model[key] for key in sorted(model)]
+    assert len(table) == len(model)
+    assert [row.id for row in table.rows(700)] == sorted(key for key in model if key >= 700)
+    assert table.first_id() == min(model, default=None)
+    assert all(table.get(key) == model.get(key) for key in range(1, 1_500, 7))
+
+
+def test_a_table_that_empties_lets_go_of_its_blocks() -> None:
+    table = Table()
+    for number in range(1, 20 * BLOCK_ROWS):
+        table.insert(Row(number, 1, READY, 3))
+    for number in range(1, 20 * BLOCK_ROWS):
+        if number % 100:
+            table.remove(number)
+    table.check()
+    kept = 20 * BLOCK_ROWS // 100
+
+    assert len(table) == kept
+    assert len(table.blocks) <= 4 + 4 * kept // BLOCK_ROWS, "one message must not hold a block"
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["add", "add", "cancel", "cancel"]), st.integers(0, 40), ids)
+    ),
+    now=st.integers(0, 45),
+    limit=st.integers(1, 9),
+)
+@settings(max_examples=150, deadline=None)
+def test_packed_deadlines_are_a_sorted_set(
+    steps: list[tuple[str, int, int]], now: int, limit: int
+) -> None:
+    deadlines, model = PackedDeadlines(), set[int]()
+    for what, time_ns, message_id in steps:
+        key = pack_deadline(time_ns, message_id % 5, 1)
+        if what == "add" and key not in model:
+            deadlines.add(key)
+            model.add(key)
+        elif what == "cancel" and model:
+            key = sorted(model)[message_id % len(model)]
+            deadlines.cancel(key)
+            model.remove(key)
+        deadlines.check(model)
+    wanted = [key for key in sorted(model) if unpack_deadline(key)[0] <= now][:limit]
+
+    for _ in range(2):
+        assert deadlines.due(now, limit) == wanted
+        assert deadlines.first() == min((unpack_deadline(key)[0] for key in model), default=None)
+    deadlines.check(model)
+
+
+def test_cancelled_deadlines_do_not_pile_up() -> None:
+    deadlines = PackedDeadlines()
+    deadlines.add(pack_deadline(0, 1, 1))
+    for number in range(20 * GARBAGE_MAX):
+        key = pack_deadline(1_000_000 - number, number + 2, 1)
+        deadlines.add(key)
+        deadlines.cancel(key)
+    deadlines.check([pack_deadline(0, 1, 1)])
+
+
+@given(steps=st.lists(st.tuples(st.booleans(), st.integers(1, 30)), max_size=200))
+def test_a_group_is_a_sorted_list_of_ids(steps: list[tuple[bool, int]]) -> None:
+    group, model = Group(), set[int]()
+    for is_first, message_id in steps:
+        if is_first and model:
+            message_id = min(model)
+        if message_id in model:
+            group.remove(message_id)
+            model.remove(message_id)
+        else:
+            group.add(message_id)
+            model.add(message_id)
+        assert group.ids() == sorted(model)
+        assert group.turn() == min(model, default=0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_short_way_and_the_long_way_agree(seed: int) -> None:
+    """Plain messages have paths of their own; with them or without, every answer is the same."""
+    draw = Random(seed)
+    short, long = World(), World()
+    long.state.router._fast_paths = {}
+    long.state.router._fast = {}
+    for step in range(400):
+        command: Command = draw_command(draw, short.state.queue)
+        if isinstance(command, Enqueue) and draw.random() < 0.7:
+            command = Enqueue(command.queue, command.body, draw.choice([8, 8, 8, 2]))
+        draft = encode_command(command, NAMESPACE)
+        assert short.draft(draft) == long.draft(draft), f"seed {seed}, step {step}: {command}"
+        assert short.state.router.state_hash() == long.state.router.state_hash(), command
+        if draw.random() < 0.05:
+            short.now_ns = long.now_ns = short.now_ns + draw.randrange(3 * SECOND)
+            drafts = short.state.router.due(short.now_ns, 1_000)
+            assert drafts == long.state.router.due(long.now_ns, 1_000)
+            for draft in drafts:
+                assert short.draft(draft) == long.draft(draft)
+    short.state.router.check()
+    assert short.sections() == long.sections()
+
+
+def test_the_short_way_is_taken() -> None:
+    """Or the test above compares the long way with itself."""
+    world = QueueWorld()
+    queue = world.create("jobs")
+    world.send(Enqueue(queue, b""))  # the first message of a priority makes room for the others
+    taken = world.state.queue.fast_paths()
+    now_ns = world.state.router._position
+    sent = encode_command(Enqueue(queue, b"x"), NAMESPACE)
+    assert taken[sent.entry_type](world.index + 1, sent.payload) == Applied()
+    now_ns.applied_index += 1
+    asked = encode_command(Lease(queue, 2), NAMESPACE)
+    result = taken[asked.entry_type](world.index + 1, asked.payload)
+    assert result is not None
+    leased = decode_leased(result)
+    assert len(leased.messages) == 2
+    now_ns.applied_index += 1
+    for message in leased.messages:
+        done = encode_command(Ack(queue, ((message.id, leased.token),)), NAMESPACE)
+        assert taken[done.entry_type](world.index + 1, done.payload) == Applied(1)
+    world.state.router.check()
+
+
+def test_a_session_repeats_the_answer_of_a_lease() -> None:
+    """A consumer whose answer was lost asks again and gets the same messages, not others."""
+    world = QueueWorld()
+    queue = world.create("jobs")
+    first, _ = (world.send(Enqueue(queue, b"")) for _ in range(2))
+    world.system(SessionOpen(30 * SECOND))
+    session = SessionRef(world.index, 1, 0)
+    draft = encode_command(Lease(queue), NAMESPACE, session)
+    result, index = world.draft(draft), world.index
+    assert isinstance(result, Applied)
+
+    assert decode_leased(result).messages[0].id == first
+    assert world.draft(draft) == Duplicate(index, result)
+    assert world.stats(queue).leased == 1
+
+
+def test_outdated_entries_of_ready_messages_do_not_pile_up() -> None:
+    queues = QueueWorld()
+    queue = queues.create("jobs")
+    message = queues.send(Enqueue(queue, b""))
+    state = queues.state.queue._queues[queue]
+    for number in range(3 * GARBAGE_MAX):
+        queues.draft(encode_command(Prioritise(queue, (message,), number % 16), NAMESPACE))
+    assert len(state.ready.entries()) < 2 * GARBAGE_MAX
+    for _ in range(3 * GARBAGE_MAX):
+        queues.draft(encode_command(Lease(queue), NAMESPACE))
+        leased = ((message, queues.index),)
+        assert queues.draft(encode_command(Release(queue, leased), NAMESPACE)) == Applied(1)
+    assert state.ready.memory() < 200 * GARBAGE_MAX
+    for _ in range(3 * GARBAGE_MAX):
+        queues.draft(encode_command(Enqueue(queue, b""), NAMESPACE))
+        queues.draft(encode_command(Cancel(queue, (queues.index,)), NAMESPACE))
+    assert state.ready.memory() < 200 * GARBAGE_MAX
+    queues.state.router.check()
