@@ -26,8 +26,6 @@ Encode = Callable[[SessionRef | None], Draft]
 class Caller:
     """One client with one operation under way at a time; ``_operate`` begins the next one."""
 
-    THINK_S = 0.05  # at most, between two operations
-
     def __init__(
         self,
         number: int,
@@ -42,6 +40,7 @@ class Caller:
         self.done = 0
         self.stopped = False
         self.lost_answers = 0.05
+        self.think_s = 0.05  # at most, between two operations
         self._deadline_s = deadline_s
         self._replicas = replicas
         self._schedule = schedule
@@ -64,7 +63,7 @@ class Caller:
 
     def _next(self) -> None:
         if not self.stopped:
-            self._schedule.after(self._rng.uniform(0.0, self.THINK_S), self._begin)
+            self._schedule.after(self._rng.uniform(0.0, self.think_s), self._begin)
 
     def _begin(self) -> None:
         self._sequence += 1

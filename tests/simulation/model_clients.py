@@ -54,8 +54,6 @@ class Answered:
 class ModelClient(Caller):
     """A client whose findings are compared with the state of every member in the end."""
 
-    THINK_S = 0.2
-
     def __init__(
         self,
         number: int,
@@ -69,6 +67,7 @@ class ModelClient(Caller):
     ) -> None:
         """``lets_go``: nothing is kept for ever, so that the log can be dropped behind it."""
         super().__init__(number, replicas, schedule, rng, deadline_s=deadline_s)
+        self.think_s = 0.3
         self._answered = answered
         self._lets_go = lets_go
 

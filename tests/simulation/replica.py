@@ -39,7 +39,7 @@ SHARD = ShardConfig(
     hash_index_step=16,
     hash_time_step_ns=10**9,
 )
-TICK_SHARE = 0.3  # of a heartbeat
+TICK_SHARE = 0.33  # of a heartbeat
 
 
 class PowerLoss(Exception):
@@ -246,7 +246,7 @@ class Replica:
         if life == self._lives and self.shard is not None:
             self.run(lambda shard: shard.tick())
             period_s = self._raft_config.heartbeat_s * TICK_SHARE
-            self._schedule.after(self._rng.uniform(0.5, 1.0) * period_s, lambda: self._tick(life))
+            self._schedule.after(self._rng.uniform(0.7, 1.0) * period_s, lambda: self._tick(life))
 
     def _maybe_sync(self) -> None:
         shard = self.shard

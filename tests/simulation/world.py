@@ -87,6 +87,9 @@ class World:
             for number in range(profile.clients)
         ]
         self.model_clients = self._make_model_clients() if profile.models else []
+        if profile.models:  # as many requests as without them, about
+            for client in self.clients:
+                client.think_s *= 2
         self.writers = [
             AsyncWriter(number, self.replicas, self.schedule, Random(self.rng.getrandbits(64)))
             for number in range(profile.async_writers)
