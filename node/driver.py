@@ -90,6 +90,11 @@ class ShardDriver:
 
     # What the node calls
 
+    @property
+    def waiting(self) -> int:
+        """How many requests have no outcome yet."""
+        return self._waiting
+
     def propose(self, drafts: Drafts, deadline_s: float) -> "asyncio.Future[Outcome]":
         """Replicate the entries of one request; the future gets their outcome.
 
