@@ -9,6 +9,8 @@
     ├── Expired            the deadline passed before anything was proposed
     ├── ProposalRefused    too large, or too many are in flight
     ├── StorageFull        the leader's disk is full; nothing was proposed
+    ├── ResultNeeded       durability ASYNC for an operation whose answer needs its result
+    ├── StaleBoundExceeded the state here may be older than the read allows: ask another replica
     ├── MembershipRefused  not now, or not this change; nothing was proposed
     ├── TransferFailed     the leadership stayed where it was
     ├── ReplicaStopped     this replica met something that it must not go on from
@@ -66,6 +68,23 @@ class StorageFull(ClusterError):
     """Nothing was proposed: there is no room for it on the leader's disk."""
 
     reason = "DISK_FULL"
+
+
+class ResultNeeded(ClusterError):
+    """Nothing was proposed: ASYNC answers before an operation is applied, so it has no result."""
+
+    reason = "ASYNC_NEEDS_RESULT"
+
+
+class StaleBoundExceeded(ClusterError):
+    """This replica does not know that its state is as young as the read demands."""
+
+    reason = "STALE_BOUND_EXCEEDED"
+
+    def __init__(self, age_s: float, max_staleness_s: float) -> None:
+        known = "of unknown age" if age_s == float("inf") else f"up to {age_s:.3f} s old"
+        super().__init__(f"the state here is {known}, the bound is {max_staleness_s:.3f} s")
+        self.age_s = age_s
 
 
 class MembershipRefused(ClusterError):

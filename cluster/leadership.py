@@ -13,7 +13,7 @@ Invariants:
 pysyncobj has no part in this: cluster/member.py tells it what peers have.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
 from cluster.config import RaftConfig
@@ -21,6 +21,7 @@ from cluster.journal import RaftJournal
 from cluster.messages import Ack, Append, Message
 from cluster.peers import Peer
 from cluster.seam import Clock
+from cluster.staleness import Freshness
 from ual.errors import DataError
 
 
@@ -36,6 +37,8 @@ class Leadership:
     ) -> None:
         self.peers: dict[UUID, Peer] = {}
         self.round = 0
+        self.freshness = Freshness(clock, config.heartbeat_s)
+        self._voter_ids: Collection[UUID] = ()
         self.damage = ""  # why a proposal could not be read from this log
         self._config = config
         self._journal = journal
@@ -46,10 +49,12 @@ class Leadership:
         """Begin to lead, knowing nothing."""
         following = self._journal.last + 1
         self.peers = {peer_id: Peer(following) for peer_id in self.peers}
+        self.freshness.begin_leading()
 
-    def reconfigure(self, peer_ids: Collection[UUID]) -> None:
-        """Have these peers, and forget the others."""
+    def reconfigure(self, peer_ids: Collection[UUID], voter_ids: Collection[UUID]) -> None:
+        """Have these peers, some of whom vote, and forget the others."""
         known, following = self.peers, self._journal.last + 1
+        self._voter_ids = voter_ids
         self.peers = {each: known.get(each) or Peer(following) for each in peer_ids}
 
     @property
@@ -58,13 +63,22 @@ class Leadership:
         start = self._journal.start
         return [each for each, peer in self.peers.items() if peer.next <= start]
 
-    def confirmed_round(self, voter_ids: Collection[UUID]) -> int:
-        """Return the newest round that a majority of these and this member has answered."""
-        if not voter_ids:
-            return self.round
-        rounds = sorted((self.peers[each].round for each in voter_ids), reverse=True)
-        # With this member, so many peers are a majority of all.
-        return rounds[(len(rounds) + 1) // 2 - 1]
+    def confirmed_round(self) -> int:
+        """Return the newest round that a majority, with this member, has answered."""
+        return _of_majority((self.peers[each].round for each in self._voter_ids), self.round)
+
+    def received_by_majority(self) -> int:
+        """Return the last proposal that a majority, with this member, has written."""
+        last = self._journal.last
+        return _of_majority((self.peers[each].received for each in self._voter_ids), last)
+
+    def begin_round(self, commit: int | None) -> None:
+        """Begin a round with the next appends; ``commit``: all that is committed, if known."""
+        self.round += 1
+        if commit is not None:
+            stamps = {peer_id: peer.stamp for peer_id, peer in self.peers.items()}
+            self.freshness.begin_round(self.round, commit, stamps)
+            self.freshness.answered(self.confirmed_round())
 
     def send_all(self, term: int, commit: int, *, ask: bool = False) -> None:
         """Send every peer what it lacks, within its window; at least a heartbeat when due."""
@@ -85,7 +99,9 @@ class Leadership:
             if not groups and not due:
                 return
             previous_term = journal.term_of(previous)
-            self._send(peer_id, Append(term, self.round, previous, previous_term, groups, commit))
+            echo = self.freshness.echo_to(peer_id)
+            append = Append(term, self.round, previous, previous_term, groups, commit, echo)
+            self._send(peer_id, append)
             peer.spoken_s, due = now_s, False
 
     def _take(self, peer: Peer) -> tuple[bytes, ...]:
@@ -111,8 +127,17 @@ class Leadership:
     def on_ack(self, peer: Peer, ack: Ack) -> None:
         """Take an answer that belongs to this leadership."""
         peer.round = max(peer.round, ack.round)
+        peer.stamp = ack.stamp or peer.stamp
+        self.freshness.answered(self.confirmed_round())
         if ack.success:
             peer.confirmed(ack.next - 1)
+            peer.received = max(peer.received, peer.match, ack.received)
         elif ack.reset and ack.round >= peer.reset_round:
             self.round += 1
             peer.rewound(min(ack.next, self._journal.last + 1), self.round)
+
+
+def _of_majority(theirs: Iterable[int], own: int) -> int:
+    """Return what so many of the others have reached that, with this member, they are most."""
+    numbers = sorted(theirs, reverse=True)
+    return numbers[(len(numbers) + 1) // 2 - 1] if numbers else own

@@ -35,7 +35,7 @@ from cluster.config import ALL_ON, Protections, RaftConfig
 from cluster.errors import MembershipRefused, NotLeader, ProposalRefused
 from cluster.journal import KIND_DATA, KIND_NOOP, Proposal, RaftJournal
 from cluster.leadership import Leadership
-from cluster.membership import Membership, check_change
+from cluster.membership import Membership, check_change, check_moment
 from cluster.messages import Ack, Append, Message, Stale, TimeoutNow, Vote, VoteRequest
 from cluster.peers import Ballot, Matched
 from cluster.pre_vote import PreVote
@@ -77,6 +77,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self.clock = clock
         self.protections = protections
         self.dropped_messages = 0
+        self.damaged_messages = 0  # of those, appends whose bytes were to blame
         self.refusal = ""  # why the last message or leadership was refused
         self.is_due = False  # a tick would commit or apply something
         self._applier = applier
@@ -86,7 +87,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self._votes = Ballot()
         self._pre_vote = PreVote(config, journal, clock, send)
         self._answering: Append | None = None
-        self._matched = Matched()
+        self._matched = Matched(self.leadership.freshness.stamp)
         running.clock = clock
         super().__init__(
             Node(self_id),
@@ -178,10 +179,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         if self.state != LEADER:
             raise NotLeader(self.leader_id)
         if self.protections.one_change:
-            if not self.has_applied_noop:
-                raise MembershipRefused("this leader has not committed anything yet")
-            if self.journal.membership_number > self.applied:
-                raise MembershipRefused("the change before this one is not committed yet")
+            is_settled = self.journal.membership_number <= self.applied
+            check_moment(leads=self.has_applied_noop, is_settled=is_settled)
             check_change(self.membership, membership, self.self_id)
         for member in set(membership.voters) - set(self.membership.voters):
             if self.match_of(member) < self.commit:
@@ -195,7 +194,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def start_round(self) -> int:
         """Ask every peer to confirm that we lead; return the number of the question."""
         running.clock = self.clock
-        self.leadership.round += 1
+        self.leadership.begin_round(self.commit if self.has_applied_noop else None)
         self.leadership.send_all(self.term, self.commit, ask=True)
         return self.leadership.round
 
@@ -203,7 +202,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         """Return the newest round that a majority has answered in this term."""
         if not self.protections.read_round:
             return self.leadership.round
-        return self.leadership.confirmed_round(self._other_voters)
+        return self.leadership.confirmed_round()
 
     def on_synced(self) -> None:
         """The log's durable position has moved: tell the leader, or count it as one."""
@@ -215,8 +214,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             return
         vouched, leader_id = self._matched, self.leader_id
         if vouched.term == self.term and leader_id is not None and vouched.number:
-            following = min(vouched.number, self.journal.durable) + 1
-            self._send(leader_id, Ack(self.term, vouched.round, following, True, False))
+            self._send(leader_id, vouched.ack(self.journal.durable))
 
     def on_message(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer; one that is not from a member, or is stale, is dropped."""
@@ -278,7 +276,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         # A new set: pysyncobj may be walking through the old one.
         self._SyncObj__otherNodes = {Node(peer_id) for peer_id in voters}
         self._other_voters = voters
-        self.leadership.reconfigure([each for each in membership.members if each != self.self_id])
+        others = [each for each in membership.members if each != self.self_id]
+        self.leadership.reconfigure(others, voters)
 
     def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802 - asked before an election only
         """Say whether an election would have a chance; if that is not known, ask the peers."""
@@ -353,10 +352,12 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             try:
                 groups = journal.check(previous, append.groups, append.term)
             except EntryError as error:
+                self.damaged_messages += 1
                 self._drop(f"from {sender}: {error}")
                 return
             entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
         self._pre_vote.heard_leader()
+        self.leadership.freshness.echoed(append.echo, append.commit)
         covered = previous + len(append.groups)
         commit = min(append.commit, covered) if self.protections.commit_clamp else append.commit
         message = {"type": "append_entries", "term": append.term, "commit_index": commit}
@@ -401,11 +402,11 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         assert append is not None, "an answer to nothing"
         if success:
             assert nextNodeIdx is not None
-            matched = self._matched.note(append.term, append.round, nextNodeIdx - 1)
-            if self.protections.follower_durable_ack:
-                matched = min(matched, self.journal.durable)
-            following = matched + 1
-        elif nextNodeIdx is None:  # the previous entry is missing
+            vouched = self._matched.note(append.term, append.round, nextNodeIdx - 1)
+            is_safe = self.protections.follower_durable_ack
+            self._send(node.id, self._matched.ack(self.journal.durable if is_safe else vouched))
+            return
+        if nextNodeIdx is None:  # the previous entry is missing
             following = self.journal.last + 1
         else:
             # It is another one. What is committed here is the same at the leader, so one
@@ -429,6 +430,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
         """Send every peer what it lacks; as shipped, each ack rewinds and all is sent again."""
         self._SyncObj__newAppendEntriesTime = self.clock.now_s() + self.config.heartbeat_s / 2
+        self.leadership.begin_round(self.commit if self.has_applied_noop else None)
         self.leadership.send_all(self.term, self.commit)
 
     def _on_ack(self, sender: UUID, ack: Ack) -> None:
@@ -440,7 +442,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         ):
             self._drop("an ack for another leadership")
             return
-        if self.protections.stamped_acks and ack.success and ack.next > self.journal.last + 1:
+        claimed = max(ack.next - 1, ack.received)
+        if self.protections.stamped_acks and ack.success and claimed > self.journal.last:
             self._drop(f"{sender} has proposals that do not exist")
             return
         self.leadership.on_ack(peer, ack)

@@ -84,6 +84,14 @@ class Membership:
         return Draft(TYPE_RAFT_CONFIG, payload)
 
 
+def check_moment(*, leads: bool, is_settled: bool) -> None:
+    """Refuse a change before this leader has committed anything, or beside another change."""
+    if not leads:
+        raise MembershipRefused("this leader has not committed anything yet")
+    if not is_settled:
+        raise MembershipRefused("the change before this one is not committed yet")
+
+
 def check_change(old: Membership, new: Membership, leader: UUID) -> None:
     """Refuse a change after which majorities need not meet, or the leader has no seat."""
     if len(set(old.voters) ^ set(new.voters)) > 1:

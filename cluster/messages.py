@@ -39,13 +39,15 @@ class Append:
     previous_term: int
     groups: tuple[bytes, ...]  # each a whole group as it is stored
     commit: int
+    echo: int = 0  # a stamp of the receiver: the leader was sure of ``commit`` after it was made
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
     """The answer to an append.
 
-    ``success``: everything up to ``next - 1`` is durable here and equal to the leader's.
+    ``success``: everything up to ``next - 1`` is durable here and equal to the leader's; up to
+    ``received`` it is written and equal, and would survive the process, but not the power.
     ``reset``: the previous proposal is missing or another one; send again from ``next``.
     """
 
@@ -54,6 +56,8 @@ class Ack:
     next: int
     success: bool
     reset: bool
+    received: int = 0
+    stamp: int = 0  # a number that the leader echoes when it is sure of its commit index
 
 
 @dataclass(frozen=True, slots=True)

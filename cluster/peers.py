@@ -1,29 +1,34 @@
 """What a leader knows about each of its peers, and what a candidate heard from them."""
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from uuid import UUID
+
+from cluster.messages import Ack
 
 
 class Peer:
     """Progress of one peer under the present leadership.
 
     ``match`` is what the peer has durably, by its own word; what pysyncobj is told of it is never
-    more than what is durable here as well. ``next`` is what it is sent next; it moves back only on
-    a reset, and each reset begins a new round, so that the answers to what was on its way before
-    do not move it back again.
+    more than what is durable here as well. ``received`` is what it has written, synced or not.
+    ``next`` is what it is sent next; it moves back only on a reset, and each reset begins a new
+    round, so that the answers to what was on its way before do not move it back again.
     """
 
     __slots__ = (
-        "_in_flight", "in_flight_bytes", "match", "next", "reset_round", "round", "spoken_s",
+        "_in_flight", "in_flight_bytes", "match", "next", "received", "reset_round", "round",
+        "spoken_s", "stamp",
     )  # fmt: skip
 
     def __init__(self, following: int) -> None:
         self.match = 0
+        self.received = 0
         self.next = following
         self.round = 0  # the newest round that it answered
         self.reset_round = 0
         self.spoken_s = float("-inf")  # when something was last sent
+        self.stamp = 0  # the last one that it sent (cluster/staleness.py)
         self.in_flight_bytes = 0
         self._in_flight: deque[tuple[int, int]] = deque()  # number, size
 
@@ -88,13 +93,19 @@ class Matched:
     takes nothing back either.
     """
 
-    __slots__ = ("number", "round", "term")
+    __slots__ = ("_stamp", "number", "round", "term")
 
-    def __init__(self) -> None:
+    def __init__(self, stamp: Callable[[], int]) -> None:
         self.term = self.round = self.number = 0
+        self._stamp = stamp
 
     def note(self, term: int, round_: int, number: int) -> int:
         """Take what an append covered; return how far the leader has vouched by now."""
         self.number = max(number, self.number) if term == self.term else number
         self.term, self.round = term, round_
         return self.number
+
+    def ack(self, durable: int) -> Ack:
+        """Return what to tell the leader, of whose log this much is durable here."""
+        following = min(self.number, durable) + 1
+        return Ack(self.term, self.round, following, True, False, self.number, self._stamp())

@@ -154,11 +154,14 @@ def encode_message(shard: int, message: Message) -> Encoded:
             return _encode_append(outer, message)
         case Append():
             outer.append.CopyFrom(_append_head(message))
+            outer.append.echo = message.echo
         case Ack():
             outer.ack.round = message.round
             outer.ack.next = message.next
             outer.ack.success = message.success
             outer.ack.reset = message.reset
+            outer.ack.received = message.received
+            outer.ack.stamp = message.stamp
             outer.ack.SetInParent()
         case VoteRequest():
             outer.vote_request.last_proposal = message.last_proposal
@@ -177,6 +180,7 @@ def encode_message(shard: int, message: Message) -> Encoded:
 
 
 def _append_head(message: Append) -> peer_pb2.PeerAppend:
+    """Return the fields before the groups."""
     return peer_pb2.PeerAppend(
         round=message.round,
         previous=message.previous,
@@ -195,6 +199,8 @@ def _encode_append(outer: peer_pb2.PeerMessage, message: Append) -> Encoded:
         parts.append(before)
         parts.append(group)
         size += len(before) + len(group)
+    parts.append(peer_pb2.PeerAppend(echo=message.echo).SerializeToString())
+    size += len(parts[-1])
     parts[0] = outer.SerializeToString() + _IN_MESSAGE_APPEND + _varint(size)
     return Encoded(tuple(parts), len(parts[0]) + size)
 
@@ -365,7 +371,7 @@ def _decode_append(outer: peer_pb2.PeerMessage, term: int) -> Message:
     append = outer.append
     round_, previous, commit = append.round, append.previous, append.commit
     previous_term = append.previous_term
-    if max(round_, previous, commit) > NUMBER_MAX or previous_term > term or term < 1:
+    if max(round_, previous, commit, append.echo) > NUMBER_MAX or previous_term > term or term < 1:
         raise WireError(
             Reason.BAD_NUMBER,
             f"an append of term {term}, round {round_}, commit {commit}, "
@@ -385,17 +391,20 @@ def _decode_append(outer: peer_pb2.PeerMessage, term: int) -> Message:
                 Reason.BAD_GROUP, f"a group of term {group_term} after {at_least}, in {term}"
             )
         at_least = group_term
-    return Append(term, round_, previous, previous_term, groups, commit)
+    return Append(term, round_, previous, previous_term, groups, commit, append.echo)
 
 
 def _decode_ack(outer: peer_pb2.PeerMessage, term: int) -> Message:
     ack = outer.ack
     round_, following, success, reset = ack.round, ack.next, ack.success, ack.reset
-    if round_ > NUMBER_MAX or not 1 <= following <= NUMBER_MAX:
-        raise WireError(Reason.BAD_NUMBER, f"an ack of round {round_}, next {following}")
+    if max(round_, ack.received, ack.stamp) > NUMBER_MAX or not 1 <= following <= NUMBER_MAX:
+        raise WireError(
+            Reason.BAD_NUMBER,
+            f"an ack of round {round_}, next {following}, received {ack.received}",
+        )
     if success and reset:
         raise WireError(Reason.BAD_NUMBER, "an ack that is a success and a reset")
-    return Ack(term, round_, following, success, reset)
+    return Ack(term, round_, following, success, reset, ack.received, ack.stamp)
 
 
 _DECODERS: dict[str, Callable[[peer_pb2.PeerMessage, int], Message]] = {

@@ -20,10 +20,13 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
-from cluster.messages import Append, Message
+from cluster.messages import Message
 from cluster.wire import Reason, WireError
+from node.durability import Durability, Received, refusal_of
 from node.job_thread import JobThread
-from node.shard import Drafts, Outcome, Shard
+from node.requests import Drafts, Outcome
+from node.shard import Shard
+from node.stale_reads import Level
 from ual.entry import HEADER_SIZE
 from ual.jobs import SealJob, SyncJob
 
@@ -45,6 +48,7 @@ class _Request:
     drafts: Drafts
     size: int
     deadline_s: float
+    durability: Durability
     future: "asyncio.Future[Outcome]"
 
 
@@ -95,14 +99,20 @@ class ShardDriver:
         """How many requests have no outcome yet."""
         return self._waiting
 
-    def propose(self, drafts: Drafts, deadline_s: float) -> "asyncio.Future[Outcome]":
+    def propose(
+        self, drafts: Drafts, deadline_s: float, durability: Durability = Durability.SYNC
+    ) -> "asyncio.Future[Outcome]":
         """Replicate the entries of one request; the future gets their outcome.
 
         ``deadline_s`` is a time of the shard's clock. The entries stay together and in order; a
-        batch of independent operations is one request, with a result for each.
+        batch of independent operations is one request, with a result for each, or with one
+        ``Received`` for all of them (node/durability.py).
         """
         future: asyncio.Future[Outcome] = self._loop.create_future()
-        if self._stopping:
+        # Here, before it is merged with others that are not to blame.
+        if durability is Durability.ASYNC and (refusal := refusal_of(drafts)):
+            future.set_result(refusal)
+        elif self._stopping:
             future.set_result(Stopping("this node is shutting down"))
         elif self._waiting >= REQUESTS_MAX:
             future.set_result(ProposalRefused(f"{REQUESTS_MAX} requests are waiting"))
@@ -111,22 +121,59 @@ class ShardDriver:
             for _, payload, _ in drafts:
                 size += len(payload)
             self._waiting += 1
-            self._proposals.append(_Request(drafts, size, deadline_s, future))
+            self._proposals.append(_Request(drafts, size, deadline_s, durability, future))
             self._schedule()
         return future
 
-    def read(self, deadline_s: float) -> "asyncio.Future[ClusterError | None]":
-        """Return a future that is None when a linearizable read may look at the projections.
+    def read(
+        self,
+        deadline_s: float,
+        *,
+        level: Level = Level.LINEARIZABLE,
+        max_staleness_s: float | None = None,
+        min_index: int = 0,
+    ) -> "asyncio.Future[ClusterError | None]":
+        """Return a future that is None when a read of this level may look at the projections.
 
-        Whoever waits for it looks in the same step of the loop in which it goes on.
+        Whoever waits for it looks in the same step of the loop in which it goes on. A stale read
+        that waits for no index has its answer when this returns.
         """
         future: asyncio.Future[ClusterError | None] = self._loop.create_future()
         if self._stopping:
             future.set_result(Stopping("this node is shutting down"))
-        else:
+        elif level is Level.LINEARIZABLE and not min_index:
             self._reads.append((deadline_s, future))
             self._schedule()
+        else:
+            self._read_apart(future, deadline_s, level, max_staleness_s, min_index)
         return future
+
+    def _read_apart(
+        self,
+        future: "asyncio.Future[ClusterError | None]",
+        deadline_s: float,
+        level: Level,
+        max_staleness_s: float | None,
+        min_index: int,
+    ) -> None:
+        """Hand in a read that shares nothing with others."""
+
+        def answer(error: ClusterError | None) -> None:
+            if not future.done():
+                future.set_result(error)
+
+        try:
+            self.shard.read(
+                answer,
+                level=level,
+                max_staleness_s=max_staleness_s,
+                min_index=min_index,
+                deadline_s=deadline_s,
+            )
+        except ClusterError as error:  # the replica has stopped, and soon the process will
+            answer(error)
+        if not future.done():
+            self._asked.append((deadline_s, future))
 
     def deliver(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer."""
@@ -164,18 +211,17 @@ class ShardDriver:
         inbox, self._inbox = self._inbox, []
         on_message, member = self.shard.on_message, self.shard.member
         for sender, message in inbox:
-            dropped = member.dropped_messages
+            damaged = member.damaged_messages
             on_message(sender, message)
-            if (
-                member.dropped_messages != dropped
-                and isinstance(message, Append)
-                and member.refusal.startswith(f"from {sender}")  # its bytes were to blame
-            ):
+            if member.damaged_messages != damaged:
                 self.bad_messages += 1
                 self._refuse(sender, WireError(Reason.BAD_GROUP, member.refusal))
 
     def _hand_in_proposals(self) -> None:
-        """Merge the requests into as few as the limits of a group allow: a shard counts those."""
+        """Merge the requests into as few as the limits of a group allow: a shard counts those.
+
+        A merged request has one durability; several of them may still share a group.
+        """
         requests, self._proposals = self._proposals, []
         config = self.shard.config
         bytes_max, entries_max = config.group_bytes_max, config.group_entries_max
@@ -183,7 +229,11 @@ class ShardDriver:
         size = entries = 0
         for request in requests:
             count = len(request.drafts)
-            if merged and (size + request.size > bytes_max or entries + count > entries_max):
+            if merged and (
+                size + request.size > bytes_max
+                or entries + count > entries_max
+                or request.durability is not merged[0].durability
+            ):
                 self._hand_in(merged)
                 merged, size, entries = [], 0, 0
             merged.append(request)
@@ -200,7 +250,10 @@ class ShardDriver:
             drafts += request.drafts
         self._batches.add(batch)
         self.shard.propose(
-            drafts, batch.deadline_s_max, lambda outcome: self._finish(batch, outcome)
+            drafts,
+            batch.deadline_s_max,
+            lambda outcome: self._finish(batch, outcome),
+            durability=requests[0].durability,
         )
 
     def _finish(self, batch: _Batch, outcome: Outcome) -> None:
@@ -216,7 +269,10 @@ class ShardDriver:
         for request in batch.requests:
             count = len(request.drafts)
             if not request.future.done():
-                request.future.set_result(outcome[at : at + count])
+                if isinstance(outcome, Received):
+                    request.future.set_result(outcome.part(at, count))
+                else:
+                    request.future.set_result(outcome[at : at + count])
             at += count
 
     def _hand_in_reads(self) -> None:
@@ -280,7 +336,7 @@ class ShardDriver:
             if future.done():
                 continue
             if deadline_s <= now_s:
-                future.set_result(Expired("no majority answered by the deadline"))
+                future.set_result(Expired("the read could not be answered by its deadline"))
             else:
                 asked.append((deadline_s, future))
         self._asked = asked
@@ -298,6 +354,9 @@ class ShardDriver:
         self.syncs.stop()
         for batch in list(self._batches):
             self._finish(batch, OutcomeUnknown("this node has shut down"))
+        for _, future in self._asked + self._reads:
+            if not future.done():
+                future.set_result(Stopping("this node has shut down"))
         self.shard.log.close()
 
 

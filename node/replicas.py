@@ -23,7 +23,8 @@ from cluster.handshake import Identity
 from cluster.transport import SERVER_OPTIONS, PeerTransport, TransportConfig
 from cluster.wire import WireError
 from node.driver import Driver
-from node.shard import Shard, ShardConfig
+from node.requests import ShardConfig
+from node.shard import Shard
 from ual.directory import DataDirectory, Topology
 from ual.files import DiskFiles, Files
 from ual.log_config import LogConfig

@@ -23,18 +23,14 @@ driver starts a new one on the same directory.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 from uuid import UUID
 
 from cluster.config import ALL_ON, Protections, RaftConfig
 from cluster.errors import (
     ClusterError,
-    Discarded,
-    Expired,
     NotLeader,
-    OutcomeUnknown,
     ProposalRefused,
     ReplicaStopped,
     StorageFull,
@@ -46,13 +42,15 @@ from cluster.membership import Membership
 from cluster.messages import Message
 from cluster.reads import ReadCallback, ReadRounds
 from cluster.transfer import Transfer, TransferCallback
-from projections.result import Result
+from node.durability import Durability, refusal_of
+from node.requests import Answers, Callback, Drafts, Outcome, Request, Requests, ShardConfig
+from node.stale_reads import Level, StaleReads
 from projections.system_commands import TYPES_OPAQUE
 from projections.table import build_projections
 from snapshot.recovery import recover_state
 from snapshot.store import SnapshotStore
 from ual.directory import ShardPaths
-from ual.entry import HEADER_SIZE, decode_entries
+from ual.entry import decode_entries
 from ual.errors import DiskFull, GroupTooLarge
 from ual.files import Files
 from ual.jobs import SealJob, SyncJob
@@ -60,27 +58,8 @@ from ual.log_config import LogConfig
 from ual.opening import open_hard_state, open_log
 from ual.sealed import SealedSegment
 
-Drafts = Sequence[tuple[int, bytes, int]]
-Outcome = list[Result] | ClusterError
-Callback = Callable[[Outcome], None]
-
 # How many expired things a leader proposes to remove at a time; the rest comes next.
 EXPIRE_LIMIT = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class ShardConfig:
-    """Limits of one replica."""
-
-    # A group stays far below what may be unsynced, so that several fit one sync.
-    group_bytes_max: int = 1 << 20
-    group_entries_max: int = 4096
-    # All entries of one request; it must fit a group of its own.
-    request_bytes_max: int = 8 << 20
-    # Requests that wait to become part of a group; more are refused.
-    pending_requests_max: int = 65_536
-    # How often deadlines are looked at.
-    deadline_check_s: float = 0.02
 
 
 class NodeClock(Protocol):
@@ -94,20 +73,6 @@ class NodeClock(Protocol):
 
     def random(self) -> float:
         """Return a number in [0, 1)."""
-
-
-@dataclass(slots=True)
-class _Request:
-    drafts: Drafts
-    callback: Callback
-    deadline_s: float
-    term: int = 0
-    at: int = 0  # where its entries stand in its group
-
-    @property
-    def size(self) -> int:
-        """The bytes that its entries take in the log, at most."""
-        return sum(HEADER_SIZE + len(payload) for _, payload, _ in self.drafts)
 
 
 class _Guard:
@@ -184,14 +149,13 @@ class Shard:
             protections=protections,
         )
         self.reads = ReadRounds(self.member)
-        self._pending: deque[_Request] = deque()
-        self._waiting: dict[int, list[_Request]] = {}
-        self._answers: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._answers: Answers = deque()
+        self._requests = Requests(self.config, self._answers)
+        self._stale_reads = StaleReads(self.member, lambda: self.log.applied_index, self._answers)
         self._transfer: Transfer | None = None
         self._expire_number = 0  # the proposal that carries the last expire entries
         self._syncing = False
         self._led_term = 0
-        self._deadlines_checked_s = float("-inf")
 
     # What the driver calls
 
@@ -200,7 +164,7 @@ class Shard:
         with self._guard:
             self.member.tick()
             self._after()
-            self._expire_requests()
+            self._requests.expire(self.clock.now_s())
         self._deliver()
 
     def on_message(self, sender: UUID, message: Message) -> None:
@@ -246,48 +210,73 @@ class Shard:
                 return False
             return True
 
-    def propose(self, drafts: Drafts, deadline_s: float, callback: Callback) -> None:
+    def propose(
+        self,
+        drafts: Drafts,
+        deadline_s: float,
+        callback: Callback,
+        *,
+        durability: Durability = Durability.SYNC,
+    ) -> None:
         """Replicate the entries of one request; call back once with their outcome."""
         assert drafts, "a request has at least one entry"
         assert all(draft[0] not in TYPES_OPAQUE for draft in drafts), "not for requests"
-        request = _Request(drafts, callback, deadline_s)
+        request = Request(drafts, callback, deadline_s, durability)
+        is_early = durability is Durability.ASYNC
         with self._guard:
-            if self.member.state != LEADER:
+            if is_early and (refusal := refusal_of(drafts)):
+                self._answers.append((callback, refusal))
+            elif self.member.state != LEADER:
                 self._answers.append((callback, NotLeader(self.member.leader_id)))
-            elif len(self._pending) >= self.config.pending_requests_max:
-                error = f"{self.config.pending_requests_max} requests are waiting"
-                self._answers.append((callback, ProposalRefused(error)))
-            elif request.size > self.config.request_bytes_max:
-                error = f"{request.size} bytes, limit {self.config.request_bytes_max}"
-                self._answers.append((callback, ProposalRefused(error)))
-            else:
-                self._pending.append(request)
-                if not self._syncing:
-                    self._flush()
+            elif self._requests.add(request) and (is_early or not self._syncing):
+                self._flush()  # an early answer does not wait for the sync that is on its way
+                self._answer_received()
         self._deliver()
 
-    def read(self, callback: ReadCallback) -> None:
-        """Call back when a linearizable read may look at the projections."""
+    def read(
+        self,
+        callback: ReadCallback,
+        *,
+        level: Level = Level.LINEARIZABLE,
+        max_staleness_s: float | None = None,
+        min_index: int = 0,
+        deadline_s: float = float("inf"),
+    ) -> None:
+        """Call back when a read may look at the projections, in that very call.
+
+        ``min_index``: not before this entry is applied, unless the deadline passes. A bound is for
+        stale reads; see node/stale_reads.py.
+        """
+        assert max_staleness_s is None or level is Level.STALE, "a bound is for stale reads"
         with self._guard:
-            self.reads.add(callback)
+            if level is Level.STALE:
+                self._stale_reads.add(callback, max_staleness_s, min_index, deadline_s)
+            elif min_index > self.log.applied_index:
+                self._stale_reads.add(self._then_read(callback), None, min_index, deadline_s)
+            else:
+                self.reads.add(callback)
         self._deliver()
+
+    def _then_read(self, callback: ReadCallback) -> ReadCallback:
+        """Begin a linearizable read when what it waits for is here."""
+        return lambda error: self.read(callback) if error is None else callback(error)
 
     def change_membership(
         self, membership: Membership, deadline_s: float, callback: Callback
     ) -> None:
         """As leader, change the members of the group; call back once with the outcome."""
         with self._guard:
-            request = _Request([membership.draft()], callback, deadline_s)
+            request = Request([membership.draft()], callback, deadline_s)
             try:
                 if self._transfer is not None:
                     raise ProposalRefused("the leadership is being handed over")
-                number, request.term = self.member.change_membership(membership)
+                number, term = self.member.change_membership(membership)
             except DiskFull as error:
                 self._answers.append((callback, StorageFull(str(error))))
             except ClusterError as error:
                 self._answers.append((callback, error))
             else:
-                self._waiting.setdefault(number, []).append(request)
+                self._requests.proposed([request], number, term, self.log.last_index)
         self._deliver()
 
     def transfer(self, target: UUID, callback: TransferCallback) -> None:
@@ -332,13 +321,7 @@ class Shard:
         self.log.mark_committed(max(last_index, self.log.commit_index))
         results = self.router.apply_group(entries)
         self.log.mark_applied(last_index)
-        for request in self._waiting.pop(number, ()):
-            outcome: Outcome
-            if request.term == term:
-                outcome = results[request.at : request.at + len(request.drafts)]
-            else:
-                outcome = Discarded(number)
-            self._answers.append((request.callback, outcome))
+        self._requests.applied(number, term, results)
 
     # Inside
 
@@ -346,15 +329,11 @@ class Shard:
         """Answer everything that waits, before the error goes to the driver."""
         self.failure = error
         stopped = ReplicaStopped("this replica has stopped")
-        unknown = OutcomeUnknown("this replica has stopped after it was proposed")
-        self._answers.extend((each.callback, stopped) for each in self._pending)
-        for requests in self._waiting.values():
-            self._answers.extend((each.callback, unknown) for each in requests)
-        self._pending.clear()
-        self._waiting.clear()
+        self._requests.stop(stopped)
         if self._transfer is not None:
             self._answers.append((self._transfer.callback, stopped))
         self.reads.fail(stopped)
+        self._stale_reads.fail(stopped)
         self._deliver()
 
     def _deliver(self) -> None:
@@ -374,11 +353,11 @@ class Shard:
         if member.state == LEADER and self._led_term != member.term:
             self._led_term = member.term
             self._expire_number = 0
-        elif member.state != LEADER and self._pending:
-            pending, self._pending = self._pending, deque()
-            error = NotLeader(member.leader_id)
-            self._answers.extend((request.callback, error) for request in pending)
+        elif member.state != LEADER and self._requests.is_pending:
+            self._requests.turn_away(NotLeader(member.leader_id))
+        self._answer_received()
         self.reads.advance()
+        self._stale_reads.advance()
         if member.has_applied_noop and self._transfer is None:
             self._propose_expiries()
         if not self._syncing:
@@ -386,8 +365,8 @@ class Shard:
 
     def _flush(self) -> None:
         """Turn what is pending into proposals, as large as the limits allow."""
-        while self._pending and self._transfer is None and self.member.state == LEADER:
-            requests = self._next_group()
+        while self._requests.is_pending and self._transfer is None and self.member.state == LEADER:
+            requests = self._requests.next_group(self.clock.now_s())
             if not requests:
                 continue
             try:
@@ -399,35 +378,16 @@ class Shard:
             except ClusterError as error:
                 outcome = error
             else:
-                for request in requests:
-                    request.term = term
-                # There may be some of an earlier leadership, whose proposal is gone from the log.
-                self._waiting.setdefault(number, []).extend(requests)
+                first_index = self.log.proposals.indexes(number)[0]
+                self._requests.proposed(requests, number, term, first_index)
                 continue
-            self._answers.extend((request.callback, outcome) for request in requests)
+            self._requests.answer(requests, outcome)
 
-    def _next_group(self) -> list[_Request]:
-        """Take the requests of the next group from those that wait and are not too late."""
-        config, pending, now_s = self.config, self._pending, self.clock.now_s()
-        requests: list[_Request] = []
-        count = size = 0
-        while pending:
-            request = pending[0]
-            added = request.size
-            if requests and (
-                size + added > config.group_bytes_max
-                or count + len(request.drafts) > config.group_entries_max
-            ):
-                break
-            pending.popleft()
-            if request.deadline_s <= now_s:
-                self._expire(request)
-                continue
-            request.at = count
-            count += len(request.drafts)
-            size += added
-            requests.append(request)
-        return requests
+    def _answer_received(self) -> None:
+        """Answer the ASYNC requests that a majority has, by the word of this term's acks."""
+        member = self.member
+        if self._requests.is_early and member.state == LEADER:
+            self._requests.received(member.term, member.leadership.received_by_majority())
 
     def _propose_expiries(self) -> None:
         """As leader, propose to remove what is due; again only when the last is applied."""
@@ -442,33 +402,3 @@ class Shard:
                     self._expire_number, _ = self.member.propose(drafts)
                 except (DiskFull, ProposalRefused):
                     return  # nothing is lost: what is due stays due
-
-    def _expire(self, request: _Request) -> None:
-        error = Expired("the deadline passed before it was proposed")
-        self._answers.append((request.callback, error))
-
-    def _expire_requests(self) -> None:
-        """Give up on requests whose time is over."""
-        now_s = self.clock.now_s()
-        if now_s - self._deadlines_checked_s < self.config.deadline_check_s:
-            return
-        self._deadlines_checked_s = now_s
-        if any(each.deadline_s <= now_s for each in self._pending):
-            pending, self._pending = self._pending, deque()
-            for request in pending:
-                if request.deadline_s <= now_s:
-                    self._expire(request)
-                else:
-                    self._pending.append(request)
-        for number in list(self._waiting):
-            left = [each for each in self._waiting[number] if each.deadline_s > now_s]
-            if len(left) == len(self._waiting[number]):
-                continue
-            for request in self._waiting[number]:
-                if request.deadline_s <= now_s:
-                    error = OutcomeUnknown("the deadline passed after it was proposed")
-                    self._answers.append((request.callback, error))
-            if left:
-                self._waiting[number] = left
-            else:
-                del self._waiting[number]

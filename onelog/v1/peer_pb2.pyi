@@ -87,30 +87,36 @@ class PeerVote(_message.Message):
     def __init__(self, pre_vote: _Optional[bool] = ...) -> None: ...
 
 class PeerAppend(_message.Message):
-    __slots__ = ("round", "previous", "previous_term", "commit", "groups")
+    __slots__ = ("round", "previous", "previous_term", "commit", "echo", "groups")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_TERM_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ECHO_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     round: int
     previous: int
     previous_term: int
     commit: int
+    echo: int
     groups: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, round: _Optional[int] = ..., previous: _Optional[int] = ..., previous_term: _Optional[int] = ..., commit: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., previous: _Optional[int] = ..., previous_term: _Optional[int] = ..., commit: _Optional[int] = ..., echo: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PeerAck(_message.Message):
-    __slots__ = ("round", "next", "success", "reset")
+    __slots__ = ("round", "next", "success", "reset", "received", "stamp")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
     round: int
     next: int
     success: bool
     reset: bool
-    def __init__(self, round: _Optional[int] = ..., next: _Optional[int] = ..., success: _Optional[bool] = ..., reset: _Optional[bool] = ...) -> None: ...
+    received: int
+    stamp: int
+    def __init__(self, round: _Optional[int] = ..., next: _Optional[int] = ..., success: _Optional[bool] = ..., reset: _Optional[bool] = ..., received: _Optional[int] = ..., stamp: _Optional[int] = ...) -> None: ...
 
 class PeerStale(_message.Message):
     __slots__ = ()

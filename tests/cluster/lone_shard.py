@@ -7,7 +7,8 @@ from uuid import UUID
 from cluster.member import LEADER
 from cluster.membership import Membership
 from cluster.messages import Ack, Append, Message, Vote, VoteRequest
-from node.shard import Outcome, Shard
+from node.requests import Outcome
+from node.shard import Shard
 from projections.kv_commands import Put, encode_command
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import make_shard

@@ -31,10 +31,11 @@ def test_a_follower_acknowledges_at_once_but_only_what_is_durable() -> None:
     group = lone.next_group(b"1", term=5)
 
     (ack,) = lone.hear(PEER, lone.append([group.data], term=5))
-    assert ack == Ack(5, 1, 2, success=True, reset=False)
+    assert isinstance(ack, Ack)
+    assert ack == Ack(5, 1, 2, success=True, reset=False, received=2, stamp=ack.stamp)
 
     lone.sync()
-    assert lone.sent[-1] == (PEER, Ack(5, 1, 3, success=True, reset=False))
+    assert lone.sent[-1] == (PEER, replace(ack, next=3))
 
 
 def test_a_leader_commits_only_what_it_has_synced_itself() -> None:
@@ -83,6 +84,7 @@ def test_a_damaged_group_is_dropped_and_costs_nothing(data: st.DataObject) -> No
     assert (lone.member.term, lone.member.journal.last) == (3, 2)
     assert lone.shard.log.proposals.data(2) == first.data
     assert lone.member.refusal.startswith(f"from {OTHER}")
+    assert lone.member.damaged_messages == 1
 
     lone.hear(OTHER, replace(append, groups=(good,)))
     assert lone.shard.log.proposals.data(2) == good

@@ -1,6 +1,7 @@
 """The codec between processes: what goes in comes out, and nothing else gets through."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import get_args
 from uuid import UUID
 
@@ -103,6 +104,9 @@ def test_an_unknown_shard_or_kind_is_refused() -> None:
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=0)),
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=2**64 - 1)),
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, success=True, reset=True)),
+        peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, received=2**64 - 1)),
+        peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, stamp=2**64 - 1)),
+        peer_pb2.PeerMessage(term=1, append=peer_pb2.PeerAppend(echo=2**64 - 1)),
         peer_pb2.PeerMessage(term=1, append=peer_pb2.PeerAppend(commit=2**64 - 1)),
         peer_pb2.PeerMessage(term=1, append=peer_pb2.PeerAppend(previous_term=2)),
         peer_pb2.PeerMessage(term=0, append=peer_pb2.PeerAppend()),
@@ -304,4 +308,5 @@ def test_a_refusal_is_reported_without_what_could_forge_a_log_line() -> None:
 
 def test_an_ack_is_small() -> None:
     """Each append is answered at once and again after the sync."""
-    assert wire.encode_message(3, Ack(2, 9, 1_000_000, success=True, reset=False)).size < 24
+    ack = Ack(2, 9, 1_000_000, success=True, reset=False, received=1_000_010)
+    assert wire.encode_message(3, replace(ack, stamp=1 << 54)).size < 40

@@ -24,7 +24,8 @@ def appends(draw: st.DrawFn) -> Append:
     terms = sorted(draw(st.lists(st.integers(0, term), max_size=4)))
     previous_term = draw(st.integers(0, terms[0] if terms else term))
     groups = tuple(group_of(each, draw(st.integers(0, 64))) for each in terms)
-    return Append(term, draw(numbers), draw(numbers), previous_term, groups, draw(numbers))
+    echo = draw(st.integers(0, NUMBER_MAX))
+    return Append(term, draw(numbers), draw(numbers), previous_term, groups, draw(numbers), echo)
 
 
 @st.composite
@@ -34,12 +35,14 @@ def vote_requests(draw: st.DrawFn) -> VoteRequest:
 
 
 acks = st.builds(
-    lambda term, round_, following, kind: Ack(
-        term, round_, following, success=kind == 1, reset=kind == 2
+    lambda term, round_, following, received, stamp, kind: Ack(
+        term, round_, following, kind == 1, kind == 2, received=received, stamp=stamp
     ),
     numbers,
     numbers,
     numbers,
+    st.integers(0, NUMBER_MAX),
+    st.integers(0, NUMBER_MAX),
     st.integers(0, 2),
 )
 

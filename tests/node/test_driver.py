@@ -4,18 +4,31 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
-from cluster.errors import ClusterError, Expired, NotLeader, OutcomeUnknown, ProposalRefused
+from cluster.errors import (
+    ClusterError,
+    Expired,
+    NotLeader,
+    OutcomeUnknown,
+    ProposalRefused,
+    ResultNeeded,
+    StaleBoundExceeded,
+)
 from cluster.messages import Message, Vote
 from node.driver import Driver, ShardDriver, Stopping, run_until_complete
+from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
-from node.shard import Outcome, Shard, ShardConfig
+from node.requests import Outcome, ShardConfig
+from node.shard import Shard
+from node.stale_reads import Level
 from projections import kv_commands
+from projections.kv_reads import KeyValue
 from projections.result import Applied
 from ual.directory import Topology
 from ual.entry import Draft
@@ -124,6 +137,53 @@ def test_each_shard_goes_its_own_way(tmp_path: Path) -> None:
     run(test())
 
 
+def test_requests_of_both_durabilities_are_answered_each_in_its_way(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path) as replicas:
+            driver = replicas.driver[0]
+            increment = kv_commands.encode_command(kv_commands.Increment(b"n", 1), "default")
+            early = [driver.propose([put(n), put(n)], soon(), Durability.ASYNC) for n in range(3)]
+            refused = driver.propose([put(8), increment], soon(), Durability.ASYNC)
+            synced = driver.propose([put(9)], soon())
+            outcomes = await asyncio.gather(*early)
+
+            first = outcomes[0]
+            assert isinstance(first, Received)
+            index = first.first_index
+            assert outcomes == [Received(index + at, index + at + 1) for at in (0, 2, 4)]
+            assert isinstance(await refused, ResultNeeded)
+            assert await synced == [Applied()]
+            found = driver.shard.projections.kv.get("default", b"key-2")
+            assert isinstance(found, KeyValue)
+            assert found.version == index + 5
+
+    run(test())
+
+
+def test_stale_reads_keep_their_bound_and_wait_for_their_index(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path) as replicas:
+            driver = replicas.driver[0]
+            stale = partial(driver.read, soon(), level=Level.STALE)
+            assert stale().result() is None  # at once: nobody is asked
+            await until(lambda: stale(max_staleness_s=1.0).result() is None)
+            assert isinstance(stale(max_staleness_s=0.0).result(), StaleBoundExceeded)
+
+            early = await driver.propose([put(1)], soon(), Durability.ASYNC)
+            assert isinstance(early, Received)
+            waiting = stale(min_index=early.last_index)
+            linearizable = driver.read(soon(), min_index=early.last_index)
+            assert [await waiting, await linearizable] == [None, None]
+            assert driver.shard.projections.kv.get("default", b"key-1") is not None
+
+            late = driver.read(time.monotonic() + 0.05, level=Level.STALE, min_index=10**9)
+            assert isinstance(await late, Expired)
+            left = stale(min_index=10**9)
+        assert isinstance(await left, Stopping)
+
+    run(test())
+
+
 def test_a_request_that_is_too_large_is_refused_and_others_are_not(tmp_path: Path) -> None:
     async def test() -> None:
         async with single(tmp_path) as replicas:
@@ -212,6 +272,7 @@ class FakeMember:
     state = 2
     applied = commit = 0
     dropped_messages = 0
+    damaged_messages = 0
     refusal = ""
 
     class config:  # noqa: N801 - stands for the object of that name
@@ -233,6 +294,7 @@ class FakeShard:
         self.log = self
         self.ticks: list[float] = []
         self.proposed: list[tuple[list[Draft], Callable[[Outcome], None]]] = []
+        self.durabilities: list[Durability] = []
         self.reads: list[Callable[[ClusterError | None], None]] = []
         self.messages: list[tuple[UUID, Message]] = []
         self.error: Exception | None = None
@@ -247,9 +309,15 @@ class FakeShard:
         self.messages.append((sender, message))
 
     def propose(
-        self, drafts: list[Draft], _deadline_s: float, callback: Callable[[Outcome], None]
+        self,
+        drafts: list[Draft],
+        _deadline_s: float,
+        callback: Callable[[Outcome], None],
+        *,
+        durability: Durability,
     ) -> None:
         self.proposed.append((drafts, callback))
+        self.durabilities.append(durability)
 
     def read(self, callback: Callable[[ClusterError | None], None]) -> None:
         self.reads.append(callback)

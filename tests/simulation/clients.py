@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from cluster.errors import ClusterError, NotLeader
+from node.requests import Outcome
 from projections import kv_commands, system_commands
 from projections.payload import SessionRef
 from projections.result import Applied, Duplicate, Refused, Result
@@ -24,8 +25,6 @@ KEYS = [b"a", b"b", b"c"]
 COUNTERS = [b"n", b"m"]
 SESSION_TTL_NS = 86_400 * 10**9  # longer than the jumps of wall clocks together
 RETRY_S = 0.05
-
-Outcome = list[Result] | ClusterError
 
 
 @dataclass
@@ -145,6 +144,7 @@ class Client:
                 self._schedule.after(RETRY_S, lambda: self._submit(draft, finish))
                 return
             self._attempt += 1
+            assert isinstance(outcome, list), outcome
             finish(outcome[0])
 
         def timed_out() -> None:

@@ -123,6 +123,8 @@ class Faults:
             self._schedule.after(down_s, lambda: self._start(replica))
 
     def _policy(self) -> CrashPolicy:
+        if not self._profile.power_fails:
+            return CrashPolicy.KEPT
         if self._rng.random() < self._profile.lost:
             return CrashPolicy.LOST
         return self._rng.choice([CrashPolicy.RANDOM, CrashPolicy.KEPT])
@@ -149,6 +151,15 @@ class Faults:
         leaders = self._leading()
         if leaders and not self._network.cut:
             self._cut(self._rng.choice(leaders), "both ways")
+
+    def isolate_leader_and_another(self) -> None:
+        """Cut a leader off together with a follower, who takes it for the leader for a while."""
+        leaders = self._leading()
+        if leaders and not self._network.cut:
+            leader = self._rng.choice(leaders)
+            other = self._rng.choice([each for each in self._replicas if each is not leader])
+            self._note(f"cut off {leader.name} and {other.name} together")
+            self._separate([leader.node_id, other.node_id])
 
     def crash_returning_leader(self) -> None:
         """Cut a leader off, let it come back to another's log, and take its power right then."""
@@ -186,8 +197,11 @@ class Faults:
         """Cut the cluster in two."""
         size = self._rng.randint(1, len(self._replicas) - 1) if len(self._replicas) > 1 else 0
         one = self._rng.sample([each.node_id for each in self._replicas], size)
-        other = [each.node_id for each in self._replicas if each.node_id not in one]
         self._note(f"cut off {[each.int for each in one]} together")
+        self._separate(one)
+
+    def _separate(self, one: list[UUID]) -> None:
+        other = [each.node_id for each in self._replicas if each.node_id not in one]
         links = [(a, b) for a in one for b in other]
         self._break(links + [(b, a) for a, b in links])
 

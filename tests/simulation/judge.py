@@ -23,6 +23,7 @@ from snapshot.replay import replay
 from tests.simulation.clients import COUNTERS, NAMESPACE, History
 from tests.simulation.linearizability import Operation, is_linearizable
 from tests.simulation.replica import Replica
+from ual.entry import decode_entries
 from ual.notes import ApplyNotes
 
 Fail = Callable[[str], None]
@@ -41,6 +42,7 @@ class Judge:
         self._hashes: dict[int, int] = {}
         self._applied_by_term: dict[int, int] = {}  # by the term in which it was first applied
         self.applied_max = 0
+        self.on_first_applied: Callable[[int, int], None] = lambda _number, _index: None
 
     @property
     def elections(self) -> int:
@@ -83,6 +85,7 @@ class Judge:
                 self._fail(f"proposal {number} differs on {replica.name}")
             if number > self.applied_max:
                 self.applied_max = self._applied_by_term[shard.member.term] = number
+                self.on_first_applied(number, decode_entries(data)[-1].index)
             apply(number, data)
             index, state_hash = shard.router.applied_index, shard.router.state_hash()
             if self._hashes.setdefault(index, state_hash) != state_hash:

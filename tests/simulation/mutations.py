@@ -14,7 +14,9 @@ from unittest.mock import patch
 from cluster import journal as journal_module
 from cluster.config import ALL_ON, Protections, RaftConfig
 from cluster.journal import KIND_DATA, RaftJournal
+from cluster.leadership import Leadership
 from cluster.member import RaftMember
+from cluster.staleness import Freshness
 from tests.simulation.profile import MEMBERSHIP, Profile
 from ual.hard_state import HardStateFile
 from ual.jobs import SyncJob
@@ -99,6 +101,30 @@ MEMBERS = replace(
 )
 
 
+# Processes die and leaders are cut off, but no power fails: what was written stays written.
+PROCESSES = replace(
+    SHORT,
+    weights={"crash": 3, "crash_leader": 4, "crash_all": 1, "cut_off_leader": 4, "pause": 1,
+             "split": 2, "mend": 3, "slow_sync": 3, "transfer": 1},
+    slow_sync=(0.0, 1.0),
+    power_fails=False,
+    async_writers=3,
+)  # fmt: skip
+
+
+# Processes stand still and messages are slow: what arrives is old.
+LATE = replace(
+    SHORT,
+    weights={"pause": 4, "weather": 1, "cut_off": 1},
+    slow=(0.1, 0.3),
+    stale_readers=4,
+)
+# A leader that was replaced goes on talking to somebody who does not know it either.
+ALONE_TOGETHER = replace(
+    ALONE, members=5, weights={"isolate_leader_and_another": 1}, stale_readers=6
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """One protection taken away."""
@@ -158,6 +184,17 @@ def _apply_by_first_byte(member: Any) -> bool:
     return True
 
 
+def _now_of(freshness: Any, stamp: int) -> float | None:
+    """Take the time when an echo arrives for the time when its stamp was made."""
+    return freshness._clock.now_s() if stamp else None
+
+
+def _unasked(freshness: Any, _number: int, commit: int, stamps: Any) -> None:
+    """Echo stamps without asking anybody whether this member still leads."""
+    freshness._learn(freshness._clock.now_s(), commit)
+    freshness._echoes = stamps
+
+
 MUTATIONS = {
     "hard state durable": Mutation(
         POWER, patches=((HardStateFile, "_write_slots", _write_slots_unsynced),)
@@ -190,5 +227,11 @@ MUTATIONS = {
         ),
     ),
     "membership one at a time": Mutation(MEMBERS, Protections(one_change=False)),
+    "received by a majority": Mutation(
+        PROCESSES,
+        patches=((Leadership, "received_by_majority", lambda leading: leading._journal.last),),
+    ),
+    "age by stamps": Mutation(LATE, patches=((Freshness, "_made_s", _now_of),)),
+    "age by rounds": Mutation(ALONE_TOGETHER, patches=((Freshness, "begin_round", _unasked),)),
     "retry sessions": Mutation(replace(GOSSIP, sessions=False)),
 }

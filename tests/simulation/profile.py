@@ -58,6 +58,9 @@ class Profile:
     late_s_max: float = 1.0  # how late a repeated message may come
     slow_sync: tuple[float, ...] = (0.0, 0.05, 0.5)
     lost: float = 0.33  # of the crashes, those that lose everything that was not synced
+    power_fails: bool = True  # if not, crashes take processes only: what was written stays
+    async_writers: int = 0  # only of use while no power fails
+    stale_readers: int = 2
     liars: int = 0  # replicas whose disks only pretend to sync; their power never fails
     raft: RaftConfig = SHIPPED
     sessions: bool = True

@@ -9,7 +9,8 @@ from uuid import UUID
 from cluster.config import Protections, RaftConfig
 from cluster.membership import Membership
 from cluster.messages import Message
-from node.shard import Shard, ShardConfig
+from node.requests import ShardConfig
+from node.shard import Shard
 from projections.table import build_projections
 from snapshot.build import Capture, build_in_process, plan_build
 from snapshot.errors import NotDurable
@@ -38,12 +39,12 @@ class SimClock:
     def __init__(self, schedule: Schedule, rng: Random) -> None:
         self._schedule = schedule
         self._rng = Random(rng.getrandbits(64))
-        self._rate = rng.uniform(0.95, 1.05)
+        self.rate = rng.uniform(0.95, 1.05)
         self.wall_offset_s = rng.uniform(-1.0, 1.0)
 
     def now_s(self) -> float:
         """See ``NodeClock``."""
-        return self._schedule.now_s * self._rate
+        return self._schedule.now_s * self.rate
 
     def wall_ns(self) -> int:
         """See ``NodeClock``."""

@@ -5,7 +5,7 @@ from random import SystemRandom
 
 import pytest
 
-from tests.simulation.mutations import CALM, MEMBERS, POWER
+from tests.simulation.mutations import CALM, MEMBERS, POWER, PROCESSES
 from tests.simulation.profile import Profile, profile_of
 from tests.simulation.world import World
 
@@ -28,6 +28,10 @@ def test_nothing_acknowledged_is_lost_when_everybody_loses_power_at_once() -> No
     run_from_random_base(POWER)
 
 
+def test_what_a_majority_received_is_not_lost_while_no_power_fails() -> None:
+    run_from_random_base(PROCESSES)
+
+
 def test_members_come_and_go_under_faults() -> None:
     run_from_random_base(MEMBERS)
 
@@ -45,6 +49,19 @@ def test_a_seed_replays_exactly() -> None:
     assert list(first.events) == list(second.events)
     assert first.network.sent == second.network.sent
     assert first.history.by_key == second.history.by_key
+
+
+def test_stale_reads_with_a_bound_are_answered_by_every_replica_of_a_healthy_cluster() -> None:
+    seed = SystemRandom().randrange(10**9)
+    world = World(seed, replace(CALM, weights={"snapshot": 1}, faults_s=10.0))
+    world.run()
+
+    for replica in world.replicas:
+        asked = sum(reader.asked[replica.name, 1.0] for reader in world.stale_readers)
+        answered = sum(reader.answered[replica.name, 1.0] for reader in world.stale_readers)
+        assert asked > 10, seed
+        # All but those before the first leader, and what the first second may need.
+        assert answered >= 0.7 * asked, (seed, replica.name, answered, asked)
 
 
 def test_leadership_is_handed_over_under_load() -> None:

@@ -15,6 +15,7 @@ from cluster.config import ALL_ON, Protections
 from cluster.member import LEADER
 from cluster.membership import Membership
 from cluster.messages import Message
+from tests.simulation.async_writer import AsyncWriter
 from tests.simulation.clients import Client, History
 from tests.simulation.faults import Faults
 from tests.simulation.judge import Judge
@@ -22,6 +23,7 @@ from tests.simulation.network import Network
 from tests.simulation.profile import Profile, profile_of
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
+from tests.simulation.stale_readers import StaleReader, Visible
 
 QUIET_S = 3.0  # in the end, without new requests, everybody comes to stand at the same place
 OBSERVE_S = 0.02
@@ -73,6 +75,19 @@ class World:
             )
             for number in range(profile.clients)
         ]
+        self.writers = [
+            AsyncWriter(number, self.replicas, self.schedule, Random(self.rng.getrandbits(64)))
+            for number in range(profile.async_writers)
+        ]
+        self.visible = Visible(self.schedule)
+        self.judge.on_first_applied = self.visible.note
+        self.stale_readers = [
+            StaleReader(
+                self.replicas, self.schedule, Random(self.rng.getrandbits(64)), self.visible,
+                self.fail,
+            )
+            for _ in range(profile.stale_readers)
+        ]  # fmt: skip
 
     def run(self) -> None:
         """Run the whole course: faults, then healing, then judgement."""
@@ -97,6 +112,10 @@ class World:
             replica.start()
         for client in self.clients:
             client.start()
+        for writer in self.writers:
+            writer.start()
+        for reader in self.stale_readers:
+            reader.start()
         self.schedule.after(0.0, self._observe)
         self.faults.begin()
         self.schedule.run_until(end_s)
@@ -109,10 +128,16 @@ class World:
             if client.done - before < 3:
                 self.fail(f"client {client.number} makes no progress")
             client.stopped = True
+        for writer in self.writers:
+            writer.stopped = True
         self.schedule.run_until(end_s + self.profile.heal_s + QUIET_S)
         if self.profile.stable_leader and self.judge.elections > 1:
             self.fail(f"a healthy leader was deposed: {self.judge.leaders}")
         self.judge.finish(self._members(), self.history, self.schedule.now_s)
+        for writer in self.writers:
+            for replica in self._members():
+                if lost := writer.lost_on(replica):
+                    self.fail(f"{replica.name} lost {lost}, which a majority had received")
 
     def _members(self) -> list[Replica]:
         """The replicas that the present leader takes for members."""

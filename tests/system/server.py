@@ -20,7 +20,9 @@ from uuid import UUID
 
 from cluster.errors import ClusterError, NotLeader
 from node.driver import ShardDriver, run_until_complete
+from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
+from node.stale_reads import Level
 from projections import kv_commands, system_commands
 from projections.payload import SessionRef
 from projections.result import Applied, Duplicate, Refused, Result
@@ -148,12 +150,20 @@ class Server:
         match request["op"]:
             case "propose":
                 drafts = [draft_of(command) for command in request["commands"]]
-                outcome = await self.driver.propose(drafts, deadline_s)
+                durability = Durability(request.get("durability", "sync"))
+                outcome = await self.driver.propose(drafts, deadline_s, durability)
                 if isinstance(outcome, ClusterError):
                     return error_of(outcome)
+                if isinstance(outcome, Received):
+                    return {"received": [outcome.first_index, outcome.last_index]}
                 return {"results": [result_of(result) for result in outcome]}
             case "read":
-                error = await self.driver.read(deadline_s)
+                error = await self.driver.read(
+                    deadline_s,
+                    level=Level(request.get("level", "linearizable")),
+                    max_staleness_s=request.get("max_staleness_s"),
+                    min_index=request.get("min_index", 0),
+                )
                 if error is not None:
                     return error_of(error)
                 return {"values": {key: self._value(key) for key in request["keys"]}}
