@@ -22,7 +22,7 @@ from uuid import UUID
 from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
 from cluster.messages import Message
 from cluster.wire import Reason, WireError
-from node.durability import Durability, Received, refusal_of
+from node.durability import Durability, refusal_of
 from node.job_thread import JobThread
 from node.requests import Drafts, Outcome
 from node.shard import Shard
@@ -269,10 +269,7 @@ class ShardDriver:
         for request in batch.requests:
             count = len(request.drafts)
             if not request.future.done():
-                if isinstance(outcome, Received):
-                    request.future.set_result(outcome.part(at, count))
-                else:
-                    request.future.set_result(outcome[at : at + count])
+                request.future.set_result(outcome.part(at, count))
             at += count
 
     def _hand_in_reads(self) -> None:

@@ -28,6 +28,7 @@ class JobThread(Generic[JobType]):
     def __init__(self, name: str, fail: Callable[[BaseException], None]) -> None:
         self.count = 0
         self.busy_s = 0.0
+        self.last_s = 0.0  # how long the last one took
         # Told how long each job took, on this thread.
         self.observe: Callable[[float], None] | None = None
         self._fail = fail
@@ -53,6 +54,7 @@ class JobThread(Generic[JobType]):
                 started_s = time.perf_counter()
                 job.run()
                 took_s = time.perf_counter() - started_s
+                self.last_s = took_s
                 self.busy_s += took_s
                 if self.observe is not None:
                     self.observe(took_s)

@@ -45,12 +45,13 @@ from cluster.transfer import Transfer, TransferCallback
 from node.durability import Durability, refusal_of
 from node.requests import Answers, Callback, Drafts, Outcome, Request, Requests, ShardConfig
 from node.stale_reads import Level, StaleReads
+from projections.result import Result
 from projections.system_commands import TYPES_OPAQUE
 from projections.table import build_projections
 from snapshot.recovery import recover_state
 from snapshot.store import SnapshotStore
 from ual.directory import ShardPaths
-from ual.entry import decode_entries
+from ual.entry import Entry, decode_entries
 from ual.errors import DiskFull, GroupTooLarge
 from ual.files import Files
 from ual.jobs import SealJob, SyncJob
@@ -156,6 +157,8 @@ class Shard:
         self._expire_number = 0  # the proposal that carries the last expire entries
         self._syncing = False
         self._led_term = 0
+        # Told of every group that was applied, with its results; must not raise or block.
+        self.on_applied: Callable[[list[Entry], list[Result]], None] | None = None
 
     # What the driver calls
 
@@ -322,6 +325,8 @@ class Shard:
         results = self.router.apply_group(entries)
         self.log.mark_applied(last_index)
         self._requests.applied(number, term, results)
+        if self.on_applied is not None:
+            self.on_applied(entries, results)
 
     # Inside
 

@@ -24,7 +24,7 @@ from cluster.messages import Message, Vote
 from node.driver import Driver, ShardDriver, Stopping, run_until_complete
 from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
-from node.requests import Outcome, ShardConfig
+from node.requests import Outcome, Results, ShardConfig
 from node.shard import Shard
 from node.stale_reads import Level
 from projections import kv_commands
@@ -389,8 +389,10 @@ def test_outcomes_and_errors_reach_each_request_of_a_group() -> None:
             drafts, callback = shard.proposed.pop()
             assert drafts == [put(1), put(2), put(3)]
             results = [Applied(1), Applied(2), Applied(3)]
-            callback(list(results))
-            assert await asyncio.gather(*first) == [results[:1], results[1:]]
+            callback(Results(results, 7, 0.0))
+            outcomes = await asyncio.gather(*first)
+            assert outcomes == [results[:1], results[1:]]
+            assert [cast(Results, each).first_index for each in outcomes] == [7, 8]
 
             second = [driver.propose([put(1)], soon()), driver.propose([put(2)], soon())]
             await until(lambda: shard.proposed)
@@ -413,7 +415,7 @@ def test_a_request_without_an_outcome_ends_by_its_deadline() -> None:
             assert isinstance(await soon_over, OutcomeUnknown)
             assert isinstance(await read, Expired)
             assert not later.done()
-            shard.proposed[0][1]([Applied(1), Applied(2)])
+            shard.proposed[0][1](Results([Applied(1), Applied(2)], 7, 0.0))
             assert await later == [Applied(2)]
             shard.reads[0](None)
 
