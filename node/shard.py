@@ -49,6 +49,7 @@ from cluster.transfer import Transfer, TransferCallback
 from projections.result import Result
 from projections.system_commands import TYPES_OPAQUE
 from projections.table import build_projections
+from snapshot.progress import Progress, no_progress
 from snapshot.recovery import recover_state
 from snapshot.store import SnapshotStore
 from ual.directory import ShardPaths
@@ -147,6 +148,7 @@ class Shard:
         raft_config: RaftConfig | None = None,
         protections: Protections = ALL_ON,
         founders: Membership | None = None,
+        progress: Progress = no_progress,
     ) -> None:
         """``founders``: the first members, where this replica was not among them."""
         self.config = config or ShardConfig()
@@ -168,7 +170,9 @@ class Shard:
         if self.log.commit_index == 0:
             self.log.mark_committed(1)  # the same on every replica: committed by definition
         self.snapshots = SnapshotStore.open(files, paths, self.log)
-        self.recovered = recover_state(files, shard, self.log, self.snapshots, build_projections)
+        self.recovered = recover_state(
+            files, shard, self.log, self.snapshots, build_projections, progress
+        )
         self.projections = self.recovered.state
         self.router = self.projections.router
         applied = self.log.proposals.of_index(self.log.applied_index)
