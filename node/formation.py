@@ -133,6 +133,7 @@ class Formation:
             introduction, founders = await self._found_with_others(dict(cluster.initial))
         else:
             introduction = place.introduction()
+            self._port.introducer = Introducer(introduction, {})
             address = str(place.config.peers_advertised)
             founders = (Founder(place.node.node_id, place.node.name, address),)
         cluster_id = introduction.cluster_id or cluster_id_of(
