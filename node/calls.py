@@ -14,7 +14,7 @@ nothing was done yet and another node has to: the call is forwarded, once.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -34,7 +34,6 @@ DEADLINE_MAX_S = 300.0
 STALL_S = 30.0
 
 MessageT = TypeVar("MessageT")
-_Sized = tuple[int, Any]
 
 
 class Call:
@@ -87,7 +86,7 @@ class Calls:
             request = message_factory.GetMessageClass(method.input_type)
             methods[method.name] = kind(
                 serve(path, response, handler),
-                request_deserializer=_sized(request),
+                request_deserializer=request.FromString,
                 response_serializer=_serialize,
             )
         generic = grpc.method_handlers_generic_handler(descriptor.full_name, methods)
@@ -115,10 +114,10 @@ class Calls:
     def _unary(self, method: str, response: type[Any], handler: Any) -> Any:
         admission = self.admission
 
-        async def serve(sized: _Sized, context: grpc.aio.ServicerContext) -> Any:
-            size, request = sized
+        async def serve(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
                 call = self._open(method, response, context)
+                size = request.ByteSize()
                 admission.enter(call.client, size)
                 try:
                     return await handler(request, call)
@@ -132,10 +131,10 @@ class Calls:
         return serve
 
     def _stream(self, method: str, response: type[Any], handler: Any) -> Any:
-        async def serve(sized: _Sized, context: grpc.aio.ServicerContext) -> None:
-            size, request = sized
+        async def serve(request: Any, context: grpc.aio.ServicerContext) -> None:
             try:
                 call = self._open(method, response, context, has_deadline=False)
+                size = request.ByteSize()
                 self.admission.enter(call.client, size)
                 try:
                     await self._send_all(handler(request, call), context)
@@ -157,7 +156,7 @@ class Calls:
     def _both(self, method: str, response: type[Any], handler: Any) -> Any:
         """Streams in both directions; what each message takes is the handler's to count."""
 
-        async def serve(messages: AsyncIterator[_Sized], context: grpc.aio.ServicerContext) -> None:
+        async def serve(messages: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> None:
             try:
                 call = self._open(method, response, context, has_deadline=False)
                 await handler(messages, call, lambda message: self.send(context, message))
@@ -236,11 +235,6 @@ def snake_case(name: str) -> str:
 def _stopping() -> Unavailable:
     message = "this node is shutting down; another one goes on"
     return Unavailable(message, reason="STOPPING", retry_after_s=0.1)
-
-
-def _sized(request: Any) -> Callable[[bytes], _Sized]:
-    parse = request.FromString
-    return lambda data: (len(data), parse(data))
 
 
 def _serialize(message: Any) -> bytes:

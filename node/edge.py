@@ -23,6 +23,7 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from cluster.errors import ClusterError, NotLeader
 from cluster.member import LEADER
 from node.calls import Call, Calls, gather
+from node.context import NodeContext
 from node.driver import ShardDriver
 from node.durability import Durability, Received
 from node.forwarding import Elsewhere
@@ -82,16 +83,21 @@ class Edge:
         context = calls.context
         self.calls = calls
         self.context = context
-        self.shards = context.topology.shards
-        self._partitions = context.topology.partitions
+        self._topology = context.topology
         self._clock = context.clock
         self._request_bytes_max = context.config.shard.request_bytes_max
 
     # Where
 
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+        return self._topology.shards
+
     def shard_of(self, name: bytes) -> int:
         """Return the shard of a key, a name or a routing key."""
-        return int(crc32c(routing_key(name)) % self._partitions % self.shards)
+        topology = self._topology
+        return int(crc32c(routing_key(name)) % topology.partitions % topology.shards)
 
     def shard_of_all(self, names: Iterable[bytes]) -> int:
         """Return the shard of all of these; refuse names of several shards."""
@@ -118,7 +124,7 @@ class Edge:
         """Return the replica of a shard in this process."""
         driver = self.context.drivers.get(shard)
         if driver is None:
-            topology = self.context.topology
+            topology = self._topology
             raise Elsewhere(shard, topology.endpoint(shard, topology.self_id))
         return driver
 
@@ -130,7 +136,7 @@ class Edge:
         return driver
 
     def _leader_endpoint(self, shard: int) -> str | None:
-        topology = self.context.topology
+        topology = self._topology
         if topology.leader(shard).leader_id == topology.self_id and topology.is_local(shard):
             return None  # it does not lead any more, and nobody else does yet
         return topology.leader_endpoint(shard)
@@ -200,6 +206,10 @@ class Edge:
             fsync_ns=int(driver.syncs.last_s * 1e9),
         )
 
+    async def close(self) -> None:
+        """Let go of what was opened to serve calls."""
+        await self.calls.forwarder.close()
+
     # Several shards
 
     async def parts(
@@ -224,6 +234,13 @@ class Edge:
                 return call.response.FromString(data)
 
         return await gather(*map(one, shards))
+
+
+def edge_of(context: NodeContext) -> Edge:
+    """Return the edge of a process, which all of its services share."""
+    if context.edge is None:
+        context.edge = Edge(Calls(context))
+    return context.edge
 
 
 def write_options(request: Any) -> common_pb2.WriteOptions:

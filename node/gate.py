@@ -12,7 +12,7 @@ reason, as for every other error of the API.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -81,10 +81,14 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         size_of = _no_size if handler.request_streaming else _size_of
         if handler.response_streaming:
 
-            async def answer_many(request: Any, context: Any) -> AsyncIterator[Any]:
+            async def answer_many(request: Any, context: Any) -> None:
                 async with _Call(self, service, name, context, size_of(request)):
-                    async for each in behaviour(request, context):
-                        yield each
+                    answers = behaviour(request, context)
+                    if not hasattr(answers, "__aiter__"):
+                        await answers  # it writes by itself
+                        return
+                    async for each in answers:
+                        await context.write(each)
 
             return make(answer_many, handler.request_deserializer, handler.response_serializer)
 

@@ -141,6 +141,8 @@ class Server:
             self.readiness.stop()
             if api is not None:
                 await api.stop(None)
+            if self.context is not None and self.context.edge is not None:
+                await self.context.edge.close()
             await port.stop()
             await http.stop()
             claim.close()
