@@ -67,6 +67,8 @@ class Calls:
         self.admission = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
         self.forwarder = Forwarder(context.forward_credentials, limits.message_bytes_max)
         self.stall_s = STALL_S
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._ending: asyncio.Task[None] | None = None
 
     def service(self, descriptor: Any, handlers: object) -> Service:
         """Return the service of a proto whose calls ``handlers`` carries out."""
@@ -180,22 +182,35 @@ class Calls:
         self, messages: AsyncIterator[Any], context: grpc.aio.ServicerContext
     ) -> None:
         """Send what comes until it ends or the node stops."""
-        stopping = asyncio.ensure_future(self.context.stopping.wait())
+        task = asyncio.current_task()
+        assert task is not None
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end_streams(), name="end-streams")
+        self._streams.add(task)
         try:
             async with aclosing(messages) as each:  # type: ignore[type-var]
-                while True:
-                    coming = asyncio.ensure_future(anext(each, None))
-                    await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
-                    if not coming.done():
-                        coming.cancel()
-                        await asyncio.gather(coming, return_exceptions=True)
-                        raise _stopping()
-                    message = coming.result()
-                    if message is None:
-                        return
+                async for message in each:
                     await self.send(context, message)
+        except asyncio.CancelledError:
+            # Either the client went, or _end_streams asked.
+            if not self.context.stopping.is_set() or context.cancelled():
+                raise
+            task.uncancel()
+            raise _stopping() from None
         finally:
-            stopping.cancel()
+            self._streams.discard(task)
+
+    async def _end_streams(self) -> None:
+        """End the streams when the node stops: their clients go on elsewhere."""
+        await self.context.stopping.wait()
+        for task in tuple(self._streams):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Let go of the connections to others."""
+        if self._ending is not None:
+            self._ending.cancel()
+        await self.forwarder.close()
 
     def _open(
         self,

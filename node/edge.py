@@ -14,6 +14,7 @@ A call over several shards is done in parts, one for each shard, and each part w
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,10 @@ from ual.routing import routing_key
 
 # Longer waits for an index or tolerance of age than this are a mistake of units.
 STALENESS_MS_MAX = 366 * 86_400_000
-U64_MAX = 2**64 - 1
+# What an entry takes besides what its request brought, at most: header, prefix, session, options.
+ENTRY_OVERHEAD_MAX = 256
+# Threads that read the log for watchers and for ReadLog.
+READERS = 2
 _NO_WRITE_OPTIONS = common_pb2.WriteOptions()
 _NO_READ_OPTIONS = common_pb2.ReadOptions()
 _SYNC, _ASYNC = Durability.SYNC, Durability.ASYNC
@@ -68,6 +72,10 @@ class View:
     as_of: int | None
     with_cost: bool = False
 
+    def for_read(self, as_of: int | None, *, with_cost: bool) -> "View":
+        """Return the same state for one of several reads of it."""
+        return View(self.shard, self.projections, self.applied_index, as_of, with_cost)
+
     def header(self, target: common_pb2.ReadHeader, scanned: int = 0) -> None:
         """Fill in the header of an answer."""
         target.shard = self.shard
@@ -84,6 +92,8 @@ class Edge:
         self.calls = calls
         self.context = context
         self._topology = context.topology
+        # Reading the log may wait for a disk.
+        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="log-reads")
         self._clock = context.clock
         self._request_bytes_max = context.config.shard.request_bytes_max
 
@@ -148,9 +158,7 @@ class Edge:
     ) -> Written:
         """Replicate the entries of one request and return their results."""
         driver = self.leading(shard)
-        size = sum(HEADER_SIZE + len(draft[1]) for draft in drafts)
-        if size > self._request_bytes_max:
-            raise too_large(size, self._request_bytes_max)
+        self.check_size(drafts)
         outcome = await driver.propose(drafts, call.deadline_s, durability_of(options))
         if isinstance(outcome, Results):
             cost = None
@@ -192,6 +200,14 @@ class Edge:
             options.with_cost,
         )
 
+    def check_size(self, drafts: Drafts, of_message: int | None = None) -> None:
+        """Refuse entries that no group can hold; those of a small message need no look."""
+        limit = self._request_bytes_max
+        if of_message is None or 2 * of_message + len(drafts) * ENTRY_OVERHEAD_MAX > limit:
+            size = sum(HEADER_SIZE + len(draft[1]) for draft in drafts)
+            if size > limit:
+                raise too_large(size, limit)
+
     def failure(self, shard: int, error: ClusterError) -> Exception:
         """Return what to raise for an outcome that is an error."""
         if isinstance(error, NotLeader):
@@ -208,7 +224,8 @@ class Edge:
 
     async def close(self) -> None:
         """Let go of what was opened to serve calls."""
-        await self.calls.forwarder.close()
+        await self.calls.close()
+        self.readers.shutdown(wait=False, cancel_futures=True)
 
     # Several shards
 

@@ -10,7 +10,8 @@ from typing import Any
 from node.context import NodeContext, Service, ServiceFactory
 from node.edge import Edge, edge_of
 from node.services.kv import KvService
-from onelog.v1 import kv_pb2
+from node.services.pipeline import PipelineService
+from onelog.v1 import kv_pb2, pipeline_pb2
 
 
 def _service(proto: Any, name: str, make: Callable[[Edge], object]) -> ServiceFactory:
@@ -23,4 +24,5 @@ def _service(proto: Any, name: str, make: Callable[[Edge], object]) -> ServiceFa
 
 SERVICES: list[ServiceFactory] = [
     _service(kv_pb2, "KV", KvService),
+    _service(pipeline_pb2, "Pipeline", PipelineService),
 ]
