@@ -6,6 +6,7 @@ of a shard at a time: who asks meanwhile waits, and is given the newest one if n
 """
 
 import asyncio
+import os
 
 from node.driver import ShardDriver
 from snapshot.build import BuildResult, Capture, plan_build
@@ -53,7 +54,9 @@ async def _run(builder: BuilderProcess) -> BuildResult:
     """Wait for a builder; it is stopped with whoever waits."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
-    loop.add_reader(builder.fileno(), readable.set)
+    # A descriptor of our own: the builder closes its own before the loop could let go of it.
+    descriptor = os.dup(builder.fileno())
+    loop.add_reader(descriptor, readable.set)
     try:
         while (result := builder.poll()) is None:
             readable.clear()
@@ -62,5 +65,6 @@ async def _run(builder: BuilderProcess) -> BuildResult:
         builder.cancel()
         raise
     finally:
-        loop.remove_reader(builder.fileno())
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
     return result
