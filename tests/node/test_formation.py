@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.nodes import ServeProcess, nodes, until
+from tests.system.nodes import ServeProcess, nodes
 from tests.system.processes import free_addresses
 from ual.directory import read_node, read_system
 from ual.files import DiskFiles
@@ -33,7 +33,7 @@ def test_three_nodes_found_one_cluster_and_one_of_them_may_be_late(tmp_path: Pat
     with nodes(tmp_path, "n1", "n2", "n3", **SMALL) as cluster:
         early = [cluster["n1"].start(), cluster["n2"].start()]
         for each in early:
-            until(lambda each=each: each.ready()[1].get("waiting_for") == "n3")
+            each.until_report(waiting_for="n3")
             status, report = each.ready()
             assert (status, report["ready"], report["stage"]) == (503, False, "forming")
         late = cluster["n3"].start()
@@ -59,7 +59,7 @@ def test_three_nodes_found_one_cluster_and_one_of_them_may_be_late(tmp_path: Pat
 def test_a_node_that_was_killed_before_the_cluster_was_founded_goes_on(tmp_path: Path) -> None:
     with nodes(tmp_path, "n1", "n2", **SMALL) as cluster:
         first = cluster["n1"].start()
-        until(lambda: first.ready()[1] or None)
+        first.until_report(stage="forming", waiting_for="n2")
         node = read_node(DiskFiles(), tmp_path / "n1" / "data")
         assert not (tmp_path / "n1" / "data" / "SYSTEM").exists()
         first.kill()
@@ -114,8 +114,7 @@ def test_founders_that_differ_say_so_on_both_sides_and_go_on_when_it_is_put_righ
         for each in (right, wrong):
             line = each.until_logged(f"{reason}: ")
             assert line["level"] == "warning"
-            report = until(lambda each=each: each.ready()[1] or None)
-            assert (report["ready"], report["stage"]) == (False, "forming")
+            assert each.until_report(stage="forming")["ready"] is False
         assert not (tmp_path / "n1" / "data" / "SYSTEM").exists()
 
         assert wrong.terminate() == 0
@@ -172,9 +171,9 @@ def test_a_newcomer_takes_the_topology_of_its_cluster_and_waits_to_be_added(tmp_
         other = newcomer(tmp_path, "n2", member).start()
         try:
             # Before there is anybody to join it waits.
-            until(lambda: other.ready()[1].get("stage") == "forming")
+            other.until_report(stage="forming")
             member.start().until_ready()
-            until(lambda: other.ready()[1].get("stage") == "electing")
+            other.until_report(stage="electing")
             ours, theirs = (
                 read_system(DiskFiles(), tmp_path / name / "data") for name in ("n1", "n2")
             )
@@ -187,7 +186,7 @@ def test_a_newcomer_takes_the_topology_of_its_cluster_and_waits_to_be_added(tmp_
             # It counts nowhere, and goes on waiting after a restart.
             assert other.terminate() == 0
             other.start()
-            until(lambda: other.ready()[1].get("stage") == "electing")
+            other.until_report(stage="electing")
         finally:
             other.kill()
 

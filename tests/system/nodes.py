@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -105,8 +106,32 @@ class ServeProcess:
 
         return until(look)
 
+    def until_report(self, **fields: object) -> dict[str, Any]:
+        """Wait until /ready says this, ready or not."""
+
+        def look() -> dict[str, Any] | None:
+            assert self.is_running, self.output[-3000:]
+            _, report = self.ready()
+            return report if report and fields.items() <= report.items() else None
+
+        return until(look)
+
     def until_logged(self, part: str) -> dict[str, Any]:
         return until(lambda: self.logged(part) or None)[-1]
+
+
+def free_block(count: int) -> int:
+    """Return the first of so many ports in a row that nobody listens on."""
+    for base in range(20_000 + os.getpid() % 9_000, 60_000, count):
+        with ExitStack() as held:
+            try:
+                for port in range(base, base + count):
+                    each = held.enter_context(socket.socket())
+                    each.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return base
+    raise AssertionError("no free ports")
 
 
 def get(address: str, path: str, port_plus: int = 0) -> tuple[int, bytes]:
