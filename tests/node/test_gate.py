@@ -1,6 +1,8 @@
 """What calls pass before a service: stages of a node, limits, counting, and draining."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -201,6 +203,27 @@ def test_calls_that_never_end_are_cut_after_the_time_to_drain(tmp_path: Path) ->
                 await call
 
     run(main())
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr("node.server.os._exit", codes.append)
+
+    async def main() -> None:
+        async with world(tmp_path) as at:
+            at.server.stop_on_signals()
+            call = asyncio.ensure_future(at.call())
+            await until(lambda: at.echo.entered == 1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until(lambda: at.server.readiness.stage is Stage.STOPPING)
+            assert not codes
+            os.kill(os.getpid(), signal.SIGINT)
+            await until(lambda: codes)
+            at.echo.go.set()
+            await call
+
+    run(main())
+    assert codes == [1]
 
 
 def test_health_is_told_for_each_service_and_follows_readiness(tmp_path: Path) -> None:
