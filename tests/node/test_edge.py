@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc
-import grpc.aio
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from node.config import Config
@@ -145,16 +146,12 @@ def test_requests_go_on_when_a_leader_stops_and_a_session_makes_retries_exact(
         second = await eventually(lambda: count(others[0], 2))
         assert second.number == 2
         for node in others:
-            again = await eventually(lambda node=node: count(node, 1))
+            again = await eventually(partial(count, node, 1))
             assert (again.number, again.header.duplicate) == (1, True)
             assert again.header.index == first.header.index
         await stopping
 
     on_three(tmp_path, test)
-
-
-def limited(config: Config, **changes: int) -> Any:
-    return replace(config.limits, **changes)
 
 
 def test_a_flood_of_one_client_is_refused_and_another_client_served(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Every reason, from where it arises to the exception that a client catches."""
 
 from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
-import grpc
-import grpc.aio
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
 import pytest
-from google.rpc import status_pb2
-from grpc_status import rpc_status
+from google.rpc import status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 import cluster.errors
 from node.driver import Stopping
@@ -29,8 +30,9 @@ from projections.result import Refused
 from ual.errors import CorruptFile, DiskFull, IndexDropped, IndexInFuture
 
 
-def subclasses(base: type) -> Iterator[type]:
-    for each in base.__subclasses__():
+def subclasses(base: type[Any]) -> Iterator[type[Any]]:
+    found: list[type[Any]] = base.__subclasses__()
+    for each in found:
         yield each
         yield from subclasses(each)
 
@@ -43,10 +45,8 @@ def cluster_errors() -> list[cluster.errors.ClusterError]:
         cluster.errors.StaleBoundExceeded(2.0, 1.0),
     ]
     known = {type(each) for each in made}
-    for kind in subclasses(cluster.errors.ClusterError):
-        if kind not in known:
-            made.append(kind("words"))
-    return made
+    others = (each for each in subclasses(cluster.errors.ClusterError) if each not in known)
+    return made + [each("words") for each in others]
 
 
 def over_the_wire(error: OnelogError) -> OnelogError:

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import grpc.aio
+import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from onelog import errors
@@ -17,9 +17,7 @@ Options = common_pb2.WriteOptions
 READ_STALE = common_pb2.ReadOptions(level=common_pb2.READ_LEVEL_STALE)
 
 
-def on_a_node(
-    directory: Path, test: Callable[[Node], Awaitable[None]], **changes: Any
-) -> None:
+def on_a_node(directory: Path, test: Callable[[Node], Awaitable[None]], **changes: Any) -> None:
     async def main() -> None:
         async with single(directory, **changes) as node:
             await test(node)
@@ -103,7 +101,7 @@ def test_lifetimes_and_leases_end_what_is_bound_to_them(tmp_path: Path) -> None:
             error = await refusal(call)
             assert (type(error), error.reason) == (errors.LeaseLost, "LEASE_LOST")
         async with asyncio.timeout(5):
-            while (await node.kv.Get(kv.GetRequest(key=b"short"))).HasField("item"):
+            while (await node.kv.Get(kv.GetRequest(key=b"short"))).HasField("item"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert (await node.kv.Get(kv.GetRequest(key=b"kept"))).HasField("item")
 
@@ -176,9 +174,7 @@ def test_pages_over_all_shards_show_every_key_once_and_in_order(tmp_path: Path) 
             scanned += [item.key for item in page.items]
         assert scanned == [*keys, b"other"]
         some = [
-            item.key
-            async for page in node.kv.Scan(kv.ListRequest(limit=5))
-            for item in page.items
+            item.key async for page in node.kv.Scan(kv.ListRequest(limit=5)) for item in page.items
         ]
         assert some == keys[:5]
         # One shard only: what lives there, and an index means something.
@@ -267,9 +263,8 @@ LONG_KEY = b"k" * 4097
 LONG_NAME = "n" * 129
 LONG_TTL = 101 * 365 * 86_400_000
 BAD_SESSION = Options(session=common_pb2.Session(session_id=3, sequence=0))
-LATE_SESSION = Options(
-    session=common_pb2.Session(session_id=3, sequence=4, first_unacknowledged=5)
-)
+LATE_SESSION = Options(session=common_pb2.Session(session_id=3, sequence=4, first_unacknowledged=5))
+BAD_DURABILITY = Options(durability=cast(Any, 9))
 STALE_AND_LINEARIZABLE = common_pb2.ReadOptions(max_staleness_ms=5)
 MANY_STEPS = kv.JsonPath(steps=[kv.JsonStep(member="m")] * 65)
 Request = Any
@@ -357,7 +352,11 @@ BAD_OTHERS: list[tuple[str, Request, str]] = [
         kv.PutRequest(key=b"k", options=Options(session=common_pb2.Session(sequence=1))),
         "SESSION_INVALID",
     ),
-    ("Put", kv.PutRequest(key=b"k", options=Options(durability=9)), "DURABILITY_INVALID"),
+    (
+        "Put",
+        kv.PutRequest(key=b"k", options=Options(durability=cast(Any, 9))),
+        "DURABILITY_INVALID",
+    ),
     ("Get", kv.GetRequest(key=b"k", options=STALE_AND_LINEARIZABLE), "STALENESS_INVALID"),
     (
         "Get",
@@ -390,9 +389,7 @@ BAD_OTHERS: list[tuple[str, Request, str]] = [
     ),
     (
         "Txn",
-        kv.TxnRequest(
-            conditions=[kv.Condition(key=b"%d" % n, exists=True) for n in range(20)]
-        ),
+        kv.TxnRequest(conditions=[kv.Condition(key=b"%d" % n, exists=True) for n in range(20)]),
         "SEVERAL_SHARDS",
     ),
     (

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import grpc.aio
+import grpc.aio  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ from projections.kv_commands import Put, encode_command
 from tests.services.nodes import Node, refusal, run, single
 
 Operation = pipeline.Operation
+ASYNC = common_pb2.WriteOptions(durability=common_pb2.DURABILITY_ASYNC)
 
 
 def put(key: bytes, value: bytes = b"v", **fields: Any) -> pipeline.Operation:
@@ -76,7 +77,7 @@ def test_tables_name_what_the_protos_have() -> None:
     results = {each.name for each in pipeline.OperationResult.DESCRIPTOR.fields}
     assert set(OPERATIONS) <= operations
     assert {ANSWERS.get(kind, kind) for kind in OPERATIONS} <= results
-    assert BATCHED == {each.name for each in pipeline.TransactOperation.DESCRIPTOR.fields}
+    assert {each.name for each in pipeline.TransactOperation.DESCRIPTOR.fields} == BATCHED
 
 
 def test_operations_of_a_message_take_effect_in_order_and_fail_alone(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_operations_of_a_message_take_effect_in_order_and_fail_alone(tmp_path: P
                 message(
                     put(b"{x}", b"1"), get(b"{x}"), count(b"{x}", 5), get(b"{x}"),
                     put(b"", b""), put(b"{x}", b"2", expected_version=1), Operation(),
-                    put(b"{x}", b"3", options=common_pb2.WriteOptions(durability=2)),
+                    put(b"{x}", b"3", options=ASYNC),
                     put(b"{x}", b"4"), get(b"{x}"),
                     Operation(delete=kv.DeleteRequest(key=b"{x}")), get(b"{x}"),
                     put(b"k", b"v", namespace="nowhere"),

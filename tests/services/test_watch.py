@@ -2,19 +2,21 @@
 
 import asyncio
 import random
+import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import grpc.aio
+import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from node import watch_feeds
 from onelog import errors
-from onelog.v1 import admin_pb2, common_pb2
+from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
-from tests.services.nodes import Node, cluster, eventually, refusal, run, single
+from tests.services.nodes import Node, cluster, eventually, refusal, run, single, until
 
 Told = tuple[int, int, bytes, bytes | None, bool]  # shard, index, key, value, expired
 
@@ -150,9 +152,9 @@ def test_filters_choose_keys_prefixes_and_namespaces(tmp_path: Path) -> None:
             return Watcher(node, filters=filters, **fields)
 
         exact = pipeline.WatchFilter(name=b"user/1")
-        prefix = pipeline.WatchFilter(name=b"user/", is_prefix=True, owner=1)
+        prefix = pipeline.WatchFilter(name=b"user/", is_prefix=True, owner=log_pb2.OWNER_KV)
         other = pipeline.WatchFilter(namespace="other")
-        queues = pipeline.WatchFilter(owner=2)
+        queues = pipeline.WatchFilter(owner=log_pb2.OWNER_QUEUE)
         edge = node.context.edge
         assert edge is not None
         watchers = {
@@ -271,7 +273,7 @@ def test_a_cursor_that_is_not_kept_or_not_told_any_more_is_out_of_range(tmp_path
         found = await Watcher(node, cursor=cursor).collect(3)
         assert [each[3] for each in found] == [b"9", b"10", b"11"]
         # Whoever does not ask for keys is not concerned.
-        queues = pipeline.WatchFilter(owner=2)
+        queues = pipeline.WatchFilter(owner=log_pb2.OWNER_QUEUE)
         await Watcher(node, cursor=start, filters=[queues], progress_ms=100).begin()
 
     on_a_node(tmp_path, test, shards=1)
@@ -288,7 +290,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"progress_ms": 2**63}, "PROGRESS_INVALID"),
     ({"filters": [pipeline.WatchFilter()] * 101}, "LIMIT_INVALID"),
     ({"filters": [pipeline.WatchFilter(namespace="n" * 129)]}, "NAMESPACE_NAME_INVALID"),
-    ({"filters": [pipeline.WatchFilter(owner=77)]}, "OWNER_INVALID"),
+    ({"filters": [pipeline.WatchFilter(owner=cast(Any, 77))]}, "OWNER_INVALID"),
 ]
 
 
@@ -302,11 +304,54 @@ def test_bad_input_is_refused_and_watchers_leave_nothing_behind(tmp_path: Path) 
         assert all(len(shard.listeners) == 1 for shard in shards)
         for watcher in watchers:
             watcher.call.cancel()
-        async with asyncio.timeout(5):
-            while any(shard.listeners for shard in shards):
-                await asyncio.sleep(0.01)
+        await until(lambda: not any(shard.listeners for shard in shards))
 
     on_a_node(tmp_path, test)
+
+
+class Chaos:
+    """Writers and watchers on three nodes whose leaders change; ``chance`` decides."""
+
+    def __init__(self, nodes: list[Node], seed: int) -> None:
+        self.nodes = nodes
+        self.chance = random.Random(seed)
+        self.done = asyncio.Event()
+
+    async def write(self, writes: int) -> None:
+        chance = self.chance
+        for number in range(writes):
+            node, key = chance.choice(self.nodes), b"k%d" % chance.randrange(8)
+            if chance.random() < 0.5:
+                put = kv.PutRequest(key=key, value=b"1")
+                await eventually(partial(node.kv.Put, put, timeout=1))
+            await eventually(partial(node.kv.Count, kv.CountRequest(key=key, add=1), timeout=1))
+            if number % 40 == 20:
+                move = admin_pb2.TransferLeadershipRequest(shard=number % 2)
+                await eventually(partial(node.admin.TransferLeadership, move, timeout=2))
+        self.done.set()
+
+    async def follow(self, cursor: common_pb2.Cursor) -> list[Told]:
+        """Watch, now on this node and now on that, until everything was told."""
+        found: list[Told] = []
+        while True:
+            node = self.chance.choice(self.nodes)
+            watcher = await Watcher(node, cursor=cursor, progress_ms=100).begin()
+            for _ in range(self.chance.randrange(1, 12)):
+                await watcher.read()
+                if self.is_end(watcher.cursor):
+                    break
+            found += [told(event) for event in watcher.events]
+            cursor = watcher.cursor
+            watcher.call.cancel()
+            if self.is_end(cursor):
+                return found
+
+    def is_end(self, cursor: common_pb2.Cursor) -> bool:
+        return self.done.is_set() and all(
+            each.index >= node.context.drivers[each.shard].shard.log.applied_index
+            for each in cursor.positions
+            for node in self.nodes
+        )
 
 
 def test_watchers_that_move_between_nodes_see_each_event_once_while_leaders_change(
@@ -314,68 +359,18 @@ def test_watchers_that_move_between_nodes_see_each_event_once_while_leaders_chan
 ) -> None:
     """Half of it is chance: the seed is printed."""
     seed = random.randrange(10**9)
-    print("seed", seed)  # noqa: T201
+    sys.stdout.write(f"seed {seed}\n")
 
     async def test() -> None:
-        chance = random.Random(seed)
         async with cluster(tmp_path, shards=2) as nodes:
+            chaos = Chaos(nodes, seed)
             start = (await Watcher(nodes[0]).begin()).cursor
-            done = asyncio.Event()
-
-            async def write() -> None:
-                for number in range(150):
-                    node = chance.choice(nodes)
-                    key = b"k%d" % chance.randrange(8)
-                    request = kv.CountRequest(key=key, add=1)
-                    if chance.random() < 0.5:
-                        await eventually(
-                            lambda node=node, key=key: node.kv.Put(
-                                kv.PutRequest(key=key, value=b"1"), timeout=1
-                            )
-                        )
-                    await eventually(
-                        lambda node=node, request=request: node.kv.Count(request, timeout=1)
-                    )
-                    if number % 40 == 20:
-                        leader = next((each for each in nodes if each.leads(number % 2)), None)
-                        if leader is not None:
-                            await eventually(
-                                lambda leader=leader, number=number: (
-                                    leader.admin.TransferLeadership(
-                                        admin_pb2.TransferLeadershipRequest(shard=number % 2),
-                                        timeout=2,
-                                    )
-                                )
-                            )
-                done.set()
-
-            async def follow() -> list[Told]:
-                found: list[Told] = []
-                cursor = start
-                while True:
-                    watcher = Watcher(chance.choice(nodes), cursor=cursor, progress_ms=100)
-                    await watcher.begin()
-                    for _ in range(chance.randrange(1, 12)):
-                        await watcher.read()
-                        if done.is_set() and at_end(watcher.cursor):
-                            break
-                    found += [told(event) for event in watcher.events]
-                    cursor = watcher.cursor
-                    watcher.call.cancel()
-                    if done.is_set() and at_end(cursor):
-                        return found
-
-            def at_end(cursor: common_pb2.Cursor) -> bool:
-                ends = {
-                    shard: max(node.context.drivers[shard].shard.log.applied_index for node in nodes)
-                    for shard in range(2)
-                }
-                return all(each.index >= ends[each.shard] for each in cursor.positions)
-
-            results = await asyncio.gather(write(), *(follow() for _ in range(4)))
-            expected = sorted(results[1])
+            writing = asyncio.create_task(chaos.write(150))
+            results = await asyncio.gather(*(chaos.follow(start) for _ in range(4)))
+            await writing
+            expected = sorted(results[0])
             assert len(expected) > 150
-            for found in results[1:]:
+            for found in results:
                 for shard in range(2):
                     indexes = [each[1] for each in found if each[0] == shard]
                     assert indexes == sorted(set(indexes)), "twice or out of order"
@@ -383,8 +378,8 @@ def test_watchers_that_move_between_nodes_see_each_event_once_while_leaders_chan
             # What the log holds is what was told.
             in_log = set()
             for shard in range(2):
-                call = nodes[0].admin.ReadLog(admin_pb2.ReadLogRequest(shard=shard, owners=[1]))
-                async for page in call:
+                request = admin_pb2.ReadLogRequest(shard=shard, owners=[log_pb2.OWNER_KV])
+                async for page in nodes[0].admin.ReadLog(request):
                     in_log |= {(shard, entry.index) for entry in page.entries}
             assert {each[:2] for each in expected} == in_log
 
