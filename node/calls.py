@@ -26,7 +26,7 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from node.admission import Admission
 from node.context import NodeContext, Service
-from node.forwarding import FORWARDED_KEY, SHARD_KEY, Elsewhere, Forwarder, passed_metadata
+from node.forwarding import FORWARDED_KEY, PASSED_KEYS, SHARD_KEY, Elsewhere, Forwarder
 from node.status_mapping import error_of_exception, status_of
 from onelog.errors import InvalidArgument, OnelogError, ResourceExhausted, Unavailable
 
@@ -273,7 +273,8 @@ class Calls:
                 call.is_forwarded = True
             elif key == SHARD_KEY:
                 call.only_shard = self._shard_of(value)
-        call.metadata = passed_metadata(context)
+            elif key in PASSED_KEYS:
+                call.metadata += ((key, value),)
         return call
 
     def _shard_of(self, value: str) -> int:
