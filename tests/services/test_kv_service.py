@@ -8,6 +8,7 @@ from typing import Any, cast
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
+from node.services import kv as kv_service
 from onelog import errors
 from onelog.v1 import admin_pb2, common_pb2
 from onelog.v1 import kv_pb2 as kv
@@ -189,6 +190,29 @@ def test_pages_over_all_shards_show_every_key_once_and_in_order(tmp_path: Path) 
         assert (deleted.deleted_count, deleted.has_more) == (50, True)
         rest = await node.kv.DeleteRange(kv.DeleteRangeRequest(range=kv.KeyRange(prefix=b"k")))
         assert (rest.deleted_count, rest.has_more) == (7, False)
+
+    on_a_node(tmp_path, test, shards=3)
+
+
+def test_a_scan_of_many_pages_shows_every_key_once_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_service, "SCAN_PAGE", 10)
+
+    async def test(node: Node) -> None:
+        keys = sorted(b"%d" % (number * number * 7919) for number in range(100))
+        # Keys of one shard in between: the others have nothing to say there.
+        keys = sorted([*keys, *(b"5{one}%d" % number for number in range(40))])
+        for key in keys:
+            await node.kv.Put(kv.PutRequest(key=key, value=b""))
+        for reverse in (False, True):
+            for limit in (0, 1, 10, 33, 139, 140, 1000):
+                request = kv.ListRequest(limit=limit, reverse=reverse)
+                pages = [page async for page in node.kv.Scan(request)]
+                assert all(len(page.items) <= 10 for page in pages)
+                found = [item.key for page in pages for item in page.items]
+                expected = keys[::-1] if reverse else keys
+                assert found == expected[: limit or None], (limit, reverse)
 
     on_a_node(tmp_path, test, shards=3)
 
