@@ -147,6 +147,8 @@ class AdminService:
         if at < log.first_index:
             raise IndexDropped(at, log.first_index, log.commit_index)
         owners = frozenset(request.owners)
+        if not owners <= set(log_pb2.Owner.values()):
+            raise invalid("OWNER_INVALID", f"there is no owner {max(owners)}")
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
 
         def listen(_entries: object, _results: object) -> None:
