@@ -175,6 +175,7 @@ def test_a_leadership_that_moves_is_a_pause_and_no_error(tmp_path: Path) -> None
                 counts[1] += 1
 
         callers = [asyncio.create_task(each(node)) for node in nodes for each in (count, execute)]
+
         def has_moved_on(before: list[int]) -> bool:
             return counts[0] > before[0] and counts[1] > before[1]
 
