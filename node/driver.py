@@ -23,7 +23,7 @@ from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefuse
 from cluster.membership import Membership
 from cluster.messages import Message
 from cluster.wire import Reason, WireError
-from node.durability import Durability, Received, refusal_of
+from node.durability import Durability, refusal_of
 from node.job_thread import JobThread
 from node.jobs import ShipJob
 from node.requests import Drafts, Outcome
@@ -92,6 +92,7 @@ class ShardDriver:
         self._is_sealing = False
         self._scheduled = False
         self._stopping = False
+        self._closed = False
         self._inbox: list[tuple[UUID, Message]] = []
         self._proposals: list[_Request] = []
         self._batches: set[_Batch] = set()
@@ -100,6 +101,11 @@ class ShardDriver:
         self._waiting = 0
 
     # What the node calls
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have no outcome yet."""
+        return self._waiting
 
     def propose(
         self, drafts: Drafts, deadline_s: float, durability: Durability = Durability.SYNC
@@ -210,6 +216,8 @@ class ShardDriver:
     def run_pass(self) -> None:
         """Hand over what has come since the last pass, and let time pass."""
         self._scheduled = False
+        if self._closed:
+            return  # scheduled before the end
         self.passes += 1
         try:
             shard = self.shard
@@ -293,10 +301,7 @@ class ShardDriver:
         for request in batch.requests:
             count = len(request.drafts)
             if not request.future.done():
-                if isinstance(outcome, Received):
-                    request.future.set_result(outcome.part(at, count))
-                else:
-                    request.future.set_result(outcome[at : at + count])
+                request.future.set_result(outcome.part(at, count))
             at += count
 
     def _hand_in_reads(self) -> None:
@@ -317,6 +322,8 @@ class ShardDriver:
 
     def _synced(self, job: SyncJob) -> None:
         """Take a sync back from its thread."""
+        if self._closed:
+            return
         try:
             self.shard.on_synced(job)
             self._begin_sync()
@@ -348,6 +355,8 @@ class ShardDriver:
             self._seals.run(job, self._sealed)
 
     def _sealed(self, job: SealJob) -> None:
+        if self._closed:
+            return
         try:
             self._is_sealing = False
             if self.shard.on_sealed(job):
@@ -388,7 +397,11 @@ class ShardDriver:
         return under_way + [request.future for request in self._proposals]
 
     def close(self) -> None:
-        """Let the thread end and close the log; blocks for a sync."""
+        """Let the thread end and close the log; blocks for a sync.
+
+        Messages of peers and jobs that were on their way may still arrive; they change nothing.
+        """
+        self._closed = True
         self.syncs.stop()
         self.ships.stop(waits=False)  # it writes nothing but temporary files
         for batch in list(self._batches):

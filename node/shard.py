@@ -52,13 +52,15 @@ from node.requests import Answers, Callback, Drafts, Outcome, Request, Requests,
 from node.shipping import Shipped, Shipping
 from node.stale_reads import Level, StaleReads
 from node.status import ShardStatus, status_of
+from projections.result import Result
 from projections.system_commands import TYPES_OPAQUE
 from projections.table import Projections, build_projections
 from projections.ts_blocks import CorruptBlock
+from snapshot.progress import Progress, no_progress
 from snapshot.recovery import recover_state
 from snapshot.store import SnapshotStore
 from ual.directory import ShardPaths
-from ual.entry import HEADER_SIZE, Draft, decode_entries
+from ual.entry import HEADER_SIZE, Draft, Entry, decode_entries
 from ual.errors import CorruptFile, DataError, DiskFull, GroupTooLarge, IndexUnavailable
 from ual.files import Files
 from ual.jobs import SealJob, SyncJob
@@ -101,6 +103,7 @@ class Shard:
         protections: Protections = ALL_ON,
         founders: Membership | None = None,
         shipping: ShippingConfig | None = None,
+        progress: Progress = no_progress,
     ) -> None:
         """``founders``: the first members, where this replica was not among them."""
         self.config = config or ShardConfig()
@@ -122,7 +125,9 @@ class Shard:
         if self.log.commit_index == 0:
             self.log.mark_committed(1)  # the same on every replica: committed by definition
         self.snapshots = SnapshotStore.open(files, paths, self.log)
-        self.recovered = recover_state(files, shard, self.log, self.snapshots, build_projections)
+        self.recovered = recover_state(
+            files, shard, self.log, self.snapshots, build_projections, progress
+        )
         self._use(self.recovered.state)
         applied = self.log.proposals.of_index(self.log.applied_index)
         journal.recover_membership(applied, self.projections.system.raft_config)
@@ -153,6 +158,8 @@ class Shard:
         self._due_number = 0  # the proposal that carries what was due last
         self._syncing = False
         self._led_term = 0
+        # Told of every group that was applied, with its results; must not raise or block.
+        self.listeners: list[Callable[[list[Entry], list[Result]], None]] = []
 
     # What the driver calls
 
@@ -360,6 +367,8 @@ class Shard:
         self.log.mark_applied(last_index)
         self.comparison.applied()
         self._requests.applied(number, term, results)
+        for listener in self.listeners:
+            listener(entries, results)
 
     # Inside
 
