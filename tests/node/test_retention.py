@@ -163,9 +163,9 @@ def test_what_is_damaged_is_repaired_before_anything_behind_it_goes(node: LoneNo
     offset = node.shard.log.last_index
     node.fill()
     node.fill()
-    first = node.shard.log.segments.segments[0]
-    assert isinstance(first, SealedSegment)
-    assert first.last_index >= offset
-    node.replica.run(lambda shard: shard.shipping.note_damage(CorruptFile(str(first.path), "rot")))
-    assert isinstance(node.shard.log.segments.segments[0], DamagedSegment)
-    assert node.trimmed_to() == 1
+    holder = node.shard.log.segments.covering(offset)
+    assert isinstance(holder, SealedSegment)
+    damage = CorruptFile(str(holder.path), "rot")
+    node.replica.run(lambda shard: shard.shipping.note_damage(damage))
+    assert isinstance(node.shard.log.segments.covering(offset), DamagedSegment)
+    assert node.trimmed_to() <= offset
