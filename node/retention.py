@@ -9,18 +9,21 @@ lies behind is another matter.
 import numpy as np
 
 from projections.table import Projections
+from ual.damaged import DamagedSegment
 from ual.errors import CorruptFile
 from ual.log import Log
 from ual.sealed import SealedSegment
+from ual.unsealed import UnsealedSegment
 
 
 def droppable_before(log: Log, state: Projections, keep_index: int) -> int:
     """Return the index below which no entry is needed, ``keep_index`` at most."""
     kept_from = state.stream.kept_streams()
     for segment in log.segments.segments:
-        if segment.last_index >= keep_index or not isinstance(segment, SealedSegment):
+        if segment.last_index >= keep_index or isinstance(segment, UnsealedSegment):
             break
-        if _is_needed(segment, state, kept_from):
+        # What is damaged is repaired first: until then nobody can tell what it holds.
+        if isinstance(segment, DamagedSegment) or _is_needed(segment, state, kept_from):
             return segment.first_index
     return keep_index
 
@@ -36,5 +39,5 @@ def _is_needed(segment: SealedSegment, state: Projections, kept_from: dict[int, 
                 if len(records) and records[-1] >= np.uint64(first):
                     return True
     except CorruptFile:
-        return True  # nobody can tell; it is repaired first
+        return True  # rotted just now
     return False

@@ -18,7 +18,9 @@ from projections.ts_rules import Aggregate, Rule
 from projections.ts_types import Config
 from tests.simulation.mutations import CALM
 from tests.simulation.world import World
+from ual.damaged import DamagedSegment
 from ual.entry import Draft
+from ual.errors import CorruptFile
 from ual.sealed import SealedSegment
 
 NAMESPACE = "default"
@@ -153,3 +155,17 @@ def test_a_leader_makes_blocks_and_rollups_that_stay(node: LoneNode) -> None:
     assert row.values.tolist() == [float(number % 7) for number in range(1_200)]
     (rolled,) = engine.query(NAMESPACE, Query("cpu_1m", "v_max"))  # type: ignore[misc]
     assert set(rolled.values.tolist()) == {6.0}
+
+
+def test_what_is_damaged_is_repaired_before_anything_behind_it_goes(node: LoneNode) -> None:
+    node.write(stream_draft(stream_commands.Create("events")))
+    node.write(stream_draft(Append("events", b"one")))
+    offset = node.shard.log.last_index
+    node.fill()
+    node.fill()
+    holder = node.shard.log.segments.covering(offset)
+    assert isinstance(holder, SealedSegment)
+    damage = CorruptFile(str(holder.path), "rot")
+    node.replica.run(lambda shard: shard.shipping.note_damage(damage))
+    assert isinstance(node.shard.log.segments.covering(offset), DamagedSegment)
+    assert node.trimmed_to() <= offset

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from projections import queue_operations
 from projections.kv_order import OrderedKeys
 from projections.kv_record import read_oldest, read_version
 from projections.kv_store import Store
+from projections.queue_plain import PlainPaths
+from projections.result import Outcome
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -66,11 +69,45 @@ def dropping_eviction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("projections.kv_evict._move_values", drop)
 
 
+def queue_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """Leases end by the replica's own clock."""
+    lease = queue_operations.lease
+
+    def by_own_clock(queue: Any, command: Any, index: int, now_ns: int) -> Outcome:
+        return lease(queue, command, index, now_ns + time.time_ns() % 1_000_003)
+
+    patch.setattr("projections.queue.lease", by_own_clock)
+    patch.setattr(PlainPaths, "lease", lambda *_: None)
+
+
+def stream_builtin_hash(patch: pytest.MonkeyPatch) -> None:
+    """A record's partition is chosen by hash() of its key."""
+    patch.setattr("projections.stream_record.crc32c", hash)
+    patch.setattr("projections.stream.crc32c", hash)
+
+
+def series_builtin_hash(patch: pytest.MonkeyPatch) -> None:
+    """Columns are told apart by hash() of a text, which every process salts."""
+    patch.setattr(
+        "projections.ts_buffers.column_seed",
+        lambda series_id, field_id: hash(f"{series_id}/{field_id}") % 2**64,
+    )
+
+
 def none(patch: pytest.MonkeyPatch) -> None:
     """No mistake."""
 
 
 MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
-    for mutation in (none, wall_clock, unordered_iteration, builtin_hash, dropping_eviction)
+    for mutation in (
+        none,
+        wall_clock,
+        unordered_iteration,
+        builtin_hash,
+        dropping_eviction,
+        queue_wall_clock,
+        stream_builtin_hash,
+        series_builtin_hash,
+    )
 }
