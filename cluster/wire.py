@@ -14,7 +14,7 @@ A message that does not fit travels in fragments and is put together again here.
 The checksums inside a group are the log's business: it verifies them when it appends.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -39,6 +39,9 @@ APPEND_GROUPS_MAX = 2 * FRAME_SIZE_MAX // HEADER_SIZE
 NUMBER_MAX = 1 << 56
 REASON_SIZE_MAX = 64
 DETAIL_SIZE_MAX = 512
+NAME_SIZE_MAX = 255
+ENDPOINT_SIZE_MAX = 512
+ENDPOINTS_MAX = 256
 _Generated = TypeVar("_Generated")
 _TERM_AT = slice(8, 16)  # in the header of a group's first entry
 
@@ -57,6 +60,12 @@ class Reason(StrEnum):
     STALE_SESSION = "STALE_SESSION"
     HELLO_EXPECTED = "HELLO_EXPECTED"
     HANDSHAKE_TIMEOUT = "HANDSHAKE_TIMEOUT"
+    # Introductions
+    CLUSTER_NAME_MISMATCH = "CLUSTER_NAME_MISMATCH"
+    FOUNDERS_MISMATCH = "FOUNDERS_MISMATCH"
+    NAME_TAKEN = "NAME_TAKEN"
+    NODE_REPLACED = "NODE_REPLACED"
+    NOT_FOUNDED = "NOT_FOUNDED"
     # Frames
     UNREADABLE = "UNREADABLE"
     FRAME_TOO_LARGE = "FRAME_TOO_LARGE"
@@ -94,6 +103,8 @@ class Hello:
     partitions: int
     incarnation: int
     session: int
+    node_name: str = ""
+    endpoints: tuple[str, ...] = ()  # where clients call it, by worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +247,8 @@ def encode_hello(hello: Hello) -> bytes:
             partitions=hello.partitions,
             incarnation=hello.incarnation,
             session=hello.session,
+            node_name=hello.node_name,
+            api_endpoints=hello.endpoints,
         ),
     )
     return bytes(frame.SerializeToString())
@@ -277,7 +290,16 @@ def decode_first(data: bytes) -> Hello | Refused:
         hello.partitions,
         hello.incarnation,
         hello.session,
+        printable(hello.node_name, NAME_SIZE_MAX),
+        checked_endpoints(hello.api_endpoints),
     )
+
+
+def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
+    """Return where a peer says that clients may call it."""
+    if len(endpoints) > ENDPOINTS_MAX or any(len(e) > ENDPOINT_SIZE_MAX for e in endpoints):
+        raise WireError(Reason.BAD_NUMBER, f"{len(endpoints)} endpoints, or one that is too long")
+    return tuple(printable(each, ENDPOINT_SIZE_MAX) for each in endpoints)
 
 
 class FrameDecoder:

@@ -6,8 +6,9 @@ and over all of them, and no two nodes pull in different directions. While that 
 next choice is made among those that are connected. A leader that is not the chosen one hands over,
 if the chosen one is connected and has nearly everything: then the pause for clients is short.
 
-At most one hand-over in ``cluster.balance_period_s``, and none soon after somebody moved a
-leadership on purpose (``hold``). A hand-over that fails changes nothing; the next period tries
+At most one hand-over in ``cluster.balance_period_s``, none of a leadership that is younger than two
+of those (whoever had it before may be about to stop), and none soon after somebody moved it on
+purpose (``hold``). A hand-over that fails changes nothing; the next period tries
 again.
 """
 
@@ -58,6 +59,7 @@ class LeaderBalance:
         self._metrics = metrics
         self._period_s = period_s
         self._held_until_s: dict[int, float] = {}
+        self._led_since: dict[int, tuple[int, float]] = {}  # term and time, by shard
 
     def hold(self, shard: int, for_s: float = HOLD_S) -> None:
         """Leave the leadership of a shard where it is for a while."""
@@ -79,7 +81,12 @@ class LeaderBalance:
             member = driver.shard.member
             if member.state != LEADER or not member.has_applied_noop:
                 continue
-            if self._held_until_s.get(number, 0) > driver.shard.clock.now_s():
+            now_s = driver.shard.clock.now_s()
+            term, since_s = self._led_since.get(number, (0, now_s))
+            if term != member.term:
+                self._led_since[number] = (member.term, now_s)
+                continue
+            if now_s - since_s < 2 * self._period_s or self._held_until_s.get(number, 0) > now_s:
                 continue
             target = chosen_leader(number, member.membership.voters, reachable)
             if target is None or target == self._self_id:

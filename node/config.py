@@ -19,8 +19,8 @@ from cluster.config import RaftConfig
 from cluster.outbox import OutboxLimits
 from cluster.transport import TransportConfig
 from cluster.wire import MESSAGE_SIZE_MAX
+from node.requests import ShardConfig
 from node.settings import Address, Kind, setting
-from node.shard import ShardConfig
 from ual.directory import PARTITIONS_DEFAULT, PARTITIONS_MAX, SHARDS_DEFAULT, SHARDS_MAX, Topology
 from ual.log_config import LogConfig
 

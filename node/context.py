@@ -23,6 +23,7 @@ from node.topology import LiveTopology
 if TYPE_CHECKING:
     from cluster.transport import PeerTransport
     from node.balance import LeaderBalance
+    from node.edge import Edge
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +47,8 @@ class NodeContext:
     balance: "LeaderBalance | None" = None
     # How this node calls other nodes' API endpoints when it forwards; None: without TLS.
     forward_credentials: grpc.ChannelCredentials | None = None
+    # What all services share; see ``node.edge.edge_of``.
+    edge: "Edge | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from node.stale_reads import Level, StaleReads
 from projections.result import Result
 from projections.system_commands import TYPES_OPAQUE
 from projections.table import build_projections
+from snapshot.progress import Progress, no_progress
 from snapshot.recovery import recover_state
 from snapshot.store import SnapshotStore
 from ual.directory import ShardPaths
@@ -113,6 +114,7 @@ class Shard:
         raft_config: RaftConfig | None = None,
         protections: Protections = ALL_ON,
         founders: Membership | None = None,
+        progress: Progress = no_progress,
     ) -> None:
         """``founders``: the first members, where this replica was not among them."""
         self.config = config or ShardConfig()
@@ -134,7 +136,9 @@ class Shard:
         if self.log.commit_index == 0:
             self.log.mark_committed(1)  # the same on every replica: committed by definition
         self.snapshots = SnapshotStore.open(files, paths, self.log)
-        self.recovered = recover_state(files, shard, self.log, self.snapshots, build_projections)
+        self.recovered = recover_state(
+            files, shard, self.log, self.snapshots, build_projections, progress
+        )
         self.projections = self.recovered.state
         self.router = self.projections.router
         applied = self.log.proposals.of_index(self.log.applied_index)

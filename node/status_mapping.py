@@ -182,9 +182,7 @@ def _internal(error: BaseException) -> OnelogError:
 
 def status_of(error: OnelogError) -> status_pb2.Status:
     """Return the status with its details."""
-    info = error_details_pb2.ErrorInfo(
-        reason=error.reason, domain=DOMAIN, metadata=error.metadata
-    )
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
     status = status_pb2.Status(code=error.code, message=error.message)
     _pack(status.details.add, info)
     if error.retry_after_s is not None:

@@ -38,10 +38,11 @@ class LeaderView:
 class LiveTopology:
     """See the module's text. Safe to ask at any time, also before the shards have recovered."""
 
-    def __init__(self, cluster_id: UUID, topology: Topology, node: NodeView, worker: int) -> None:
-        self.cluster_id = cluster_id
-        self.shards = topology.shards
-        self.partitions = topology.partitions
+    def __init__(self, node: NodeView, worker: int) -> None:
+        # Known when the cluster is founded, and so before a service is called.
+        self.cluster_id = UUID(int=0)
+        self.shards = 0
+        self.partitions = 0
         self.workers = len(node.endpoints)
         self.worker = worker
         self.self_id = node.node_id
@@ -49,6 +50,12 @@ class LiveTopology:
         self._peers: Callable[[], Iterable[NodeView]] = lambda: ()
         self._local: Callable[[int], LeaderView | None] = lambda _shard: None
         self._told: dict[int, LeaderView] = {}
+
+    def found(self, cluster_id: UUID, topology: Topology) -> None:
+        """Take what is fixed when a cluster is founded."""
+        self.cluster_id = cluster_id
+        self.shards = topology.shards
+        self.partitions = topology.partitions
 
     def attach(
         self,

@@ -1,9 +1,9 @@
 """What entries did to keys, for those who tell others of it: the recent past, not state.
 
 Most of it can be read off the log: a put says itself what it wrote. What a counter became, which
-keys a range, a lease or an expiry took away, which list of a transaction ran: only apply knows, and
-notes it here. Values are referred to, not copied. Nothing here is hashed or saved; a replay makes it
-again, and ``complete_from`` says from which index on nothing is missing.
+keys a range, a lease or an expiry took away, which list of a transaction ran: only apply knows,
+and notes it here. Values are referred to, not copied. Nothing here is hashed or saved; a replay
+makes it again, and ``complete_from`` says from which index on nothing is missing.
 
 Entries that were taken back (a refused batch or transaction) may have left notes. They are void in
 the log, and whoever asks skips those.

@@ -85,12 +85,14 @@ class Cost(_message.Message):
     def __init__(self, wait_ns: _Optional[int] = ..., raft_ns: _Optional[int] = ..., fsync_ns: _Optional[int] = ..., scanned: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ...) -> None: ...
 
 class Position(_message.Message):
-    __slots__ = ("shard", "index")
+    __slots__ = ("shard", "index", "events_sent")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_SENT_FIELD_NUMBER: _ClassVar[int]
     shard: int
     index: int
-    def __init__(self, shard: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+    events_sent: int
+    def __init__(self, shard: _Optional[int] = ..., index: _Optional[int] = ..., events_sent: _Optional[int] = ...) -> None: ...
 
 class Cursor(_message.Message):
     __slots__ = ("positions",)

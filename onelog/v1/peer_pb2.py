@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14onelog/v1/peer.proto\x12\tonelog.v1\"\xbf\x01\n\tPeerFrame\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12#\n\x05hello\x18\x02 \x01(\x0b\x32\x14.onelog.v1.PeerHello\x12\'\n\x07refusal\x18\x03 \x01(\x0b\x32\x16.onelog.v1.PeerRefusal\x12(\n\x08messages\x18\x04 \x03(\x0b\x32\x16.onelog.v1.PeerMessage\x12)\n\x08\x66ragment\x18\x05 \x01(\x0b\x32\x17.onelog.v1.PeerFragment\"\xb9\x01\n\tPeerHello\x12\x14\n\x0cprotocol_min\x18\x01 \x01(\r\x12\x14\n\x0cprotocol_max\x18\x02 \x01(\r\x12\x12\n\ncluster_id\x18\x03 \x01(\x0c\x12\x0f\n\x07node_id\x18\x04 \x01(\x0c\x12\x11\n\ttarget_id\x18\x05 \x01(\x0c\x12\x0e\n\x06shards\x18\x06 \x01(\r\x12\x12\n\npartitions\x18\x07 \x01(\r\x12\x13\n\x0bincarnation\x18\x08 \x01(\x04\x12\x0f\n\x07session\x18\t \x01(\x04\"-\n\x0bPeerRefusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"\xb0\x02\n\x0bPeerMessage\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x32\n\x0cvote_request\x18\x03 \x01(\x0b\x32\x1a.onelog.v1.PeerVoteRequestH\x00\x12#\n\x04vote\x18\x04 \x01(\x0b\x32\x13.onelog.v1.PeerVoteH\x00\x12\'\n\x06\x61ppend\x18\x05 \x01(\x0b\x32\x15.onelog.v1.PeerAppendH\x00\x12!\n\x03\x61\x63k\x18\x06 \x01(\x0b\x32\x12.onelog.v1.PeerAckH\x00\x12%\n\x05stale\x18\x07 \x01(\x0b\x32\x14.onelog.v1.PeerStaleH\x00\x12\x30\n\x0btimeout_now\x18\x08 \x01(\x0b\x32\x19.onelog.v1.PeerTimeoutNowH\x00\x42\x06\n\x04kind\"M\n\x0fPeerVoteRequest\x12\x15\n\rlast_proposal\x18\x01 \x01(\x04\x12\x11\n\tlast_term\x18\x02 \x01(\x04\x12\x10\n\x08pre_vote\x18\x03 \x01(\x08\"\x1c\n\x08PeerVote\x12\x10\n\x08pre_vote\x18\x01 \x01(\x08\"r\n\nPeerAppend\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x10\n\x08previous\x18\x02 \x01(\x04\x12\x15\n\rprevious_term\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x04\x12\x0c\n\x04\x65\x63ho\x18\x06 \x01(\x04\x12\x0e\n\x06groups\x18\x05 \x03(\x0c\"g\n\x07PeerAck\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04next\x18\x02 \x01(\x04\x12\x0f\n\x07success\x18\x03 \x01(\x08\x12\r\n\x05reset\x18\x04 \x01(\x08\x12\x10\n\x08received\x18\x05 \x01(\x04\x12\r\n\x05stamp\x18\x06 \x01(\x04\"\x0b\n\tPeerStale\"\x10\n\x0ePeerTimeoutNow\"P\n\x0cPeerFragment\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x12\n\ntotal_size\x18\x03 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x32\x42\n\x04Peer\x12:\n\x08\x45xchange\x12\x14.onelog.v1.PeerFrame\x1a\x14.onelog.v1.PeerFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14onelog/v1/peer.proto\x12\tonelog.v1\"\xbf\x01\n\tPeerFrame\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12#\n\x05hello\x18\x02 \x01(\x0b\x32\x14.onelog.v1.PeerHello\x12\'\n\x07refusal\x18\x03 \x01(\x0b\x32\x16.onelog.v1.PeerRefusal\x12(\n\x08messages\x18\x04 \x03(\x0b\x32\x16.onelog.v1.PeerMessage\x12)\n\x08\x66ragment\x18\x05 \x01(\x0b\x32\x17.onelog.v1.PeerFragment\"\xe3\x01\n\tPeerHello\x12\x14\n\x0cprotocol_min\x18\x01 \x01(\r\x12\x14\n\x0cprotocol_max\x18\x02 \x01(\r\x12\x12\n\ncluster_id\x18\x03 \x01(\x0c\x12\x0f\n\x07node_id\x18\x04 \x01(\x0c\x12\x11\n\ttarget_id\x18\x05 \x01(\x0c\x12\x0e\n\x06shards\x18\x06 \x01(\r\x12\x12\n\npartitions\x18\x07 \x01(\r\x12\x13\n\x0bincarnation\x18\x08 \x01(\x04\x12\x0f\n\x07session\x18\t \x01(\x04\x12\x11\n\tnode_name\x18\n \x01(\t\x12\x15\n\rapi_endpoints\x18\x0b \x03(\t\"\xbb\x02\n\x10PeerIntroduction\x12\x14\n\x0cprotocol_min\x18\x01 \x01(\r\x12\x14\n\x0cprotocol_max\x18\x02 \x01(\r\x12\x14\n\x0c\x63luster_name\x18\x03 \x01(\t\x12\x12\n\ncluster_id\x18\x04 \x01(\x0c\x12\x11\n\tnode_name\x18\x05 \x01(\t\x12\x0f\n\x07node_id\x18\x06 \x01(\x0c\x12\x13\n\x0btarget_name\x18\x07 \x01(\t\x12\x0e\n\x06shards\x18\x08 \x01(\r\x12\x12\n\npartitions\x18\t \x01(\r\x12\x0f\n\x07workers\x18\n \x01(\r\x12\x0e\n\x06worker\x18\x0b \x01(\r\x12\x12\n\nis_joining\x18\x0c \x01(\x08\x12(\n\x08\x66ounders\x18\r \x03(\x0b\x32\x16.onelog.v1.PeerFounder\x12\x15\n\rapi_endpoints\x18\x0e \x03(\t\"=\n\x0bPeerFounder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"t\n\x16PeerIntroductionAnswer\x12\'\n\x07refusal\x18\x01 \x01(\x0b\x32\x16.onelog.v1.PeerRefusal\x12\x31\n\x0cintroduction\x18\x02 \x01(\x0b\x32\x1b.onelog.v1.PeerIntroduction\"%\n\x12PeerLeadersRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x0c\"5\n\x0bPeerLeaders\x12&\n\x07leaders\x18\x01 \x03(\x0b\x32\x15.onelog.v1.PeerLeader\"M\n\nPeerLeader\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x11\n\tleader_id\x18\x03 \x01(\x0c\x12\x0f\n\x07members\x18\x04 \x03(\x0c\"-\n\x0bPeerRefusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"\xb0\x02\n\x0bPeerMessage\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x32\n\x0cvote_request\x18\x03 \x01(\x0b\x32\x1a.onelog.v1.PeerVoteRequestH\x00\x12#\n\x04vote\x18\x04 \x01(\x0b\x32\x13.onelog.v1.PeerVoteH\x00\x12\'\n\x06\x61ppend\x18\x05 \x01(\x0b\x32\x15.onelog.v1.PeerAppendH\x00\x12!\n\x03\x61\x63k\x18\x06 \x01(\x0b\x32\x12.onelog.v1.PeerAckH\x00\x12%\n\x05stale\x18\x07 \x01(\x0b\x32\x14.onelog.v1.PeerStaleH\x00\x12\x30\n\x0btimeout_now\x18\x08 \x01(\x0b\x32\x19.onelog.v1.PeerTimeoutNowH\x00\x42\x06\n\x04kind\"M\n\x0fPeerVoteRequest\x12\x15\n\rlast_proposal\x18\x01 \x01(\x04\x12\x11\n\tlast_term\x18\x02 \x01(\x04\x12\x10\n\x08pre_vote\x18\x03 \x01(\x08\"\x1c\n\x08PeerVote\x12\x10\n\x08pre_vote\x18\x01 \x01(\x08\"r\n\nPeerAppend\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x10\n\x08previous\x18\x02 \x01(\x04\x12\x15\n\rprevious_term\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x04\x12\x0c\n\x04\x65\x63ho\x18\x06 \x01(\x04\x12\x0e\n\x06groups\x18\x05 \x03(\x0c\"g\n\x07PeerAck\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04next\x18\x02 \x01(\x04\x12\x0f\n\x07success\x18\x03 \x01(\x08\x12\r\n\x05reset\x18\x04 \x01(\x08\x12\x10\n\x08received\x18\x05 \x01(\x04\x12\r\n\x05stamp\x18\x06 \x01(\x04\"\x0b\n\tPeerStale\"\x10\n\x0ePeerTimeoutNow\"P\n\x0cPeerFragment\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x12\n\ntotal_size\x18\x03 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x32\xd5\x01\n\x04Peer\x12:\n\x08\x45xchange\x12\x14.onelog.v1.PeerFrame\x1a\x14.onelog.v1.PeerFrame(\x01\x30\x01\x12K\n\tIntroduce\x12\x1b.onelog.v1.PeerIntroduction\x1a!.onelog.v1.PeerIntroductionAnswer\x12\x44\n\x0bListLeaders\x12\x1d.onelog.v1.PeerLeadersRequest\x1a\x16.onelog.v1.PeerLeadersb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,25 +34,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PEERFRAME']._serialized_start=36
   _globals['_PEERFRAME']._serialized_end=227
   _globals['_PEERHELLO']._serialized_start=230
-  _globals['_PEERHELLO']._serialized_end=415
-  _globals['_PEERREFUSAL']._serialized_start=417
-  _globals['_PEERREFUSAL']._serialized_end=462
-  _globals['_PEERMESSAGE']._serialized_start=465
-  _globals['_PEERMESSAGE']._serialized_end=769
-  _globals['_PEERVOTEREQUEST']._serialized_start=771
-  _globals['_PEERVOTEREQUEST']._serialized_end=848
-  _globals['_PEERVOTE']._serialized_start=850
-  _globals['_PEERVOTE']._serialized_end=878
-  _globals['_PEERAPPEND']._serialized_start=880
-  _globals['_PEERAPPEND']._serialized_end=994
-  _globals['_PEERACK']._serialized_start=996
-  _globals['_PEERACK']._serialized_end=1099
-  _globals['_PEERSTALE']._serialized_start=1101
-  _globals['_PEERSTALE']._serialized_end=1112
-  _globals['_PEERTIMEOUTNOW']._serialized_start=1114
-  _globals['_PEERTIMEOUTNOW']._serialized_end=1130
-  _globals['_PEERFRAGMENT']._serialized_start=1132
-  _globals['_PEERFRAGMENT']._serialized_end=1212
-  _globals['_PEER']._serialized_start=1214
-  _globals['_PEER']._serialized_end=1280
+  _globals['_PEERHELLO']._serialized_end=457
+  _globals['_PEERINTRODUCTION']._serialized_start=460
+  _globals['_PEERINTRODUCTION']._serialized_end=775
+  _globals['_PEERFOUNDER']._serialized_start=777
+  _globals['_PEERFOUNDER']._serialized_end=838
+  _globals['_PEERINTRODUCTIONANSWER']._serialized_start=840
+  _globals['_PEERINTRODUCTIONANSWER']._serialized_end=956
+  _globals['_PEERLEADERSREQUEST']._serialized_start=958
+  _globals['_PEERLEADERSREQUEST']._serialized_end=995
+  _globals['_PEERLEADERS']._serialized_start=997
+  _globals['_PEERLEADERS']._serialized_end=1050
+  _globals['_PEERLEADER']._serialized_start=1052
+  _globals['_PEERLEADER']._serialized_end=1129
+  _globals['_PEERREFUSAL']._serialized_start=1131
+  _globals['_PEERREFUSAL']._serialized_end=1176
+  _globals['_PEERMESSAGE']._serialized_start=1179
+  _globals['_PEERMESSAGE']._serialized_end=1483
+  _globals['_PEERVOTEREQUEST']._serialized_start=1485
+  _globals['_PEERVOTEREQUEST']._serialized_end=1562
+  _globals['_PEERVOTE']._serialized_start=1564
+  _globals['_PEERVOTE']._serialized_end=1592
+  _globals['_PEERAPPEND']._serialized_start=1594
+  _globals['_PEERAPPEND']._serialized_end=1708
+  _globals['_PEERACK']._serialized_start=1710
+  _globals['_PEERACK']._serialized_end=1813
+  _globals['_PEERSTALE']._serialized_start=1815
+  _globals['_PEERSTALE']._serialized_end=1826
+  _globals['_PEERTIMEOUTNOW']._serialized_start=1828
+  _globals['_PEERTIMEOUTNOW']._serialized_end=1844
+  _globals['_PEERFRAGMENT']._serialized_start=1846
+  _globals['_PEERFRAGMENT']._serialized_end=1926
+  _globals['_PEER']._serialized_start=1929
+  _globals['_PEER']._serialized_end=2142
 # @@protoc_insertion_point(module_scope)
