@@ -1,7 +1,7 @@
 """Operations on their way together: one message of a pipeline and who waits for which result.
 
-Invariants: a batch has as many operations as futures, decoders, deadlines and shards; the i-th of
-each belong together. ``earliest_s`` is not above any deadline of an unanswered operation.
+Invariants: the i-th operation and the i-th waiter belong together, and there are as many of the
+one as of the other. ``earliest_s`` is not above any deadline of an unanswered operation.
 """
 
 from asyncio import Future
@@ -15,6 +15,9 @@ from onelog.v1 import pipeline_pb2
 
 Decode = Callable[[pipeline_pb2.OperationResult], Any]
 
+# Whose result it is, how it is read, by when it is wanted, and in which shard it was.
+Waiter = tuple[Future[Any], Decode, float, int]
+
 # What an operation takes besides its keys, names and values, about.
 OPERATION_SIZE = 32
 
@@ -23,19 +26,17 @@ class Batch:
     """One message under construction, then under way."""
 
     __slots__ = (
-        "backoff", "count", "deadlines", "decoders", "earliest_s", "endpoint", "error",
-        "futures", "is_uncertain", "is_written", "request", "sent_s", "sequence", "session",
-        "shards", "size",
+        "add", "backoff", "count", "earliest_s", "endpoint", "error", "is_counted",
+        "is_uncertain", "is_written", "request", "sent_s", "sequence", "session", "size", "waiters",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.request = pipeline_pb2.ExecuteRequest()
-        self.futures: list[Future[Any]] = []
-        self.decoders: list[Decode] = []
-        self.deadlines: list[float] = []
-        self.shards: list[int] = []  # of reads only: writes of a batch share one
+        self.add: Callable[[], pipeline_pb2.Operation] = self.request.operations.add
+        self.waiters: list[Waiter] = []
         self.size = 0
         self.count = 0  # of all operations that it ever had
+        self.is_counted = False  # in what the whole client has under way
         self.earliest_s = float("inf")
         self.session: Session | None = None
         self.sequence = 0
@@ -50,18 +51,18 @@ class Batch:
     @property
     def is_answered(self) -> bool:
         """Whether nobody waits for anything of it any more."""
-        return all(future.done() for future in self.futures)
+        return all(waiter[0].done() for waiter in self.waiters)
 
     def fail(self, error: OnelogError) -> None:
         """Give everyone who still waits this error."""
-        for future in self.futures:
+        for future, _, _, _ in self.waiters:
             if not future.done():
                 future.set_exception(error)
 
     def expire(self, now_s: float, late: Callable[[], OnelogError]) -> None:
         """Give those whose time is over the error that ``late`` makes."""
         earliest_s = float("inf")
-        for future, deadline_s in zip(self.futures, self.deadlines, strict=True):
+        for future, _, deadline_s, _ in self.waiters:
             if future.done():
                 continue
             if deadline_s <= now_s:
@@ -72,15 +73,11 @@ class Batch:
 
     def keep_unanswered(self) -> None:
         """Leave out what is answered, so that it is not done twice."""
-        left = [at for at, future in enumerate(self.futures) if not future.done()]
-        if len(left) == len(self.futures):
+        left = [at for at, waiter in enumerate(self.waiters) if not waiter[0].done()]
+        if len(left) == len(self.waiters):
             return
         operations = self.request.operations
         request = pipeline_pb2.ExecuteRequest()
         request.operations.extend(operations[at] for at in left)
-        self.request = request
-        self.futures = [self.futures[at] for at in left]
-        self.decoders = [self.decoders[at] for at in left]
-        self.deadlines = [self.deadlines[at] for at in left]
-        if self.shards:
-            self.shards = [self.shards[at] for at in left]
+        self.request, self.add = request, request.operations.add
+        self.waiters = [self.waiters[at] for at in left]

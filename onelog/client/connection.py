@@ -8,7 +8,10 @@ channel; what is under way fails with CLIENT_CLOSED.
 import asyncio
 import os
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any
+
+from crc32c import crc32c
 
 from onelog.client.batch import Batch, Decode
 from onelog.client.calls import Calls
@@ -16,6 +19,7 @@ from onelog.client.channels import Channels
 from onelog.client.lanes import Lane, ReadLane, WriteLane
 from onelog.client.options import ClientOptions
 from onelog.client.pipe import Pipe
+from onelog.client.routing import routing_key
 from onelog.client.sessions import Session, Sessions
 from onelog.client.topology import Topology
 from onelog.errors import (
@@ -42,9 +46,11 @@ class Connection:
         self.topology = Topology(endpoints, self.channels, options)
         self.calls = Calls(self.channels, self.topology, options)
         self.sessions = Sessions(self.calls, options)
-        self.batches: dict[Batch, Lane] = {}
+        self._batches: dict[Batch, Lane] = {}
         self._pipes: dict[str, Pipe] = {}
         self._write_lanes: list[WriteLane] = []
+        self._lanes_by_partition: list[WriteLane] = []
+        self._partition_count = 0
         self._read_lanes: dict[str, ReadLane] = {}
         self._starting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -62,7 +68,10 @@ class Connection:
 
     def write_lane(self, name: bytes) -> WriteLane | None:
         """Return the lane of a key's or name's writes; None: wait with ``ready`` first."""
-        return self._write_lanes[self.topology.shard_of(name)] if self._is_clear else None
+        if not self._is_clear:
+            return None
+        tag = routing_key(name) if b"{" in name else name
+        return self._lanes_by_partition[crc32c(tag) % self._partition_count]
 
     def read_lane(self, shard: int, endpoint: str | None = None) -> ReadLane:
         """Return the lane of reads to the leader of a shard, or to an endpoint."""
@@ -235,35 +244,41 @@ class Connection:
 
     def read_again(self, batch: Batch) -> None:
         """Hand the reads of a batch to the lanes where they belong now."""
-        for at, shard in enumerate(batch.shards):
-            self.read_lane(shard).adopt(batch, at)
+        for at, waiter in enumerate(batch.waiters):
+            self.read_lane(waiter[3]).adopt(batch, at)
 
-    def entered(self, size: int) -> None:
-        """Count an operation in."""
-        self._operations += 1
-        self._bytes += size
-        if (
-            self._operations >= self.options.pending_operations_max
-            or self._bytes >= self.options.pending_bytes_max
-        ) and self._room is None:
-            self._room = asyncio.Event()
-            self._is_clear = False
+    def began(self, batch: Batch, lane: Lane) -> None:
+        """Look after a batch from now on."""
+        self._batches[batch] = lane
         if self._sweeping is None:
             self._sweeping = self.loop.call_later(SWEEP_S, self._sweep)
 
-    def left(self, count: int, size: int) -> None:
-        """Count operations out."""
-        self._operations -= count
-        self._bytes -= size
+    def entered(self, count: int, size: int) -> None:
+        """Count operations in."""
+        self._operations += count
+        self._bytes += size
+        if self._room is None and not self._has_room():
+            self._room = asyncio.Event()
+            self._is_clear = False
+
+    def ended(self, batch: Batch) -> None:
+        """Forget a batch, and count its operations out."""
+        if self._batches.pop(batch, None) is None or not batch.is_counted:
+            return
+        self._operations -= batch.count
+        self._bytes -= batch.size
         assert self._operations >= 0, self._operations
-        if (
-            self._room is not None
-            and self._operations < self.options.pending_operations_max
-            and self._bytes < self.options.pending_bytes_max
-        ):
+        if self._room is not None and self._has_room():
             self._room.set()
             self._room = None
             self._is_clear = self._is_started and not self._is_closed
+
+    def _has_room(self) -> bool:
+        options = self.options
+        return (
+            self._operations < options.pending_operations_max
+            and self._bytes < options.pending_bytes_max
+        )
 
     # Beginning and end
 
@@ -285,7 +300,12 @@ class Connection:
 
     async def _begin(self, timeout_s: float) -> None:
         await self.calls.start(timeout_s)
-        self._write_lanes = [WriteLane(self, shard) for shard in range(self.topology.shard_count)]
+        shard_count = self.topology.shard_count
+        self._partition_count = self.topology.partition_count
+        lanes = self._write_lanes = [WriteLane(self, shard) for shard in range(shard_count)]
+        self._lanes_by_partition = [
+            lanes[partition % shard_count] for partition in range(self._partition_count)
+        ]
         self._is_started = True
         self._is_clear = not self._is_closed
         self._spawn(self._watch_topology(), "onelog topology refresh")
@@ -297,10 +317,10 @@ class Connection:
 
     def _sweep(self) -> None:
         self._sweeping = None
-        now_s = self.loop.time()
-        for batch, lane in list(self.batches.items()):
+        now_s = monotonic()
+        for batch, lane in list(self._batches.items()):
             lane.sweep(batch, now_s)
-        if self._operations:
+        if self._batches:
             self._sweeping = self.loop.call_later(SWEEP_S, self._sweep)
 
     def _spawn(self, coroutine: Any, name: str) -> None:
@@ -331,9 +351,9 @@ class Connection:
         await self.sessions.close()
         await self.topology.close()
         await self.channels.close()
-        for batch in list(self.batches):
+        for batch in list(self._batches):
             batch.fail(closed)
-        self.batches.clear()
+        self._batches.clear()
 
 
 async def _submit(
@@ -344,10 +364,10 @@ async def _submit(
     decode: Decode,
     shard: int,
 ) -> Any:
-    operation = lane.operation(size)
+    operation, answer = lane.begin(size, decode, timeout_s, shard)
     try:
         fill(operation)
     except BaseException:
-        lane.undo(size)
+        lane.undo()
         raise
-    return await lane.answer(decode, timeout_s, size, shard)
+    return await answer

@@ -69,8 +69,9 @@ class AsyncKV:
             lane = self._connection.write_lane(key)
             assert lane is not None
         size = len(key) + len(value)
-        put = lane.operation(size).put
+        operation, answer = lane.begin(size, _put_version, self._timeout_s)
         try:
+            put = operation.put
             put.key = key
             put.value = value
             if ttl_s or lease or expected_version is not None or not self._is_plain:
@@ -78,9 +79,9 @@ class AsyncKV:
                 fill.fill_put(put, key, value, ttl_s, lease_id, expected_version)
                 self._put_scope(put)
         except BaseException:
-            lane.undo(size)
+            lane.undo()
             raise
-        version: int = await lane.answer(_put_version, self._timeout_s, size)
+        version: int = await answer
         return version
 
     async def put_many(
@@ -93,7 +94,8 @@ class AsyncKV:
 
         All of them are tried; if some fail the first error is raised, with a note of how many.
         """
-        connection, timeout_s, is_plain = self._connection, self._timeout_s, self._is_plain
+        connection, timeout_s, ttl_ms = self._connection, self._timeout_s, milliseconds(ttl_s)
+        is_plain = self._is_plain and not ttl_ms
         answers: list[Future[Any]] = []
         pairs = items.items() if isinstance(items, Mapping) else items
         for key, value in pairs:
@@ -104,13 +106,14 @@ class AsyncKV:
                 lane = connection.write_lane(name)
                 assert lane is not None
             size = len(name) + len(data)
-            put = lane.operation(size).put
+            operation, answer = lane.begin(size, _put_version, timeout_s)
+            put = operation.put
             put.key = name
             put.value = data
-            if ttl_s or not is_plain:
-                put.ttl_ms = milliseconds(ttl_s)
+            if not is_plain:
+                put.ttl_ms = ttl_ms
                 self._put_scope(put)
-            answers.append(lane.answer(_put_version, timeout_s, size))
+            answers.append(answer)
         return await results_of(answers)
 
     async def get(self, key: Key, *, read: Read | None = None) -> Item | None:
@@ -320,17 +323,18 @@ class AsyncKV:
         shard = topology.shard_of(name)
         is_stale = read is not None and read.stale
         lane = connection.read_lane(shard, topology.replica_of(shard) if is_stale else None)
-        get = lane.operation(len(name)).get
+        operation, answer = lane.begin(len(name), _get_item, self._timeout_s, shard)
         try:
+            get = operation.get
             get.key = name
             if self._namespace:
                 get.namespace = self._namespace
             if read is not None:
                 read.put(get.options)
         except BaseException:
-            lane.undo(len(name))
+            lane.undo()
             raise
-        return lane.answer(_get_item, self._timeout_s, len(name), shard)
+        return answer
 
     def _put_scope(self, request: Any) -> None:
         if self._namespace:

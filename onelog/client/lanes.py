@@ -16,6 +16,7 @@ again, what was not is done now. Without a session, and for reads, only what is 
 from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Protocol
 
 from onelog.client.batch import OPERATION_SIZE, Batch, Decode
@@ -43,7 +44,6 @@ class Dispatch(Protocol):
 
     loop: AbstractEventLoop
     options: ClientOptions
-    batches: dict[Batch, "Lane"]
 
     def pipe(self, endpoint: str) -> Pipe:
         """Return the pipe to an endpoint."""
@@ -66,11 +66,14 @@ class Dispatch(Protocol):
     def read_again(self, batch: Batch) -> None:
         """Hand the reads of a batch to the lanes where they belong now."""
 
-    def entered(self, size: int) -> None:
-        """Count an operation in."""
+    def began(self, batch: Batch, lane: "Lane") -> None:
+        """Look after a batch from now on."""
 
-    def left(self, count: int, size: int) -> None:
-        """Count operations out."""
+    def entered(self, count: int, size: int) -> None:
+        """Count operations in."""
+
+    def ended(self, batch: Batch) -> None:
+        """Forget a batch, and count its operations out."""
 
 
 class Lane:
@@ -91,43 +94,36 @@ class Lane:
         self._in_flight = 0
         self._is_scheduled = False
 
-    def operation(self, size: int) -> pipeline_pb2.Operation:
-        """Return the next operation to fill in; ``answer`` or ``undo`` must follow at once."""
+    def begin(
+        self, size: int, decode: Decode, timeout_s: float, shard: int = 0
+    ) -> tuple[pipeline_pb2.Operation, Future[Any]]:
+        """Return the next operation, to be filled in at once, and its future result.
+
+        ``size`` is about the bytes of its keys and values. If filling it in fails, ``undo`` it.
+        """
         batch = self._open
-        if batch is None:
-            batch = self._next_batch(self._open_batch(), size)
-        elif batch.size + size > self._size_max or batch.count >= self._operations_max:
-            batch = self._next_batch(batch, size)
+        if (
+            batch is None
+            or batch.size + size > self._size_max
+            or batch.count >= self._operations_max
+        ):
+            batch = self._next_batch(size)
+        deadline_s = monotonic() + timeout_s
+        if deadline_s < batch.earliest_s:
+            batch.earliest_s = deadline_s
         batch.size += size + OPERATION_SIZE
         batch.count += 1
-        operation: pipeline_pb2.Operation = batch.request.operations.add()
-        return operation
+        future: Future[Any] = Future(loop=self._loop)
+        batch.waiters.append((future, decode, deadline_s, shard))
+        return batch.add(), future
 
-    def undo(self, size: int) -> None:
+    def undo(self) -> None:
         """Take the operation back that was just begun."""
         batch = self._open
         assert batch is not None
-        batch.size -= size + OPERATION_SIZE
         batch.count -= 1
+        batch.waiters.pop()
         del batch.request.operations[-1]
-
-    def answer(self, decode: Decode, timeout_s: float, size: int, shard: int = 0) -> Future[Any]:
-        """Return the future result of the operation that was just filled in."""
-        batch = self._open
-        assert batch is not None
-        future: Future[Any] = self._loop.create_future()
-        deadline_s = self._loop.time() + timeout_s
-        batch.futures.append(future)
-        batch.decoders.append(decode)
-        batch.deadlines.append(deadline_s)
-        batch.shards.append(shard)
-        if deadline_s < batch.earliest_s:
-            batch.earliest_s = deadline_s
-        self._dispatch.entered(size + OPERATION_SIZE)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._flush)
-        return future
 
     def close(self, error: OnelogError) -> None:
         """Fail what has not been sent; what is under way fails with its pipe."""
@@ -139,46 +135,52 @@ class Lane:
 
     def adopt(self, batch: Batch, at: int) -> None:
         """Take over an operation of another lane, with whoever waits for it."""
-        size = batch.request.operations[at].ByteSize()
-        self.operation(size).CopyFrom(batch.request.operations[at])
-        mine = self._open
-        assert mine is not None
-        mine.futures.append(batch.futures[at])
-        mine.decoders.append(batch.decoders[at])
-        mine.deadlines.append(batch.deadlines[at])
-        mine.shards.append(batch.shards[at])
-        mine.earliest_s = min(mine.earliest_s, batch.deadlines[at])
-        mine.backoff, mine.error = batch.backoff, batch.error
-        self._dispatch.entered(size + OPERATION_SIZE)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._flush)
+        theirs = batch.request.operations[at]
+        future, decode, deadline_s, shard = batch.waiters[at]
+        operation, mine = self.begin(theirs.ByteSize(), decode, 0.0, shard)
+        operation.CopyFrom(theirs)
+        mine.cancel()
+        joined = self._open
+        assert joined is not None
+        joined.waiters[-1] = (future, decode, deadline_s, shard)
+        joined.earliest_s = min(deadline_s, *(waiter[2] for waiter in joined.waiters))
+        joined.backoff, joined.error = batch.backoff, batch.error
 
-    def _next_batch(self, batch: Batch, size: int) -> Batch:
-        """The open batch has no room: let it wait for its turn, and open another one."""
+    def _next_batch(self, size: int) -> Batch:
+        """Open a batch; if there is one that has no room, let it wait for its turn."""
         limit = self._dispatch.options.message_bytes_max - MESSAGE_RESERVE
         if size > limit:
             raise TooLarge(f"{size} bytes in one operation, limit {limit}")
-        if not batch.count:
-            return batch
-        self._queued.append(batch)
-        return self._open_batch()
-
-    def _open_batch(self) -> Batch:
+        batch = self._open
+        if batch is not None:
+            if not batch.count:
+                return batch
+            self._count(batch)
+            self._queued.append(batch)
         batch = self._open = Batch()
-        self._dispatch.batches[batch] = self
+        self._dispatch.began(batch, self)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._flush)
         return batch
+
+    def _count(self, batch: Batch) -> None:
+        """Count a batch that nothing is added to any more."""
+        if not batch.is_counted:
+            batch.is_counted = True
+            self._dispatch.entered(batch.count, batch.size)
 
     def _flush(self) -> None:
         self._is_scheduled = False
         while self._in_flight < self._dispatch.options.messages_in_flight_max:
             if self._queued:
                 batch = self._queued.popleft()
-            elif self._open is not None and self._open.futures:
+            elif self._open is not None:
                 batch, self._open = self._open, None
             else:
                 return
-            if batch.is_answered:  # cancelled or late before it was ever sent
+            self._count(batch)
+            if batch.is_answered:  # cancelled or late before it was ever sent, or empty
                 self._forget(batch)
             elif not self._send_first(batch):
                 self._queued.appendleft(batch)
@@ -189,19 +191,19 @@ class Lane:
 
     def _post(self, batch: Batch, endpoint: str) -> None:
         batch.endpoint = endpoint
-        batch.sent_s = self._loop.time()
+        batch.sent_s = monotonic()
         self._dispatch.pipe(endpoint).send(batch, self)
 
     def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
         """Give every waiter its result; what is worth another attempt has one."""
         results = response.results
-        if len(results) != len(batch.futures):
-            count = len(batch.futures)
+        if len(results) != len(batch.waiters):
+            count = len(batch.waiters)
             batch.fail(Internal(f"{len(results)} results for {count} operations"))
             self._finish(batch)
             return
         again: OnelogError | None = None
-        for result, future, decode in zip(results, batch.futures, batch.decoders, strict=True):
+        for result, (future, decode, _, _) in zip(results, batch.waiters, strict=True):
             if future.done():
                 continue
             if result.HasField("error"):
@@ -218,7 +220,7 @@ class Lane:
         if not batch.is_written and judge(error) is Verdict.UNKNOWN:
             error = Unavailable(error.message, reason="NOT_SENT", retry_after_s=0)
         again: OnelogError | None = None
-        for future in batch.futures:
+        for future, _, _, _ in batch.waiters:
             if not future.done():
                 again = self._refused(batch, future, error) or again
         if again is None:
@@ -255,7 +257,7 @@ class Lane:
         """Look after a batch that is not answered yet."""
         if batch.earliest_s <= now_s:
             batch.expire(now_s, lambda: self._late(batch))
-        if not batch.futures or batch.sent_s > now_s:
+        if batch.sent_s > now_s:
             return
         if batch.is_answered:
             self._dispatch.pipe(batch.endpoint).take_back(batch)
@@ -278,8 +280,7 @@ class Lane:
             self._flush()
 
     def _forget(self, batch: Batch) -> None:
-        if self._dispatch.batches.pop(batch, None) is not None:
-            self._dispatch.left(batch.count, batch.size)
+        self._dispatch.ended(batch)
 
 
 class WriteLane(Lane):
@@ -302,7 +303,7 @@ class WriteLane(Lane):
                     dispatch.open_session(self.shard, self._opened)
                 return False
             batch.session = session
-            batch.sequence = session.take(len(batch.futures), self._loop.time())
+            batch.sequence = session.take(len(batch.waiters), monotonic())
         self._in_flight += 1
         self._send(batch)
         return True
@@ -412,7 +413,8 @@ class ReadLane(Lane):
         return None
 
     def _shard(self, batch: Batch) -> int | None:
-        return batch.shards[0] if len(set(batch.shards)) == 1 else None
+        shards = {waiter[3] for waiter in batch.waiters}
+        return shards.pop() if len(shards) == 1 else None
 
     def _resend(self, batch: Batch) -> None:
         # Whoever answers them now may be somebody else, and not the same for all.
@@ -424,7 +426,7 @@ class ReadLane(Lane):
     def _overdue(self, batch: Batch) -> None:
         error = DeadlineExceeded(f"{batch.endpoint} has not answered for a while")
         self._dispatch.attempt_failed(None, batch.endpoint, error)
-        if any(self._dispatch.endpoint_of(shard) != batch.endpoint for shard in batch.shards):
+        if any(self._dispatch.endpoint_of(each[3]) != batch.endpoint for each in batch.waiters):
             self._dispatch.pipe(batch.endpoint).take_back(batch)
             batch.sent_s = float("inf")
             self._resend(batch)
