@@ -6,7 +6,6 @@ JSON for each row: wall-clock rate, and microseconds of CPU of this process for 
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -43,9 +42,7 @@ async def measure(
 
 
 async def run(endpoint: str) -> None:
-    async with AsyncClient(
-        endpoint, messages_in_flight_max=int(os.environ.get("F", "4"))
-    ) as client:
+    async with AsyncClient(endpoint) as client:
         kv = client.kv
 
         async def puts(first: int, count: int) -> None:

@@ -59,14 +59,14 @@ class Calls:
         *,
         timeout_s: float,
         shard: int | None = None,
-        endpoint: str | None = None,
+        route: Callable[[], str] | None = None,
         is_repeatable: bool = False,
         poll_s: float = 0.0,
     ) -> Any:
         """Make a call and return its answer, however many attempts that takes.
 
-        It goes to the leader of ``shard``, to ``endpoint``, or to anyone. ``is_repeatable`` says
-        that doing it twice is as good as once.
+        It goes to the leader of ``shard``, to where ``route`` says, or to anyone.
+        ``is_repeatable`` says that doing it twice is as good as once.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s + poll_s
@@ -74,10 +74,10 @@ class Calls:
         while True:
             left_s = deadline_s - loop.time()
             attempt_s = left_s
-            if is_repeatable and endpoint is None:
+            if is_repeatable and route is None:
                 # A leader that is cut off answers nothing: better ask again who leads.
                 attempt_s = min(left_s, max(self._options.attempt_timeout_s, left_s / 2) + poll_s)
-            target = endpoint or self._endpoint(shard)
+            target = self._endpoint(shard) if route is None else route()
             try:
                 return await self._attempt(target, path, request, attempt_s)
             except OnelogError as failure:

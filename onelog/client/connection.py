@@ -8,6 +8,7 @@ channel; what is under way fails with CLIENT_CLOSED.
 import asyncio
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -156,11 +157,11 @@ class Connection:
         if not self._is_clear:
             await self.ready(timeout_s)
         shard = None if name is None else self.topology.shard_of(name)
-        endpoint = None
+        route: Callable[[], str] | None = None
         if is_stale and shard is not None:
-            endpoint = self.topology.replica_of(shard)
+            route = partial(self.topology.replica_of, shard)
         return await self.calls.unary(
-            path, request, timeout_s=timeout_s, shard=shard, endpoint=endpoint, is_repeatable=True
+            path, request, timeout_s=timeout_s, shard=shard, route=route, is_repeatable=True
         )
 
     async def call_write(

@@ -208,8 +208,11 @@ class Lane:
                 continue
             if result.HasField("error"):
                 again = self._refused(batch, future, error_of_result(result.error)) or again
-            else:
+                continue
+            try:
                 future.set_result(decode(result))
+            except OnelogError as error:  # of the one message or record that it holds
+                future.set_exception(error)
         if again is None:
             self._finish(batch)
         else:
