@@ -3,6 +3,7 @@
 Decode the message, make the entries, take the results, make the answer and its bytes.
 """
 
+import itertools
 import json
 import time
 from types import SimpleNamespace
@@ -45,7 +46,7 @@ def main() -> None:
         times.append(time.perf_counter_ns())
         if times[-1] - times[0] < best_ns:
             best_ns = times[-1] - times[0]
-            parts = [after - before for before, after in zip(times, times[1:], strict=False)]
+            parts = [after - before for before, after in itertools.pairwise(times)]
             spent = dict(zip(spent, parts, strict=True))
     print(
         json.dumps(

@@ -85,6 +85,7 @@ class ShardDriver:
         self._is_sealing = False
         self._scheduled = False
         self._stopping = False
+        self._closed = False
         self._inbox: list[tuple[UUID, Message]] = []
         self._proposals: list[_Request] = []
         self._batches: set[_Batch] = set()
@@ -190,6 +191,8 @@ class ShardDriver:
     def run_pass(self) -> None:
         """Hand over what has come since the last pass, and let time pass."""
         self._scheduled = False
+        if self._closed:
+            return  # scheduled before the end
         self.passes += 1
         try:
             shard = self.shard
@@ -290,6 +293,8 @@ class ShardDriver:
 
     def _synced(self, job: SyncJob) -> None:
         """Take a sync back from its thread."""
+        if self._closed:
+            return
         try:
             self.shard.on_synced(job)
             self._begin_sync()
@@ -307,6 +312,8 @@ class ShardDriver:
             self._seals.run(job, self._sealed)
 
     def _sealed(self, job: SealJob) -> None:
+        if self._closed:
+            return
         try:
             self._is_sealing = False
             if self.shard.on_sealed(job):
@@ -347,7 +354,11 @@ class ShardDriver:
         return under_way + [request.future for request in self._proposals]
 
     def close(self) -> None:
-        """Let the thread end and close the log; blocks for a sync."""
+        """Let the thread end and close the log; blocks for a sync.
+
+        Messages of peers and jobs that were on their way may still arrive; they change nothing.
+        """
+        self._closed = True
         self.syncs.stop()
         for batch in list(self._batches):
             self._finish(batch, OutcomeUnknown("this node has shut down"))

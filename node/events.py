@@ -15,7 +15,7 @@ Another model adds its maker to ``MAKERS``, by the owner of its entries.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from node.services.kv_operations import put_item
+from node.messages import put_item
 from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2
 from projections.kv_changes import Change

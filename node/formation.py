@@ -188,6 +188,7 @@ class Formation:
         founders = introducer.agreed()
         if founders is not None and not self._found.done():
             self._found.set_result((introducer.mine, founders))
+        self._say(self._waiting_for(introducer))
 
     async def _ask_founder(self, introducer: Introducer, name: str, address: Address) -> None:
         """Ask one founder until everybody agrees."""
@@ -199,6 +200,7 @@ class Formation:
                 answer = await self._ask(ask, replace(introducer.mine, target_name=name), name, at)
                 if answer is not None:
                     self._take(introducer, name, answer)
+                    self._look()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -222,23 +224,21 @@ class Formation:
         self._refused.pop(name, None)
         if theirs.is_founded and founders is not None and not self._found.done():
             self._found.set_result((theirs, founders))
-        self._look()
 
     def _refuse(self, name: str, reason: str, detail: str, *, by: str) -> None:
         text = f"{reason}: {detail}"
         if self._refused.get(name) != text:
             self._refused[name] = text
             _log.warning("%s and this node do not fit, says %s: %s", name, by, text)
-            self._say(f"{name}: {text}")
 
     async def _remind(self, introducer: Introducer) -> None:
         while True:
-            missing = introducer.unknown_names
-            refused = [f"{name}: {text}" for name, text in sorted(self._refused.items())]
-            text = "; ".join([f"waiting for {', '.join(missing) or 'nobody'}", *refused])
-            self._say(text)
-            _log.info("founding the cluster: %s", text)
+            _log.info("founding the cluster, waiting for %s", self._waiting_for(introducer))
             await asyncio.sleep(REMIND_S)
+
+    def _waiting_for(self, introducer: Introducer) -> str:
+        refused = [f"{name} does not fit: {text}" for name, text in sorted(self._refused.items())]
+        return "; ".join([", ".join(introducer.unknown_names), *refused])
 
     # Joining
 
@@ -247,7 +247,7 @@ class Formation:
     ) -> tuple[Introduction, tuple[Founder, ...]]:
         """Ask one member after the other until one answers."""
         introducer = Introducer(self._place.introduction(), {})
-        self._say(f"waiting for an answer of {', '.join(map(str, addresses))}")
+        self._say(f"an answer of {', '.join(map(str, addresses))}")
         pause_s = PAUSE_S_MIN
         while True:
             for address in addresses:

@@ -81,14 +81,15 @@ class HttpServer:
         task = asyncio.current_task()
         assert task is not None
         try:
-            if len(self._connections) >= self._limits.connections_max:
+            if len(self._connections) >= 2 * self._limits.connections_max:
                 self.refused += 1
-                busy = Response.of_status(HTTPStatus.SERVICE_UNAVAILABLE)
-                _write(writer, busy, with_body=True, keep=False)
-                async with asyncio.timeout(self._limits.request_s_max):
-                    await writer.drain()
                 return
+            is_too_many = len(self._connections) >= self._limits.connections_max
             self._connections.add(task)
+            if is_too_many:
+                self.refused += 1
+                await self._turn_away(reader, writer)
+                return
             while await self._answer(reader, writer):
                 pass
         except (OSError, TimeoutError, asyncio.CancelledError):
@@ -101,6 +102,14 @@ class HttpServer:
             with suppress(OSError, TimeoutError, asyncio.CancelledError):
                 async with asyncio.timeout(1):
                     await writer.wait_closed()
+
+    async def _turn_away(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Say that there are too many, after the request: unread bytes would cut the answer off."""
+        async with asyncio.timeout(self._limits.request_s_max):
+            await reader.read(self._limits.header_bytes_max)
+            busy = Response.of_status(HTTPStatus.SERVICE_UNAVAILABLE)
+            _write(writer, busy, with_body=True, keep=False)
+            await writer.drain()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; tell whether the connection stays open."""

@@ -61,10 +61,12 @@ class Introducer:
 
     @property
     def unknown_names(self) -> list[str]:
-        """The founders that have not been heard of, or have not said that they know all."""
-        ids = self.mine.agreed
-        others = (name for name in self._addresses if name != self.mine.node_name)
-        return sorted(name for name in others if ids is None or self._said.get(name) != ids)
+        """The founders not heard of; else those that have not said that they know the same."""
+        mine, ids = self.mine, self.mine.agreed
+        if ids is None:
+            return sorted(name for name, (node_id, _) in mine.founders.items() if node_id is None)
+        others = (name for name in self._addresses if name != mine.node_name)
+        return sorted(name for name in others if self._said.get(name) != ids)
 
     def answer(self, theirs: Introduction) -> Introduction:
         """Return what to say to a caller, or raise a ``WireError`` that says what does not fit."""

@@ -28,7 +28,7 @@ from cluster.transport import PeerStatus, PeerTransport
 from node.driver import Driver, ShardDriver
 
 # When each counter was made is a series of its own for every series, and nobody asks.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -162,7 +162,7 @@ class Shard:
         self._syncing = False
         self._led_term = 0
         # Told of every group that was applied, with its results; must not raise or block.
-        self.on_applied: Callable[[list[Entry], list[Result]], None] | None = None
+        self.listeners: list[Callable[[list[Entry], list[Result]], None]] = []
 
     # What the driver calls
 
@@ -329,8 +329,8 @@ class Shard:
         results = self.router.apply_group(entries)
         self.log.mark_applied(last_index)
         self._requests.applied(number, term, results)
-        if self.on_applied is not None:
-            self.on_applied(entries, results)
+        for listener in self.listeners:
+            listener(entries, results)
 
     # Inside
 

@@ -122,7 +122,7 @@ class Source:
         """Take a watcher on."""
         if not self._feeds:
             self.head = self.applied_index
-            self._shard.on_applied = self._on_applied
+            self._shard.listeners.append(self._on_applied)
         self._feeds.add(feed)
         if feed.filters.is_exact:
             for wanted in feed.filters.exact:
@@ -132,6 +132,8 @@ class Source:
 
     def remove(self, feed: "Feed") -> None:
         """Forget a watcher."""
+        if feed not in self._feeds:
+            return
         self._feeds.discard(feed)
         self._others.discard(feed)
         for wanted in feed.filters.exact:
@@ -141,7 +143,7 @@ class Source:
                 if not feeds:
                     del self._exact[wanted]
         if not self._feeds:
-            self._shard.on_applied = None
+            self._shard.listeners.remove(self._on_applied)
             self._groups.clear()
 
     async def read(self, first_index: int) -> tuple[list[Entry], int]:

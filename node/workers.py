@@ -68,8 +68,8 @@ class Supervisor:
             "--worker-of",
             f"{worker}:{node_id}",
             stdin=asyncio.subprocess.PIPE,
-            # A group of its own: a terminal's Ctrl-C reaches the parent only, which passes it on.
-            process_group=0,
+            # A session of its own: Ctrl-C on a terminal reaches the parent, which passes it on.
+            start_new_session=True,
         )
         _log.info("worker %d is process %d", worker, self._workers[worker].pid)
 

@@ -18,6 +18,7 @@ from node.edge import (
     write_options,
 )
 from node.edge import invalid as invalid_argument
+from node.messages import put_item
 from node.operations import applied, put_header, run_read, run_write
 from node.services import kv_operations as op
 from node.status_mapping import error_of_reason
@@ -127,7 +128,7 @@ class KvService:
             view.header(answer.headers.add(), len(wanted))
             for item in op.found(view.projections.kv.mget(namespace, wanted, view.as_of)):
                 if item is not None:
-                    op.put_item(answer.items.add(), item)
+                    put_item(answer.items.add(), item)
             return answer
 
         parts = await edge.parts(request, call, sorted(by_shard), part)
@@ -238,7 +239,7 @@ class KvService:
             answer = kv_pb2.ListResponse()
             view.header(answer.headers.add(), len(page.items))
             for item in page.items:
-                op.put_item(answer.items.add(), item, with_value=not request.keys_only)
+                put_item(answer.items.add(), item, with_value=not request.keys_only)
             if page.next_key is not None:
                 answer.next_page_token = TOKEN_VERSION + page.next_key
             return answer

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from node.edge import View, invalid
+from node.messages import put_item
 from node.operations import Read, Write, applied
 from node.status_mapping import error_of_reason, error_of_refusal
 from onelog.errors import TooLarge
@@ -15,7 +16,7 @@ from onelog.v1 import kv_pb2
 from projections import conditions, kv_commands
 from projections.kv_commands import Command, Operation, decode_command, encode_command
 from projections.kv_json import Path, Step, get_field
-from projections.kv_reads import KeyValue, Range
+from projections.kv_reads import Range
 from projections.kv_transaction import TOOK_THEN
 from projections.limits import (
     CONDITIONS_MAX,
@@ -250,18 +251,6 @@ def _txn_names(request: kv_pb2.TxnRequest) -> list[bytes]:
 
 
 # Answers
-
-
-def put_item(target: kv_pb2.KeyValue, item: KeyValue, *, with_value: bool = True) -> None:
-    """Show a key."""
-    target.key = item.key
-    if with_value:
-        target.value = item.value
-    target.version = item.version
-    if item.expires_ns is not None:
-        target.expires_ns = item.expires_ns
-    if item.lease is not None:
-        target.lease_id = item.lease
 
 
 def found(result: Any) -> Any:

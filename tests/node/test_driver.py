@@ -1,6 +1,7 @@
 """The driver on a real loop: one group for many proposals, deadlines, and errors that surface."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -364,6 +365,35 @@ def test_an_error_in_a_tick_ends_run_with_it() -> None:
     with pytest.raises(ExceptionGroup, match="unhandled") as caught:
         run(test())
     assert caught.group_contains(RuntimeError, match="unsure")
+
+
+def test_what_arrives_after_the_end_changes_nothing() -> None:
+    """Peers go on talking, and syncs come back, while a node closes its logs."""
+
+    released = threading.Event()
+
+    class Job:
+        def run(self) -> None:
+            released.wait()
+
+    async def test() -> None:
+        async with faked() as (shard, driver):
+            shard.job = cast(SyncJob, Job())
+            driver.deliver(UUID(int=9), Vote(1, pre_vote=False))
+            await until(lambda: shard.job is None)
+            # All in one step of the loop: a pass is scheduled, and a sync is on its way back.
+            released.set()
+            driver.deliver(UUID(int=9), Vote(2, pre_vote=False))
+            driver.refuse_new()
+            driver.close()
+            shard.error = LogFailed("the log was closed")
+            ticks = len(shard.ticks)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert len(shard.ticks) == ticks
+            shard.error = None
+
+    run(test())
 
 
 def test_an_error_on_the_sync_thread_ends_run_with_it() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import grpc
-import grpc.aio
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
 
 from node.config import (
     AdvertiseSettings,
@@ -86,9 +86,9 @@ class Node:
                 ),
             )
         )
-        self.kv = kv_pb2_grpc.KVStub(self.channel)
-        self.admin = admin_pb2_grpc.AdminStub(self.channel)
-        self.pipeline = pipeline_pb2_grpc.PipelineStub(self.channel)
+        self.kv = kv_pb2_grpc.KVStub(self.channel)  # type: ignore[no-untyped-call]
+        self.admin = admin_pb2_grpc.AdminStub(self.channel)  # type: ignore[no-untyped-call]
+        self.pipeline = pipeline_pb2_grpc.PipelineStub(self.channel)  # type: ignore[no-untyped-call]
         return self
 
     def leads(self, shard: int) -> bool:
