@@ -1,7 +1,7 @@
 """The CPU time that the client takes for one operation, with the server in another process.
 
-``python bench/client.py [ENDPOINT]``: without an endpoint it starts a server of its own. One line of
-JSON for each row: wall-clock rate, and microseconds of CPU of this process for each operation.
+``python bench/client.py [ENDPOINT]``: without an endpoint it starts a server of its own. One line
+of JSON for each row: rate by the clock, and microseconds of CPU of this process per operation.
 """
 
 import asyncio

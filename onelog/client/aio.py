@@ -129,7 +129,12 @@ class AsyncClient:
     def scoped(
         self, *, timeout_s: float | None = None, durability: Durability | None = None
     ) -> Self:
-        """Return a view whose calls have another timeout, or answer writes earlier."""
+        """Return a view whose calls have another timeout, or whose writes are answered earlier.
+
+        With ``async`` a put, an enqueue, an append or a write of points returns when a majority
+        has received it, and may be lost if a majority loses power at once. Such writes have no
+        session: one whose outcome is not known raises OutcomeUnknown. Others are as always.
+        """
         scope = self._scope
         if timeout_s is not None:
             scope = replace(scope, timeout_s=timeout_s)

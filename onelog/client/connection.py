@@ -50,6 +50,7 @@ class Connection:
         self._batches: dict[Batch, Lane] = {}
         self._pipes: dict[str, Pipe] = {}
         self._write_lanes: list[WriteLane] = []
+        self._early_lanes: list[WriteLane] = []
         self._lanes_by_partition: list[WriteLane] = []
         self._partition_count = 0
         self._read_lanes: dict[str, ReadLane] = {}
@@ -73,6 +74,13 @@ class Connection:
             return None
         tag = routing_key(name) if b"{" in name else name
         return self._lanes_by_partition[crc32c(tag) % self._partition_count]
+
+    def early_lane(self, name: bytes) -> WriteLane | None:
+        """Return the lane of writes that are answered before they are applied.
+
+        They have no session: one would have to keep their results, which are not there yet.
+        """
+        return self._early_lanes[self.topology.shard_of(name)] if self._is_clear else None
 
     def read_lane(self, shard: int, endpoint: str | None = None) -> ReadLane:
         """Return the lane of reads to the leader of a shard, or to an endpoint."""
@@ -120,11 +128,13 @@ class Connection:
         timeout_s: float,
         fill: Callable[[pipeline_pb2.Operation], None],
         decode: Decode,
+        *,
+        is_early: bool = False,
     ) -> Any:
         """Carry out a write operation through the pipeline."""
         if not self._is_clear:
             await self.ready(timeout_s)
-        lane = self._write_lanes[self.topology.shard_of(name)]
+        lane = (self._early_lanes if is_early else self._write_lanes)[self.topology.shard_of(name)]
         return await _submit(lane, size, timeout_s, fill, decode, lane.shard)
 
     async def read(
@@ -303,7 +313,13 @@ class Connection:
         await self.calls.start(timeout_s)
         shard_count = self.topology.shard_count
         self._partition_count = self.topology.partition_count
-        lanes = self._write_lanes = [WriteLane(self, shard) for shard in range(shard_count)]
+        lanes = self._write_lanes = [
+            WriteLane(self, shard, has_session=self.options.sessions)
+            for shard in range(shard_count)
+        ]
+        self._early_lanes = [
+            WriteLane(self, shard, has_session=False) for shard in range(shard_count)
+        ]
         self._lanes_by_partition = [
             lanes[partition % shard_count] for partition in range(self._partition_count)
         ]
@@ -339,7 +355,7 @@ class Connection:
             self._room.set()
             self._room = None
         closed = Unavailable("the client is closed", reason="CLIENT_CLOSED")
-        for lane in (*self._write_lanes, *self._read_lanes.values()):
+        for lane in (*self._write_lanes, *self._early_lanes, *self._read_lanes.values()):
             lane.close(closed)
         for pipe in self._pipes.values():
             await pipe.close()

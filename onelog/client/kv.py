@@ -43,6 +43,7 @@ class AsyncKV:
         self._namespace = scope.namespace
         self._timeout_s = scope.timeout_s
         self._is_async = scope.durability == "async"
+        self._lane_of = connection.early_lane if self._is_async else connection.write_lane
         self._is_plain = not scope.namespace and not self._is_async
 
     # One key
@@ -63,10 +64,10 @@ class AsyncKV:
         """
         key = key.encode() if isinstance(key, str) else key
         value = value.encode() if isinstance(value, str) else value
-        lane = self._connection.write_lane(key)
+        lane = self._lane_of(key)
         if lane is None:
             await self._connection.ready(self._timeout_s)
-            lane = self._connection.write_lane(key)
+            lane = self._lane_of(key)
             assert lane is not None
         size = len(key) + len(value)
         operation, answer = lane.begin(size, _put_version, self._timeout_s)
@@ -78,6 +79,8 @@ class AsyncKV:
                 lease_id = lease if isinstance(lease, int) else lease.lease_id
                 fill.fill_put(put, key, value, ttl_s, lease_id, expected_version)
                 self._put_scope(put)
+                if self._is_async:
+                    put.options.durability = ASYNC
         except BaseException:
             lane.undo()
             raise
@@ -100,10 +103,10 @@ class AsyncKV:
         pairs = items.items() if isinstance(items, Mapping) else items
         for key, value in pairs:
             name, data = to_bytes(key), to_bytes(value)
-            lane = connection.write_lane(name)
+            lane = self._lane_of(name)
             if lane is None:
                 await connection.ready(timeout_s)
-                lane = connection.write_lane(name)
+                lane = self._lane_of(name)
                 assert lane is not None
             size = len(name) + len(data)
             operation, answer = lane.begin(size, _put_version, timeout_s)
@@ -113,6 +116,8 @@ class AsyncKV:
             if not is_plain:
                 put.ttl_ms = ttl_ms
                 self._put_scope(put)
+                if self._is_async:
+                    put.options.durability = ASYNC
             answers.append(answer)
         return await results_of(answers)
 
@@ -339,8 +344,6 @@ class AsyncKV:
     def _put_scope(self, request: Any) -> None:
         if self._namespace:
             request.namespace = self._namespace
-        if self._is_async:
-            request.options.durability = ASYNC
 
 
 def _put_version(result: pipeline_pb2.OperationResult) -> Any:

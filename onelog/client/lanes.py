@@ -287,18 +287,19 @@ class Lane:
 
 
 class WriteLane(Lane):
-    """The writes of one shard."""
+    """The writes of one shard, in its session or without one."""
 
-    __slots__ = ("_is_opening", "shard")
+    __slots__ = ("_has_session", "_is_opening", "shard")
 
-    def __init__(self, dispatch: Dispatch, shard: int) -> None:
+    def __init__(self, dispatch: Dispatch, shard: int, *, has_session: bool) -> None:
         super().__init__(dispatch)
         self.shard = shard
+        self._has_session = has_session
         self._is_opening = False
 
     def _send_first(self, batch: Batch) -> bool:
         dispatch = self._dispatch
-        if dispatch.options.sessions:
+        if self._has_session:
             session = dispatch.session_of(self.shard)
             if session is None:
                 if not self._is_opening:
@@ -358,7 +359,7 @@ class WriteLane(Lane):
     def _resend(self, batch: Batch) -> None:
         if batch.is_answered:
             self._finish(batch)
-        elif batch.session is None and self._dispatch.options.sessions:
+        elif batch.session is None and self._has_session:
             self._in_flight -= 1
             self._queued.appendleft(batch)
             self._flush()

@@ -11,7 +11,7 @@ from typing import Self
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
 from onelog.client.values import Key, LeaseInfo, milliseconds, to_bytes
-from onelog.errors import FailedPrecondition, NotFound, OnelogError
+from onelog.errors import LeaseLost, NotFound, OnelogError
 from onelog.v1 import kv_pb2
 
 # A lease is renewed so often in its lifetime: one renewal may be lost.
@@ -70,7 +70,7 @@ class AsyncLease:
             await self._connection.call_write(
                 "KV/KeepLease", request, min(self._scope.timeout_s, self._ttl_s), name=self._key
             )
-        except (NotFound, FailedPrecondition):
+        except (NotFound, LeaseLost):
             self._is_lost = True
             raise
         self._safe_until_s = began_s + self._ttl_s
@@ -108,7 +108,7 @@ class AsyncLease:
         if not self.is_lost:
             try:
                 await self.revoke()
-            except (NotFound, FailedPrecondition):
+            except (NotFound, LeaseLost):
                 self._is_lost = True
 
     async def _keep_alive(self) -> None:

@@ -344,7 +344,9 @@ class AsyncQueue:
 
     def _enqueue(self, message: NewMessage) -> Future[Any]:
         """Send one message: an operation of its own, so that in a session each is exact."""
-        lane = self._connection.write_lane(self._route)
+        is_early = self._scope.durability == "async"
+        connection = self._connection
+        lane = (connection.early_lane if is_early else connection.write_lane)(self._route)
         assert lane is not None
         size = len(message.body) + len(self._route)
         operation, answer = lane.begin(size, _enqueued, self._timeout_s)
@@ -353,7 +355,7 @@ class AsyncQueue:
             request.queue = self._name
             if self._scope.namespace:
                 request.namespace = self._scope.namespace
-            if self._scope.durability == "async":
+            if is_early:
                 request.options.durability = ASYNC
             message.put(request.messages.add())
         except BaseException:

@@ -211,7 +211,9 @@ class AsyncStream:
 
     def _append(self, record: NewRecord, producer: Producer | None) -> Future[Any]:
         """Send one record: an operation of its own, so that in a session each is exact."""
-        lane = self._connection.write_lane(self._route)
+        is_early = self._scope.durability == "async"
+        connection = self._connection
+        lane = (connection.early_lane if is_early else connection.write_lane)(self._route)
         assert lane is not None
         size = len(record.value) + len(record.key or b"") + len(self._route)
         operation, answer = lane.begin(size, _appended, self._timeout_s)
@@ -220,7 +222,7 @@ class AsyncStream:
             request.stream = self._name
             if self._scope.namespace:
                 request.namespace = self._scope.namespace
-            if self._scope.durability == "async":
+            if is_early:
                 request.options.durability = ASYNC
             if producer is not None:
                 request.producer.producer_id = producer.producer_id

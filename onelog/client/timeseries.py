@@ -246,7 +246,8 @@ class AsyncTimeSeries:
     async def _write(self, request: timeseries_pb2.WritePointsRequest) -> int:
         if self._scope.namespace:
             request.namespace = self._scope.namespace
-        if self._scope.durability == "async":
+        is_early = self._scope.durability == "async"
+        if is_early:
             request.options.durability = ASYNC
 
         def build(operation: pipeline_pb2.Operation) -> None:
@@ -258,6 +259,7 @@ class AsyncTimeSeries:
             self._scope.timeout_s,
             build,
             lambda result: result.write_points.written_count,
+            is_early=is_early,
         )
         return count
 

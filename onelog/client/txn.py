@@ -15,7 +15,7 @@ from onelog.client import kv_requests as fill
 from onelog.client.connection import Connection
 from onelog.client.kv_requests import Path
 from onelog.client.options import Scope
-from onelog.client.values import ASYNC, Item, Key, TxnResult, Value, item_of, to_bytes
+from onelog.client.values import Item, Key, TxnResult, Value, item_of, to_bytes
 from onelog.errors import InvalidArgument
 from onelog.v1 import kv_pb2, pipeline_pb2
 
@@ -100,8 +100,6 @@ class AsyncTxn:
         self._connection = connection
         self._scope = scope
         self._request = kv_pb2.TxnRequest(namespace=scope.namespace)
-        if scope.durability == "async":
-            self._request.options.durability = ASYNC
         self._names: list[bytes] = []
         self._then = TxnBranch(self._request.then, self._names)
         self._otherwise = TxnBranch(self._request.otherwise, self._names)

@@ -111,7 +111,12 @@ class Client(Facade):
     def scoped(
         self, *, timeout_s: float | None = None, durability: Durability | None = None
     ) -> Self:
-        """Return a view whose calls have another timeout, or answer writes earlier."""
+        """Return a view whose calls have another timeout, or whose writes are answered earlier.
+
+        With ``async`` a put, an enqueue, an append or a write of points returns when a majority
+        has received it, and may be lost if a majority loses power at once. Such writes have no
+        session: one whose outcome is not known raises OutcomeUnknown. Others are as always.
+        """
         found: Self = self._same(self._core.scoped(timeout_s=timeout_s, durability=durability))
         return found
 
