@@ -19,8 +19,8 @@ from onelog.client.topology import Topology
 from onelog.errors import DeadlineExceeded, NotLeader, OnelogError, OutcomeUnknown, Unavailable
 from onelog.status import error_of
 
-# How much longer than the server may take for a long poll we wait for its answer.
-POLL_GRACE_S = 5.0
+# Marks an error that followed an attempt whose outcome is not known.
+UNCERTAIN = "uncertain"
 
 
 class Calls:
@@ -85,6 +85,8 @@ class Calls:
             verdict = judge(error)
             is_uncertain = is_uncertain or verdict is Verdict.UNKNOWN
             if verdict in (Verdict.FINAL, Verdict.REOPEN):
+                if is_uncertain:
+                    error.metadata[UNCERTAIN] = "an earlier attempt may have had an effect"
                 raise error
             if verdict is Verdict.UNKNOWN and not is_repeatable:
                 raise _unknown(error)

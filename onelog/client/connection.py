@@ -15,7 +15,7 @@ from typing import Any
 from crc32c import crc32c
 
 from onelog.client.batch import Batch, Decode
-from onelog.client.calls import Calls
+from onelog.client.calls import UNCERTAIN, Calls
 from onelog.client.channels import Channels
 from onelog.client.lanes import Lane, ReadLane, WriteLane
 from onelog.client.options import ClientOptions
@@ -185,20 +185,20 @@ class Connection:
             return await self.calls.unary(
                 path, request, timeout_s=timeout_s, shard=shard, poll_s=poll_s
             )
-        is_fresh = self.sessions.get(shard) is None
+        is_fresh = self.sessions.get(shard, for_calls=True) is None
         try:
             return await self._call_in_session(path, request, timeout_s, shard, poll_s)
         except SessionExpired as expired:
-            # Only an attempt after an uncertain one is marked: this one did nothing.
-            if is_fresh or expired.metadata.get("uncertain"):
+            # It did nothing in the lost session, unless an earlier attempt may have (Calls.unary).
+            if is_fresh or UNCERTAIN in expired.metadata:
                 raise
             return await self._call_in_session(path, request, timeout_s, shard, poll_s)
 
     async def _call_in_session(
         self, path: str, request: Any, timeout_s: float, shard: int, poll_s: float
     ) -> Any:
-        session = await self.sessions.open(shard, timeout_s)
-        sequence = session.take(1, self.loop.time())
+        session = await self.sessions.open(shard, timeout_s, for_calls=True)
+        sequence = session.take(1, monotonic())
         try:
             session.put(request.options.session, sequence)
             return await self.calls.unary(

@@ -29,6 +29,11 @@ class LoopThread:
         self._process_id = os.getpid()
         self._is_closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be run any more."""
+        return self._is_closed
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return what a coroutine of the core returns; interrupted, it is cancelled."""
         try:

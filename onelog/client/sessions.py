@@ -1,4 +1,8 @@
-"""Sessions: what makes a retry of a write exact, one for each shard, opened when first needed.
+"""Sessions: what makes a retry of a write exact, opened when they are first needed.
+
+Each shard has two: one for what goes through the pipeline, one for single calls. Answers are
+confirmed in order, and a long poll among the calls may take a minute: meanwhile thousands of
+answers of the pipeline must be confirmed, or the server has no room for more.
 
 Each write takes the next sequence of its session. A sequence is *outstanding* until its answer has
 arrived or nobody wants it any more; the lowest outstanding one goes with every request, and the
@@ -12,6 +16,7 @@ a request whose earlier attempt may have had an effect fails with SessionExpired
 
 import asyncio
 from collections.abc import Awaitable
+from time import monotonic
 
 from onelog.client.calls import Calls
 from onelog.client.options import ClientOptions
@@ -27,10 +32,13 @@ CLOSE_TIMEOUT_S = 1.0
 class Session:
     """One session in one shard."""
 
-    __slots__ = ("_next", "_outstanding", "session_id", "shard", "used_s")
+    __slots__ = ("_next", "_outstanding", "for_calls", "session_id", "shard", "used_s")
 
-    def __init__(self, shard: int, session_id: int, used_s: float) -> None:
+    def __init__(
+        self, shard: int, session_id: int, used_s: float, *, for_calls: bool = False
+    ) -> None:
         self.shard = shard
+        self.for_calls = for_calls
         self.session_id = session_id
         self.used_s = used_s
         self._next = 1
@@ -67,36 +75,39 @@ class Session:
 
 
 class Sessions:
-    """The sessions of a client by shard."""
+    """The sessions of a client, by shard and whether they are for single calls."""
 
     def __init__(self, calls: Calls, options: ClientOptions) -> None:
         self._calls = calls
         self._options = options
-        self._by_shard: dict[int, Session] = {}
-        self._opening: dict[int, asyncio.Task[Session]] = {}
+        self._open_ones: dict[tuple[int, bool], Session] = {}
+        self._opening: dict[tuple[int, bool], asyncio.Task[Session]] = {}
         self._keeper: asyncio.Task[None] | None = None
 
-    def get(self, shard: int) -> Session | None:
-        """Return the session of a shard, if it is open."""
-        return self._by_shard.get(shard)
+    def get(self, shard: int, *, for_calls: bool = False) -> Session | None:
+        """Return a session of a shard, if it is open."""
+        return self._open_ones.get((shard, for_calls))
 
-    async def open(self, shard: int, timeout_s: float) -> Session:
-        """Return the session of a shard; opens it, once for all who ask."""
-        session = self._by_shard.get(shard)
+    async def open(self, shard: int, timeout_s: float, *, for_calls: bool = False) -> Session:
+        """Return a session of a shard; opens it, once for all who ask."""
+        place = shard, for_calls
+        session = self._open_ones.get(place)
         if session is not None:
             return session
-        task = self._opening.get(shard)
+        task = self._opening.get(place)
         if task is None:
             loop = asyncio.get_running_loop()
-            task = loop.create_task(self._open(shard, timeout_s), name=f"onelog session {shard}")
-            self._opening[shard] = task
-            task.add_done_callback(lambda done: self._opened(shard, done))
+            opening = self._open(shard, timeout_s, for_calls=for_calls)
+            task = loop.create_task(opening, name=f"onelog session {shard}")
+            self._opening[place] = task
+            task.add_done_callback(lambda done: self._opened(place, done))
         return await asyncio.shield(task)
 
     def lost(self, session: Session) -> None:
         """The server does not know this session any more."""
-        if self._by_shard.get(session.shard) is session:
-            del self._by_shard[session.shard]
+        place = session.shard, session.for_calls
+        if self._open_ones.get(place) is session:
+            del self._open_ones[place]
 
     async def close(self) -> None:
         """Close all sessions, as far as that goes in a moment."""
@@ -107,10 +118,10 @@ class Sessions:
         for task in self._opening.values():
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        sessions, self._by_shard = self._by_shard, {}
+        sessions, self._open_ones = self._open_ones, {}
         await asyncio.gather(*map(self._close, sessions.values()), return_exceptions=True)
 
-    async def _open(self, shard: int, timeout_s: float) -> Session:
+    async def _open(self, shard: int, timeout_s: float, *, for_calls: bool) -> Session:
         request = pipeline_pb2.OpenSessionRequest(
             shard=shard, ttl_ms=round(self._options.session_ttl_s * 1000)
         )
@@ -118,24 +129,24 @@ class Sessions:
         answer: pipeline_pb2.OpenSessionResponse = await self._calls.unary(
             "Pipeline/OpenSession", request, shard=shard, timeout_s=timeout_s, is_repeatable=True
         )
-        loop = asyncio.get_running_loop()
-        session = self._by_shard[shard] = Session(shard, answer.session_id, loop.time())
+        session = Session(shard, answer.session_id, monotonic(), for_calls=for_calls)
+        self._open_ones[shard, for_calls] = session
         if self._keeper is None:
+            loop = asyncio.get_running_loop()
             self._keeper = loop.create_task(self._keep(), name="onelog sessions")
         return session
 
-    def _opened(self, shard: int, task: asyncio.Task[Session]) -> None:
-        self._opening.pop(shard, None)
+    def _opened(self, place: tuple[int, bool], task: asyncio.Task[Session]) -> None:
+        self._opening.pop(place, None)
         if not task.cancelled():
             task.exception()  # seen: whoever waits for it raises it
 
     async def _keep(self) -> None:
-        loop = asyncio.get_running_loop()
         interval_s = self._options.session_ttl_s / KEEPALIVE_PART
         while True:
             await asyncio.sleep(interval_s)
-            due_s = loop.time() - interval_s
-            for session in list(self._by_shard.values()):
+            due_s = monotonic() - interval_s
+            for session in list(self._open_ones.values()):
                 if session.used_s <= due_s:
                     await self._keep_one(session, interval_s)
 

@@ -165,6 +165,8 @@ def _public(
     if owner == "Client" and node.name == "close":
         return [
             *lines,
+            "        if self._thread.is_closed:",
+            "            return",
             "        try:",
             f"            {call}",
             "        finally:",

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import grpc
-import grpc.aio
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
 
 from node.status_mapping import put_error, status_of
 from onelog.client.options import ClientOptions
@@ -152,7 +152,7 @@ async def carry_out(server: Scripted, request: pipeline_pb2.ExecuteRequest) -> R
     return server.world.carry_out(request)
 
 
-def refusing(error: OnelogError, times: int, effect: bool = False) -> Script:
+def refusing(error: OnelogError, times: int, *, effect: bool = False) -> Script:
     """A script that refuses every operation of the first messages; ``effect``: but does them."""
     left = times
 

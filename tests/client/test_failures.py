@@ -42,21 +42,21 @@ def client_of(world: World, **changes: object) -> AsyncClient:
 @pytest.mark.parametrize(
     ("error", "effect"),
     [
-        (Unavailable("an election", reason="NO_LEADER", retry_after_s=0.001), False),
-        (OutcomeUnknown("it was proposed"), True),
-        (OutcomeUnknown("it was proposed"), False),
-        (DeadlineExceeded("too late", reason="EXPIRED"), False),
-        (ResourceExhausted("full", retry_after_s=0.001), False),
-        (ResourceExhausted("of answers", reason="SESSION_RESULTS_FULL"), False),
+        (Unavailable("an election", reason="NO_LEADER", retry_after_s=0.001), "undone"),
+        (OutcomeUnknown("it was proposed"), "done"),
+        (OutcomeUnknown("it was proposed"), "undone"),
+        (DeadlineExceeded("too late", reason="EXPIRED"), "undone"),
+        (ResourceExhausted("full", retry_after_s=0.001), "undone"),
+        (ResourceExhausted("of answers", reason="SESSION_RESULTS_FULL"), "undone"),
     ],
 )
 def test_a_write_is_tried_again_in_its_session_and_takes_effect_once(
-    error: OnelogError, effect: bool
+    error: OnelogError, effect: str
 ) -> None:
     async def test() -> None:
         async with scripted() as world, client_of(world) as client:
             server = world.servers[0]
-            server.script = refusing(error, 3, effect=effect)
+            server.script = refusing(error, 3, effect=effect == "done")
             await asyncio.gather(*(client.kv.put(f"{n}{{t}}", b"") for n in range(10)))
 
             assert set(world.effects.values()) == {1}

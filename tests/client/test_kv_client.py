@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onelog import AsyncClient, Read
+from onelog import AsyncClient, Read, Watched
 from onelog.client.values import Item
 from onelog.errors import (
     AlreadyExists,
@@ -235,8 +235,9 @@ def test_a_key_with_a_lifetime_goes_by_itself(tmp_path: Path) -> None:
             gone = asyncio.Event()
 
             async def look() -> None:
-                while await client.kv.exists("a"):
-                    await asyncio.sleep(0.01)
+                async with client.watch(Watched("kv", name="a")) as watch:
+                    while await client.kv.exists("a"):
+                        assert (await anext(watch)).kind == "expired"
                 gone.set()
 
             task = asyncio.create_task(look())

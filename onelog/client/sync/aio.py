@@ -126,6 +126,8 @@ class Client(Facade):
 
     def close(self) -> None:
         """Close all connections; calls under way fail with CLIENT_CLOSED."""
+        if self._thread.is_closed:
+            return
         try:
             self._thread.run(self._core.close())
         finally:
