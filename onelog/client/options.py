@@ -39,7 +39,7 @@ class ClientOptions:
     connect_timeout_s: float = 2.0
 
     # An answer that takes longer makes the client ask who leads now; it may then ask there.
-    attempt_timeout_s: float = 2.0
+    attempt_timeout_s: float = 1.0
 
     # Whether writes go through sessions, so that a retry is exact. Without, a write whose outcome
     # is not known fails with OutcomeUnknown instead of being tried again.

@@ -21,6 +21,9 @@ from onelog.v1 import admin_pb2
 # Whatever fails, nobody asks more often than this.
 REFRESH_INTERVAL_S_MIN = 0.05
 
+# How long one endpoint is waited for before another one is asked as well.
+HEDGE_S = 0.2
+
 
 class Topology:
     """See the module's text."""
@@ -40,6 +43,8 @@ class Topology:
         # By shard; None while nobody is known to lead.
         self.leaders: list[str | None] = []
         self.replicas: list[tuple[str, ...]] = []
+        # In which term each leader was elected: one that was replaced may not know it yet.
+        self._terms: list[int] = []
 
     @property
     def is_known(self) -> bool:
@@ -109,21 +114,36 @@ class Topology:
             task.exception()  # seen: whoever waits for it raises it
 
     async def _refresh(self) -> None:
+        """Ask one endpoint after the other, the next one as soon as one is slow; the first wins."""
         error: OnelogError = Unavailable("no endpoint", reason="NO_ENDPOINT")
         endpoints = list(self.endpoints())
         self._turn += 1
         first = self._turn % len(endpoints)
-        for endpoint in endpoints[first:] + endpoints[:first]:
-            try:
-                answer = await self._ask(endpoint)
-            except Unavailable as unavailable:
-                error = unavailable
-                continue
-            except grpc.aio.AioRpcError as failure:
-                error = error_of(failure)
-                continue
-            self._learn(answer)
-            return
+        left = endpoints[first:] + endpoints[:first]
+        loop = asyncio.get_running_loop()
+        asked: set[asyncio.Task[admin_pb2.GetTopologyResponse]] = set()
+        try:
+            while left or asked:
+                if left:
+                    asked.add(loop.create_task(self._ask(left.pop(0)), name="onelog topology"))
+                done, asked = await asyncio.wait(
+                    asked,
+                    timeout=HEDGE_S if left else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    try:
+                        self._learn(task.result())
+                    except Unavailable as unavailable:
+                        error = unavailable
+                    except grpc.aio.AioRpcError as failure:
+                        error = error_of(failure)
+                    else:
+                        return
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         raise error
 
     async def _ask(self, endpoint: str) -> admin_pb2.GetTopologyResponse:
@@ -149,9 +169,11 @@ class Topology:
         if not self.is_known:
             self.leaders = [None] * answer.shard_count
             self.replicas = [()] * answer.shard_count
+            self._terms = [0] * answer.shard_count
         self.cluster_id, self.shard_count, self.partition_count = found
         for shard in answer.shards:
-            if shard.shard < self.shard_count:
+            if shard.shard < self.shard_count and shard.term >= self._terms[shard.shard]:
+                self._terms[shard.shard] = shard.term
                 self.leaders[shard.shard] = shard.leader_endpoint or None
                 self.replicas[shard.shard] = tuple(shard.endpoints)
         nodes = (endpoint for node in answer.nodes for endpoint in node.endpoints)

@@ -48,6 +48,7 @@ class World:
         self.effects: dict[bytes, int] = {}
         self.answers: dict[tuple[int, int], int] = {}
         self.sessions: set[int] = set()
+        self.term = 1
         self.last_session = 0
         self.last_index = 0
 
@@ -77,7 +78,7 @@ class Scripted:
         self.world = world
         self.script: Script = carry_out
         self.messages: list[pipeline_pb2.ExecuteRequest] = []
-        self.topologies = 0
+        self.is_silent = False
         self.port = 0
         self._server: Any = None
 
@@ -109,7 +110,8 @@ class Scripted:
         await self._server.stop(None)
 
     async def _topology(self, _request: Any, _context: Any) -> admin_pb2.GetTopologyResponse:
-        self.topologies += 1
+        if self.is_silent:
+            await asyncio.Event().wait()
         answer = admin_pb2.GetTopologyResponse(
             cluster_id="c", shard_count=SHARDS, partition_count=16
         )
@@ -117,6 +119,7 @@ class Scripted:
             leader = self.world.leaders.get(shard)
             answer.shards.add(
                 shard=shard,
+                term=self.world.term,
                 leader_endpoint=leader.endpoint if leader else "",
                 endpoints=[each.endpoint for each in self.world.servers],
             )

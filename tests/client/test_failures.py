@@ -141,6 +141,35 @@ def test_a_leader_that_is_silent_is_left_when_somebody_else_leads() -> None:
     run(test())
 
 
+def test_a_leader_that_was_replaced_and_does_not_know_is_not_believed() -> None:
+    async def test() -> None:
+        async with scripted(2) as world, client_of(world) as client:
+            topology = client._connection.topology
+            old, new = world.servers
+            world.leaders, world.term = dict.fromkeys(world.leaders, new), 7
+            await topology.refresh()
+            world.leaders, world.term = dict.fromkeys(world.leaders, old), 6
+            await topology.refresh()
+            assert topology.leaders == [new.endpoint] * 2
+            world.term = 8
+            await topology.refresh()
+            assert topology.leaders == [old.endpoint] * 2
+
+    run(test())
+
+
+def test_a_silent_endpoint_does_not_hold_up_the_topology() -> None:
+    async def test() -> None:
+        async with scripted(2) as world, client_of(world) as client:
+            silent = world.servers[1]
+            silent.is_silent = True
+            for _ in range(3):
+                async with asyncio.timeout(1.5):
+                    await client._connection.topology.refresh()
+
+    run(test())
+
+
 def test_without_sessions_an_unknown_outcome_is_the_callers_to_know() -> None:
     async def test() -> None:
         async with scripted() as world, client_of(world, sessions=False) as client:
