@@ -3,7 +3,8 @@
 A service is an object with a coroutine for each unary call and an async generator for each stream,
 named as in the proto but in snake case, taking (request, call). Handlers know nothing of gRPC: they
 raise, and what they raise becomes a status here (node/status_mapping.py). ``Elsewhere`` means that
-nothing was done yet and another node has to: the call is forwarded, once.
+nothing was done yet and another node has to: the call is forwarded, once. While nobody leads, it
+waits a little for who will.
 
 * A call has a deadline always: the client's, within bounds, else the default. Streams have none.
 * What is under way is counted (node/admission.py), and refused when it is too much.
@@ -14,7 +15,7 @@ nothing was done yet and another node has to: the call is forwarded, once.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -25,13 +26,18 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from node.admission import Admission
 from node.context import NodeContext, Service
-from node.forwarding import FORWARDED_KEY, SHARD_KEY, Elsewhere, Forwarder, passed_metadata
+from node.forwarding import FORWARDED_KEY, PASSED_KEYS, SHARD_KEY, Elsewhere, Forwarder
 from node.status_mapping import error_of_exception, status_of
-from onelog.errors import InvalidArgument, ResourceExhausted, Unavailable
+from onelog.errors import InvalidArgument, OnelogError, ResourceExhausted, Unavailable
 
 DEADLINE_DEFAULT_S = 10.0
 DEADLINE_MAX_S = 300.0
 STALL_S = 30.0
+# A request that arrives during an election waits for the winner, with these pauses.
+LEADER_WAIT_S = 1.0
+PAUSE_S_MIN, PAUSE_S_MAX = 0.005, 0.05
+# What a node answers that has not begun.
+NOTHING_DONE = frozenset(("NOT_LEADER", "NO_LEADER", "LEADER_UNREACHABLE", "STOPPING"))
 
 MessageT = TypeVar("MessageT")
 
@@ -94,12 +100,44 @@ class Calls:
         generic = grpc.method_handlers_generic_handler(descriptor.full_name, methods)
         return Service(descriptor.full_name, lambda server: _add(server, generic))
 
+    async def somewhere(
+        self,
+        call: Call,
+        attempt: Callable[[], Awaitable[Any]],
+        forward: Callable[[Elsewhere], Awaitable[Any]],
+    ) -> Any:
+        """Do something here if its shard is led here, else where it is; wait for an election.
+
+        ``attempt`` raises ``Elsewhere`` before it has done anything, and ``forward`` one of
+        ``NOTHING_DONE``; so both can be repeated.
+        """
+        now_s = self.context.clock.now_s
+        until_s = min(call.deadline_s, now_s() + LEADER_WAIT_S)
+        pause_s = PAUSE_S_MIN
+        while True:
+            try:
+                return await attempt()
+            except Elsewhere as elsewhere:
+                error = elsewhere.error()
+                if call.is_forwarded:
+                    raise error from None
+                if elsewhere.endpoint is not None:
+                    try:
+                        return await forward(elsewhere)
+                    except OnelogError as refused:
+                        if refused.reason not in NOTHING_DONE:
+                            raise
+                        error = refused
+            if now_s() >= until_s:
+                raise error
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
     async def forward(
         self, call: Call, elsewhere: Elsewhere, request: Message, shard: int | None = None
     ) -> bytes:
         """Let the endpoint that serves the shard carry the call out; return its answer's bytes."""
-        if call.is_forwarded or elsewhere.endpoint is None:
-            raise elsewhere.error()
+        assert elsewhere.endpoint is not None
         timeout_s = call.deadline_s - self.context.clock.now_s()
         if timeout_s <= 0:
             raise TimeoutError
@@ -122,9 +160,11 @@ class Calls:
                 size = request.ByteSize()
                 admission.enter(call.client, size)
                 try:
-                    return await handler(request, call)
-                except Elsewhere as elsewhere:
-                    return await self.forward(call, elsewhere, request)
+                    return await self.somewhere(
+                        call,
+                        lambda: handler(request, call),
+                        lambda elsewhere: self.forward(call, elsewhere, request),
+                    )
                 finally:
                     admission.leave(call.client, size)
             except Exception as error:  # noqa: BLE001 - the root of a call
@@ -233,7 +273,8 @@ class Calls:
                 call.is_forwarded = True
             elif key == SHARD_KEY:
                 call.only_shard = self._shard_of(value)
-        call.metadata = passed_metadata(context)
+            elif key in PASSED_KEYS:
+                call.metadata += ((key, value),)
         return call
 
     def _shard_of(self, value: str) -> int:

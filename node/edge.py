@@ -16,6 +16,7 @@ A call over several shards is done in parts, one for each shard, and each part w
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from crc32c import crc32c
@@ -243,12 +244,12 @@ class Edge:
         if call.only_shard is not None:
             shards = (call.only_shard,)
 
+        async def forward(shard: int, elsewhere: Elsewhere) -> Any:
+            data = await self.calls.forward(call, elsewhere, request, shard)
+            return call.response.FromString(data)
+
         async def one(shard: int) -> Any:
-            try:
-                return await part(shard)
-            except Elsewhere as elsewhere:
-                data = await self.calls.forward(call, elsewhere, request, shard)
-                return call.response.FromString(data)
+            return await self.calls.somewhere(call, partial(part, shard), partial(forward, shard))
 
         return await gather(*map(one, shards))
 

@@ -6,7 +6,6 @@ are, and so does whatever the other side answers, errors included.
 """
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped]
 
@@ -16,7 +15,7 @@ from onelog.status import DETAILS_KEY, error_of
 FORWARDED_KEY = "onelog-forwarded"
 SHARD_KEY = "onelog-shard"
 # Who the caller is must arrive with what it wants.
-_PASSED_KEYS = frozenset(("authorization",))
+PASSED_KEYS = frozenset(("authorization",))
 RETRY_S = 0.1
 
 
@@ -38,12 +37,6 @@ class Elsewhere(Exception):
             )
         metadata["leader"] = self.endpoint
         return NotLeader(f"shard {self.shard} is led elsewhere", metadata=metadata)
-
-
-def passed_metadata(context: Any) -> tuple[tuple[str, str], ...]:
-    """Return what of a call's metadata goes on with it."""
-    found = context.invocation_metadata() or ()
-    return tuple((key, value) for key, value in found if key in _PASSED_KEYS)
 
 
 class Forwarder:

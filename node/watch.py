@@ -67,8 +67,9 @@ class Watches:
         try:
             for shard in local:  # one by one: what has begun is ended if another is refused
                 feeds.append(self._feed(shard, filters, positions.get(shard), wake))  # noqa: PERF401
-            others.start()
-            yield _message(feeds, others, Page(with_previous=False).message)
+            page = Page(with_previous=request.with_previous)
+            await others.start(page)
+            yield _message(feeds, others, page.message)
             while True:
                 wake.clear()
                 page = Page(with_previous=request.with_previous)
@@ -137,8 +138,8 @@ class Others:
         self._room = asyncio.Semaphore(MESSAGES_WAITING_MAX)
         self._positions: dict[int, common_pb2.Position] = {}
 
-    def start(self) -> None:
-        """Begin to listen."""
+    async def start(self, page: Page) -> None:
+        """Begin to listen; return when all have said where they begin."""
         for endpoint, shards in self._by_endpoint.items():
             request = pipeline_pb2.WatchRequest()
             request.CopyFrom(self._request)
@@ -150,6 +151,12 @@ class Others:
             )
             data = request.SerializeToString()
             self._tasks.append(asyncio.create_task(self._follow(endpoint, data)))
+        count = sum(map(len, self._by_endpoint.values()))
+        while len(self._positions) < count:
+            self._wake.clear()
+            self.fill(page)
+            if len(self._positions) < count:
+                await self._wake.wait()
 
     async def _follow(self, endpoint: str, request: bytes) -> None:
         forwarder = self._edge.calls.forwarder

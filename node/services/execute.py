@@ -10,13 +10,14 @@ CPU per put, of which 2.8 make the entry, 0.7 the answer, and 0.1 is protobuf's 
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from crc32c import crc32c
 
-from node.calls import Call, gather
+from node.calls import NOTHING_DONE, Call, gather
 from node.durability import Durability, Received
 from node.edge import (
     Edge,
@@ -34,6 +35,7 @@ from node.requests import Results
 from node.services import kv_operations as kv
 from node.status_mapping import error_of_exception, error_of_reason, put_error
 from onelog.errors import InvalidArgument, OnelogError
+from onelog.status import error_of_result
 from onelog.v1 import common_pb2, pipeline_pb2
 from projections.kv_commands import TYPE_PUT
 from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED, VALUE_SIZE_MAX
@@ -108,17 +110,30 @@ class Executor:
     async def _run_shard(
         self, message: "_Message", shard: int, runs: list[_Run], call: Call
     ) -> None:
-        """Carry out the runs of a shard, one after the other."""
-        for number, run in enumerate(runs):
-            try:
-                if run.durability is None:
-                    await self._read(message, shard, run, call)
-                else:
-                    await self._write(message, shard, run, call)
-            except Elsewhere as elsewhere:
-                await self._forward(message, runs[number:], elsewhere, call)
-                return
-            except Exception as error:  # noqa: BLE001 - concerns these operations, not the others
+        """Carry out the runs of a shard, one after the other; the leader those that are left."""
+        left = deque(runs)
+
+        async def attempt() -> None:
+            while left:
+                run = left[0]
+                try:
+                    if run.durability is None:
+                        await self._read(message, shard, run, call)
+                    else:
+                        await self._write(message, shard, run, call)
+                except Elsewhere:
+                    raise
+                except Exception as error:  # noqa: BLE001 - concerns these operations alone
+                    message.refuse(run, error_of_exception(error))
+                left.popleft()
+
+        async def forward(elsewhere: Elsewhere) -> None:
+            await self._forward(message, left, elsewhere, call)
+
+        try:
+            await self._edge.calls.somewhere(call, attempt, forward)
+        except Exception as error:  # noqa: BLE001 - concerns this shard, not the others
+            for run in left:
                 message.refuse(run, error_of_exception(error))
 
     async def _write(self, message: "_Message", shard: int, run: _Run, call: Call) -> None:
@@ -150,7 +165,7 @@ class Executor:
         message.look(view, run)
 
     async def _forward(
-        self, message: "_Message", runs: list[_Run], elsewhere: Elsewhere, call: Call
+        self, message: "_Message", runs: Iterable[_Run], elsewhere: Elsewhere, call: Call
     ) -> None:
         """Let the leader carry out what is left of a shard."""
         positions, part = message.part(runs)
@@ -161,14 +176,11 @@ class Executor:
             call.arrived_s,
             call.deadline_s,
         )
-        forwarded.is_forwarded, forwarded.metadata = call.is_forwarded, call.metadata
-        try:
-            data = await self._edge.calls.forward(forwarded, elsewhere, part)
-            results = pipeline_pb2.ExecuteResponse.FromString(data).results
-        except Exception as error:  # noqa: BLE001 - concerns these operations, not the others
-            for run in runs:
-                message.refuse(run, error_of_exception(error))
-            return
+        forwarded.metadata = call.metadata
+        data = await self._edge.calls.forward(forwarded, elsewhere, part)
+        results = pipeline_pb2.ExecuteResponse.FromString(data).results
+        if all(result.error.reason in NOTHING_DONE for result in results):
+            raise error_of_result(results[0].error)  # it was the leader and is not any more
         for position, result in zip(positions, results, strict=True):
             message.results[position].CopyFrom(result)
 
@@ -356,7 +368,7 @@ class _Message:
         for position in (*run.puts, *(each[0] for each in run.operations)):
             put_error(self.results[position].error, error)
 
-    def part(self, runs: list[_Run]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
+    def part(self, runs: Iterable[_Run]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
         """Return a message of what is left to do, and which operations of this one these are.
 
         In a session everything belongs to one shard, and numbers count on from the first: then it

@@ -15,6 +15,7 @@ from node.config import Config
 from node.edge import namespace_of
 from node.forwarding import FORWARDED_KEY, SHARD_KEY
 from onelog import errors
+from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
@@ -150,6 +151,41 @@ def test_requests_go_on_when_a_leader_stops_and_a_session_makes_retries_exact(
             assert (again.number, again.header.duplicate) == (1, True)
             assert again.header.index == first.header.index
         await stopping
+
+    on_three(tmp_path, test)
+
+
+def test_a_leadership_that_moves_is_a_pause_and_no_error(tmp_path: Path) -> None:
+    async def test(nodes: list[Node]) -> None:
+        done = asyncio.Event()
+        key = key_of(nodes[0], 0)
+        counts = [0, 0]
+
+        async def count(node: Node) -> None:
+            while not done.is_set():
+                await node.kv.Count(kv.CountRequest(key=key, add=1), timeout=10)
+                counts[0] += 1
+
+        async def execute(node: Node) -> None:
+            operation = pipeline.Operation(count=kv.CountRequest(key=key, add=1))
+            request = pipeline.ExecuteRequest(operations=[operation])
+            while not done.is_set():
+                answer = await node.pipeline.ExecuteOnce(request, timeout=10)
+                assert answer.results[0].WhichOneof("result") == "count", answer
+                counts[1] += 1
+
+        callers = [asyncio.create_task(each(node)) for node in nodes for each in (count, execute)]
+        def has_moved_on(before: list[int]) -> bool:
+            return counts[0] > before[0] and counts[1] > before[1]
+
+        for _ in range(6):
+            await until(partial(has_moved_on, counts.copy()))
+            request = admin.TransferLeadershipRequest(shard=0)
+            await eventually(partial(nodes[0].admin.TransferLeadership, request, timeout=5))
+        done.set()
+        await asyncio.gather(*callers)
+        got = await nodes[0].kv.Get(kv.GetRequest(key=key))
+        assert int(got.item.value) == sum(counts)
 
     on_three(tmp_path, test)
 

@@ -198,6 +198,7 @@ def test_a_slow_watcher_reads_the_log_and_misses_nothing(
 ) -> None:
     monkeypatch.setattr(watch_feeds, "BUFFER_EVENTS_MAX", 8)
     monkeypatch.setattr(watch_feeds, "PAGE_EVENTS_MAX", 5)
+    monkeypatch.setattr(watch_feeds, "READ_ENTRIES_MAX", 3)
     behind = 0
     read = watch_feeds.Source.read
 
