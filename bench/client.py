@@ -20,23 +20,28 @@ from onelog import AsyncClient, Read
 from tests.system.processes import free_addresses
 
 VALUE = bytes(100)
-OPERATIONS = 30_000
+OPERATIONS = 8_000
+ROUNDS = 6
 CALLERS = (1, 64, 256, 1024)
 
 
 async def measure(
     name: str, count: int, callers: int, work: Callable[[int, int], Awaitable[None]]
 ) -> None:
+    """Print the best of some rounds: what else the machine does only ever adds."""
     each = max(1, count // callers)
-    wall_s, cpu_s = time.perf_counter(), time.process_time()
-    await asyncio.gather(*(work(caller * each, each) for caller in range(callers)))
-    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    best_cpu_s, best_wall_s = float("inf"), float("inf")
+    for _ in range(ROUNDS):
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(work(caller * each, each) for caller in range(callers)))
+        best_wall_s = min(best_wall_s, time.perf_counter() - wall_s)
+        best_cpu_s = min(best_cpu_s, time.process_time() - cpu_s)
     done = each * callers
     row = {
         "name": name,
         "callers": callers,
-        "per_s": round(done / wall_s),
-        "client_cpu_us": round(cpu_s / done * 1e6, 2),
+        "per_s": round(done / best_wall_s),
+        "client_cpu_us": round(best_cpu_s / done * 1e6, 2),
     }
     print(json.dumps(row), flush=True)
 
@@ -63,9 +68,9 @@ async def run(endpoint: str) -> None:
 
         await many(0, 2_000)
         for callers in CALLERS:
-            await measure("put", min(OPERATIONS, 200 * callers), callers, puts)
+            await measure("put", min(OPERATIONS, 100 * callers), callers, puts)
         for callers in CALLERS:
-            await measure("get", min(OPERATIONS, 200 * callers), callers, gets)
+            await measure("get", min(OPERATIONS, 100 * callers), callers, gets)
         await measure("stale get", OPERATIONS, 256, stale_gets)
         await measure("put_many", OPERATIONS, 1, many)
 

@@ -16,7 +16,14 @@ from onelog.client.channels import Channels
 from onelog.client.options import ClientOptions
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.topology import Topology
-from onelog.errors import DeadlineExceeded, NotLeader, OnelogError, OutcomeUnknown, Unavailable
+from onelog.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    NotLeader,
+    OnelogError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from onelog.status import error_of
 
 # Marks an error that followed an attempt whose outcome is not known.
@@ -163,6 +170,9 @@ class Calls:
             return await channel.method(path)(request, timeout=timeout_s, metadata=channel.metadata)
         except grpc.aio.AioRpcError as failure:
             raise error_of(failure) from None
+        except asyncio.CancelledError:
+            raise_if_closed()
+            raise
 
     async def _stream(self, endpoint: str, path: str, request: Any) -> AsyncGenerator[Any, None]:
         channel = self._channels.of(endpoint)
@@ -173,8 +183,22 @@ class Calls:
                 yield answer
         except grpc.aio.AioRpcError as failure:
             raise error_of(failure) from None
+        except asyncio.CancelledError:
+            raise_if_closed()
+            raise
         finally:
             call.cancel()
+
+
+def raise_if_closed() -> None:
+    """Tell a caller who waits for something that was cancelled, and who was not, why.
+
+    Closing a client cancels what its calls wait for. To them that is an error like others:
+    CancelledError is for a task that somebody has cancelled.
+    """
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        raise FailedPrecondition("the client is closed", reason="CLIENT_CLOSED") from None
 
 
 def _unknown(error: OnelogError) -> OnelogError:

@@ -15,7 +15,7 @@ from typing import Any
 from crc32c import crc32c
 
 from onelog.client.batch import Batch, Decode
-from onelog.client.calls import UNCERTAIN, Calls
+from onelog.client.calls import UNCERTAIN, Calls, raise_if_closed
 from onelog.client.channels import Channels
 from onelog.client.lanes import Lane, ReadLane, WriteLane
 from onelog.client.options import ClientOptions
@@ -305,6 +305,9 @@ class Connection:
         starting = self._starting
         try:
             await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            raise_if_closed()
+            raise
         finally:
             if starting.done() and self._starting is starting and not self._is_started:
                 self._starting = None  # the next call tries again

@@ -18,8 +18,9 @@ from onelog.errors import (
     Unavailable,
 )
 
-# Refused by a session for want of room; it has room when the answers under way are confirmed.
-SESSION_FULL_REASON = "SESSION_RESULTS_FULL"
+# What gRPC itself says when a connection breaks or a server goes away in the middle of a call. The
+# database gives reasons of its own, or details; of these nobody knows how far the call got.
+_OF_THE_CONNECTION = frozenset(("UNAVAILABLE", "INTERNAL", "CANCELLED", "UNKNOWN"))
 
 
 class Verdict(Enum):
@@ -44,14 +45,14 @@ def judge(error: OnelogError) -> Verdict:
             return Verdict.AGAIN
         case DeadlineExceeded():
             return Verdict.UNKNOWN
-        case Unavailable(reason="UNAVAILABLE"):
-            # Of the connection, not of the database: who knows how far it got.
+        case OnelogError(reason=reason) if reason in _OF_THE_CONNECTION and not error.metadata:
             return Verdict.UNKNOWN
         case Unavailable():
             return Verdict.AGAIN
         case ResourceExhausted() if error.retry_after_s is not None:
             return Verdict.AGAIN
         case ResourceExhausted(reason="SESSION_RESULTS_FULL"):
+            # There is room when the answers under way are confirmed.
             return Verdict.AGAIN
         case _:
             return Verdict.FINAL

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Awaitable
 from time import monotonic
 
-from onelog.client.calls import Calls
+from onelog.client.calls import Calls, raise_if_closed
 from onelog.client.options import ClientOptions
 from onelog.errors import OnelogError, SessionExpired
 from onelog.v1 import common_pb2, pipeline_pb2
@@ -101,7 +101,11 @@ class Sessions:
             task = loop.create_task(opening, name=f"onelog session {shard}")
             self._opening[place] = task
             task.add_done_callback(lambda done: self._opened(place, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            raise_if_closed()
+            raise
 
     def lost(self, session: Session) -> None:
         """The server does not know this session any more."""

@@ -128,6 +128,8 @@ class Scripted:
         return answer
 
     async def _open(self, request: Any, _context: Any) -> Any:
+        if self.is_silent:
+            await asyncio.Event().wait()
         self.world.last_session += 1
         self.world.sessions.add(self.world.last_session)
         return pipeline_pb2.OpenSessionResponse(session_id=self.world.last_session)

@@ -207,3 +207,44 @@ def test_closing_fails_what_is_under_way_and_everything_after() -> None:
             assert not world.sessions, "sessions are closed with the client"
 
     run(test())
+
+
+def test_closing_is_an_error_and_no_cancellation_for_those_who_wait() -> None:
+    async def test() -> None:
+        async with scripted() as world:
+            world.servers[0].is_silent = True
+            client = AsyncClient(world.servers[0].endpoint, options=QUICK)
+            connecting = asyncio.create_task(client.kv.put("a", b""))
+            await asyncio.sleep(0.05)
+            await client.close()
+            with pytest.raises(FailedPrecondition, match="CLIENT_CLOSED"):
+                await connecting
+
+            world.servers[0].is_silent = False
+            other = AsyncClient(world.servers[0].endpoint, options=QUICK)
+            await other.connect()
+            world.servers[0].is_silent = True
+            calling = asyncio.create_task(other.admin.topology())
+            opening = asyncio.create_task(other._connection.sessions.open(0, 5))
+            await asyncio.sleep(0.05)
+            await other.close()
+            for task in (calling, opening):
+                with pytest.raises(FailedPrecondition, match="CLIENT_CLOSED"):
+                    await task
+
+    run(test())
+
+
+def test_a_caller_that_is_cancelled_while_it_connects_is_cancelled() -> None:
+    async def test() -> None:
+        async with scripted() as world:
+            world.servers[0].is_silent = True
+            client = AsyncClient(world.servers[0].endpoint, options=QUICK)
+            calling = asyncio.create_task(client.kv.put("a", b""))
+            await asyncio.sleep(0.05)
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
+            await client.close()
+
+    run(test())

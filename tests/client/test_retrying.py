@@ -6,6 +6,7 @@ from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.errors import (
     AlreadyExists,
     DeadlineExceeded,
+    Internal,
     InvalidArgument,
     LeaseLost,
     NotLeader,
@@ -15,6 +16,7 @@ from onelog.errors import (
     ResourceExhausted,
     SessionExpired,
     Unavailable,
+    make_error,
 )
 
 
@@ -24,6 +26,10 @@ from onelog.errors import (
         (NotLeader(), Verdict.AGAIN),
         (Unavailable(reason="NO_LEADER"), Verdict.AGAIN),
         (Unavailable(), Verdict.UNKNOWN),  # of gRPC: the connection broke
+        (make_error(13, "Internal error from Core", "INTERNAL"), Verdict.UNKNOWN),
+        (make_error(2, "Stream removed", "UNKNOWN"), Verdict.UNKNOWN),
+        (make_error(1, "RST_STREAM", "CANCELLED"), Verdict.UNKNOWN),
+        (Internal("see the server's log", metadata={"number": "1"}), Verdict.FINAL),
         (OutcomeUnknown(), Verdict.UNKNOWN),
         (DeadlineExceeded(), Verdict.UNKNOWN),
         (DeadlineExceeded(reason="EXPIRED"), Verdict.AGAIN),
