@@ -142,15 +142,24 @@ class Scripted:
         return pipeline_pb2.CloseSessionResponse()
 
     async def _execute(self, requests: Any, context: Any) -> None:
+        """Answer messages side by side, as a real server does."""
+        writing = asyncio.Lock()
+
+        async def answer(request: pipeline_pb2.ExecuteRequest) -> None:
+            reply = await self.script(self, request)
+            async with writing:
+                if isinstance(reply, pipeline_pb2.ExecuteResponse):
+                    await context.write(reply)
+                elif isinstance(reply, OnelogError):
+                    await _abort(context, reply)
+
+        tasks = set()
         async for request in requests:
             kept = pipeline_pb2.ExecuteRequest()
             kept.CopyFrom(request)
             self.messages.append(kept)
-            reply = await self.script(self, request)
-            if isinstance(reply, pipeline_pb2.ExecuteResponse):
-                await context.write(reply)
-            elif isinstance(reply, OnelogError):
-                await _abort(context, reply)
+            tasks.add(asyncio.create_task(answer(request)))
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def carry_out(server: Scripted, request: pipeline_pb2.ExecuteRequest) -> Reply:

@@ -138,6 +138,7 @@ def test_an_interrupted_call_is_cancelled() -> None:
         thread.run(endless())
     assert ended.wait(10)
     thread.close()
+    assert "onelog client" not in [each.name for each in threading.enumerate()]
 
 
 def test_a_client_of_before_a_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
