@@ -19,7 +19,12 @@ SHARDS = 4
 
 
 def main() -> None:
-    topology = SimpleNamespace(partitions=256, shards=SHARDS)
+    measure("pipelined put, service layer", is_in_session=False)
+    measure("pipelined put in a session, service layer", is_in_session=True)
+
+
+def measure(name: str, *, is_in_session: bool) -> None:
+    topology = SimpleNamespace(partitions=256, shards=1 if is_in_session else SHARDS)
     edge = cast(Any, SimpleNamespace(context=SimpleNamespace(topology=topology)))
     request = pipeline_pb2.ExecuteRequest(
         operations=[
@@ -29,6 +34,8 @@ def main() -> None:
             for number in range(PUTS)
         ]
     )
+    if is_in_session:
+        request.session.session_id = request.session.sequence = 1
     data = request.SerializeToString()
     spent = {"decode": 0, "draft": 0, "answer": 0, "encode": 0}
     best_ns = float("inf")
@@ -51,9 +58,9 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "name": "pipelined put, service layer",
+                "name": name,
                 "us_per_put": round(best_ns / 1000 / PUTS, 2),
-                **{f"{name}_us": round(ns / 1000 / PUTS, 2) for name, ns in spent.items()},
+                **{f"{part}_us": round(ns / 1000 / PUTS, 2) for part, ns in spent.items()},
             }
         )
     )

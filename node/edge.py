@@ -187,6 +187,8 @@ class Edge:
                 min_index=options.min_index,
             )
         else:
+            if options.level > common_pb2.READ_LEVEL_LINEARIZABLE:
+                raise invalid("LEVEL_INVALID", f"there is no level {options.level}")
             if options.max_staleness_ms:
                 raise invalid("STALENESS_INVALID", "a staleness is for READ_LEVEL_STALE")
             driver = self.leading(shard)

@@ -49,6 +49,7 @@ class Place:
     node: Node
     worker: int
     endpoints: tuple[str, ...]  # of this node's API, by worker
+    peer_address: str  # where other nodes call worker 0
 
     def introduction(self) -> Introduction:
         """Return what to say before anything is known of others."""
@@ -134,8 +135,7 @@ class Formation:
         else:
             introduction = place.introduction()
             self._port.introducer = Introducer(introduction, {})
-            address = str(place.config.peers_advertised)
-            founders = (Founder(place.node.node_id, place.node.name, address),)
+            founders = (Founder(place.node.node_id, place.node.name, place.peer_address),)
         cluster_id = introduction.cluster_id or cluster_id_of(
             introduction.cluster_name, [each.node_id for each in founders]
         )
@@ -160,7 +160,6 @@ class Formation:
         )
         self._port.introducer = introducer
         self._port.heard = self._look
-        await self._port.start()
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [

@@ -197,8 +197,8 @@ class Replicas:
     async def run(self, started: asyncio.Event | None = None) -> None:
         """Serve until ``stop``; raises what failed."""
         self._port.transport = self.transport
-        await self._port.start()
         try:
+            await self._port.start()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.transport.run(), name="transport")
                 driving = group.create_task(self.driver.run(), name="driver")

@@ -130,9 +130,12 @@ class Server:
         api: grpc.aio.Server | None = None
         try:
             await self._listen_http(http)
-            # The port of the API is part of what a node says of itself: it comes first.
+            # The ports are part of what a node says of itself: they come first.
             api, bound = self._make_api()
-            place = Place(config, claim.node, worker, self._endpoints(bound))
+            await port.start()
+            place = Place(
+                config, claim.node, worker, self._endpoints(bound), self._peer_address(port)
+            )
             self._make_context(place)
             self._add_services(api)
             await api.start()
@@ -196,12 +199,17 @@ class Server:
             return (f"{advertised.host}:{bound_port}",)
         return tuple(str(advertised.plus(each)) for each in range(self.config.node.workers))
 
+    def _peer_address(self, port: PeerPort) -> str:
+        """Return where other nodes call worker 0 of this one."""
+        advertised = self.config.peers_advertised
+        return str(advertised) if advertised.port else f"{advertised.host}:{port.port}"
+
     def _make_context(self, place: Place) -> None:
         view = NodeView(
             place.node.node_id,
             place.node.name,
             place.endpoints,
-            str(self.config.peers_advertised),
+            place.peer_address,
             is_connected=True,
         )
         self.context = NodeContext(
@@ -351,7 +359,7 @@ class Server:
         if place.node.node_id not in {each.node_id for each in system.founders}:
             self.readiness.say(
                 f"to be added as a member: {place.node.node_id} ({place.node.name}) at "
-                f"{self.config.peers_advertised}"
+                f"{place.peer_address}"
             )
         return context
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from node.calls import Call, gather
 from node.edge import Edge, invalid, namespace_of
+from node.forwarding import Elsewhere
 from node.members import Members
 from node.operations import applied, put_header
 from node.services.admin_status import log_ranges, node_status
@@ -53,10 +54,27 @@ class AdminService:
     # The node that is asked
 
     async def get_status(
-        self, _request: admin_pb2.GetStatusRequest, _call: Call
+        self, request: admin_pb2.GetStatusRequest, call: Call
     ) -> admin_pb2.GetStatusResponse:
-        """Show the node and its shards."""
-        return node_status(self._edge.context)
+        """Show the node and its shards, those of its other workers included."""
+        topology, calls = self._edge.context.topology, self._edge.calls
+        status = node_status(self._edge.context)
+        node = topology.node(topology.self_id)
+        if call.is_forwarded or node is None:
+            return status
+        for worker, endpoint in enumerate(node.endpoints):
+            if worker == topology.worker:
+                continue
+            try:
+                data = await calls.forward(call, Elsewhere(worker, endpoint), request)
+            except OnelogError as error:
+                status.alarms.add(reason="WORKER_UNREACHABLE", shard=worker, message=str(error))
+                continue
+            other = admin_pb2.GetStatusResponse.FromString(data)
+            status.shards.extend(other.shards)
+            status.alarms.extend(other.alarms)
+        status.shards.sort(key=lambda each: each.shard)
+        return status
 
     async def get_topology(
         self, _request: admin_pb2.GetTopologyRequest, _call: Call
@@ -129,6 +147,8 @@ class AdminService:
         if at < log.first_index:
             raise IndexDropped(at, log.first_index, log.commit_index)
         owners = frozenset(request.owners)
+        if not owners <= set(log_pb2.Owner.values()):
+            raise invalid("OWNER_INVALID", f"there is no owner {max(owners)}")
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
 
         def listen(_entries: object, _results: object) -> None:

@@ -187,7 +187,8 @@ class KvService:
         """List keys in order, a page of them."""
         if request.limit > SCAN_KEYS_MAX:
             raise error_of_reason(Reason.LIMIT_INVALID, request.limit)
-        return await self._page(request, call, request.limit or LIST_LIMIT_DEFAULT)
+        limit = request.limit or LIST_LIMIT_DEFAULT
+        return await self._page(request, call, limit, limit)
 
     async def scan(
         self, request: kv_pb2.ListRequest, call: Call
@@ -199,10 +200,14 @@ class KvService:
         page_call.is_forwarded, page_call.metadata = call.is_forwarded, call.metadata
         page_request = kv_pb2.ListRequest()
         page_request.CopyFrom(request)
+        # Of each shard a little more than its part of a page: what is beyond the first that stops
+        # is read again.
+        share = SCAN_PAGE * 5 // (4 * self._edge.shards) + 1
         while True:
-            page_request.limit = min(left, SCAN_PAGE)
+            limit = min(left, SCAN_PAGE)
+            page_request.limit = limit if request.routing_key else min(limit, share)
             page_call.deadline_s = clock.now_s() + PAGE_DEADLINE_S
-            page = await self._page(page_request, page_call, page_request.limit)
+            page = await self._page(page_request, page_call, page_request.limit, limit)
             left -= len(page.items)
             if not left:
                 page.next_page_token = b""
@@ -212,8 +217,9 @@ class KvService:
             page_request.page_token = page.next_page_token
 
     async def _page(
-        self, request: kv_pb2.ListRequest, call: Call, limit: int
+        self, request: kv_pb2.ListRequest, call: Call, limit: int, page_limit: int
     ) -> kv_pb2.ListResponse:
+        """Return a page of up to ``page_limit`` keys, of which each shard has up to ``limit``."""
         edge, options = self._edge, read_options(request)
         namespace, keys = namespace_of(request.namespace), op.range_of(request.range)
         token = _token_of(request.page_token)
@@ -245,7 +251,7 @@ class KvService:
             return answer
 
         parts = await edge.parts(request, call, shards, part)
-        return parts[0] if len(parts) == 1 else merge(parts, limit, reverse=request.reverse)
+        return parts[0] if len(parts) == 1 else merge(parts, page_limit, reverse=request.reverse)
 
 
 PAGE_DEADLINE_S = 10.0  # for each page of a scan

@@ -10,6 +10,8 @@ import pytest
 from cluster.config import RaftConfig
 from cluster.outbox import OutboxLimits
 from cluster.transport import TransportConfig
+from cluster.wire import Reason
+from node import errors
 from node.config import Config
 from node.config_sources import SETTINGS, help_text, load
 from node.errors import ConfigError
@@ -234,3 +236,27 @@ def test_serve_fails_with_one_line_before_it_opens_anything(
     assert run(["serve", "--help"]) == 0
     assert "--initial-cluster NAME=HOST:PORT" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_reason_that_ends_a_node_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    reasons = {
+        item.reason
+        for item in vars(errors).values()
+        if isinstance(item, type) and issubclass(item, errors.NodeError)
+    } - {errors.NodeError.reason}
+    introductions = {
+        Reason.CLUSTER_NAME_MISMATCH, Reason.FOUNDERS_MISMATCH, Reason.NAME_TAKEN,
+        Reason.NODE_REPLACED, Reason.NOT_FOUNDED,
+    }  # fmt: skip
+    assert [each for each in reasons | introductions if f"`{each}`" not in text] == []
+
+
+def test_every_setting_that_the_documents_name_exists() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    sections = {each.section for each in SETTINGS.values()}
+    named = re.findall(r"`([a-z]+)\.([a-z_]+)`", text)
+    assert {f"{s}.{n}" for s, n in named if s in sections} - {"server.md"} <= set(SETTINGS)
+    flags = set(re.findall(r"`(--[a-z-]+)", text))
+    known = {each.flag for each in SETTINGS.values()} | {"--config", "--json"}
+    assert flags <= known, flags - known

@@ -155,6 +155,36 @@ def test_requests_go_on_when_a_leader_stops_and_a_session_makes_retries_exact(
     on_three(tmp_path, test)
 
 
+def test_a_message_in_a_session_takes_effect_once_through_whichever_node(tmp_path: Path) -> None:
+    async def test(nodes: list[Node]) -> None:
+        opened = await nodes[0].pipeline.OpenSession(pipeline.OpenSessionRequest(shard=1))
+        key = key_of(nodes[0], 1)
+        tag = b"{" + key + b"}"
+        count = pipeline.Operation(count=kv.CountRequest(key=tag + b"n", add=1))
+        request = pipeline.ExecuteRequest(
+            operations=[
+                pipeline.Operation(put=kv.PutRequest(key=tag + b"p", value=b"v")),
+                count,
+                pipeline.Operation(put=kv.PutRequest()),
+                pipeline.Operation(get=kv.GetRequest(key=tag + b"n")),
+                count,
+            ],
+            session=common_pb2.Session(session_id=opened.session_id, sequence=1),
+        )
+        first = (await nodes[0].pipeline.ExecuteOnce(request)).results
+        assert [first[1].count.number, first[4].count.number] == [1, 2]
+        for node in nodes[1:]:
+            again = (await node.pipeline.ExecuteOnce(request)).results
+            assert [again[1].count.number, again[4].count.number] == [1, 2]
+            assert again[0].put.header.duplicate
+            assert again[4].count.header.duplicate
+            assert again[4].count.header.index == first[4].count.header.index
+            assert again[2].error.reason == "KEY_SIZE_INVALID"
+            assert again[3].get.item.value == b"2"
+
+    on_three(tmp_path, test)
+
+
 def test_a_leadership_that_moves_is_a_pause_and_no_error(tmp_path: Path) -> None:
     async def test(nodes: list[Node]) -> None:
         done = asyncio.Event()
@@ -175,6 +205,7 @@ def test_a_leadership_that_moves_is_a_pause_and_no_error(tmp_path: Path) -> None
                 counts[1] += 1
 
         callers = [asyncio.create_task(each(node)) for node in nodes for each in (count, execute)]
+
         def has_moved_on(before: list[int]) -> bool:
             return counts[0] > before[0] and counts[1] > before[1]
 

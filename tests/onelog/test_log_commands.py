@@ -107,20 +107,6 @@ def test_the_installed_command_says_what_it_is_and_what_it_is_not() -> None:
     assert "Commands:" in onelog().out
 
 
-def test_help_of_the_program_loads_no_server() -> None:
-    """Every command of a client would have to wait for it."""
-    script = (
-        "import sys; from onelog.cli.main import run; code = run(['--help']); "
-        "loaded = {name.partition('.')[0] for name in sys.modules}; "
-        "assert not loaded & {'node', 'cluster', 'grpc', 'snapshot', 'projections'}, loaded; "
-        "sys.exit(code)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("inspect", "dump", "verify", "repair"):
         shown = onelog_here(capsys, "log", command, "--help")

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import grpc.aio  # type: ignore[import-untyped]
@@ -299,6 +299,7 @@ def test_bad_input_is_refused_with_a_reason_and_nothing_is_written(tmp_path: Pat
             for request, reason in (
                 (admin.ReadLogRequest(shard=9), "SHARD_UNKNOWN"),
                 (admin.ReadLogRequest(first_index=5, last_index=4), "RANGE_INVALID"),
+                (admin.ReadLogRequest(owners=[cast(Any, 99)]), "OWNER_INVALID"),
             ):
                 error = await refusal(node.admin.ReadLog(request).read())
                 assert error.reason == reason

@@ -17,6 +17,7 @@ from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
 from projections.kv_commands import Put, encode_command
+from projections.payload import SessionRef
 from tests.services.nodes import Node, refusal, run, single
 
 Operation = pipeline.Operation
@@ -50,12 +51,20 @@ keys = st.binary(min_size=1, max_size=40) | st.from_regex(rb"a\{[a-z]{0,3}\}.{0,
 @given(
     st.lists(st.tuples(keys, st.binary(max_size=60), st.sampled_from(["", "default", "other"]))),
     st.integers(1, 5),
+    st.booleans(),
 )
 def test_the_fast_way_of_a_put_makes_the_same_entry_as_the_long_one(
-    puts: list[tuple[bytes, bytes, str]], shards: int
+    puts: list[tuple[bytes, bytes, str]],
+    shards: int,
+    in_session: bool,  # noqa: FBT001 - hypothesis gives it
 ) -> None:
+    shards = 1 if in_session else shards
     puts = [each for each in puts if not each[0].startswith((b"cg:", b"_ts:"))]
     request = message(*(put(key, value, namespace=name) for key, value, name in puts))
+    if in_session:
+        request.session.CopyFrom(
+            common_pb2.Session(session_id=9, sequence=70, first_unacknowledged=60)
+        )
     made = _Message(a_fake_edge(shards), request)
     made.sort()
 
@@ -65,7 +74,8 @@ def test_the_fast_way_of_a_put_makes_the_same_entry_as_the_long_one(
         assert run_.durability is Durability.SYNC
         for position, draft in zip(run_.puts, run_.drafts, strict=True):
             key, value, name = puts[position]
-            expected = encode_command(Put(key, value), name or "default")
+            session = SessionRef(9, 70 + position, 60) if in_session else None
+            expected = encode_command(Put(key, value), name or "default", session)
             assert draft == (expected.entry_type, expected.payload, 0)
             seen.append(position)
         assert run_.puts == sorted(run_.puts)

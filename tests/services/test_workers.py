@@ -84,6 +84,8 @@ def test_any_worker_serves_every_shard_and_watches_all_of_them(tmp_path: Path) -
                     pages = node.admin.ReadLog(admin_pb2.ReadLogRequest(shard=shard))
                     entries = [entry async for page in pages for entry in page.entries]
                     assert {entry.shard for entry in entries} == {shard}
+                status = await node.admin.GetStatus(admin_pb2.GetStatusRequest())
+                assert [each.shard for each in status.shards] == list(range(SHARDS))
             seen = []
             for watcher in watchers:
                 found = await watcher.collect(len(keys))
