@@ -1,6 +1,7 @@
 """What operators ask: ``client.admin``. Answers are the messages of the protos as they are."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from onelog.client.connection import Connection
@@ -116,12 +117,13 @@ class AsyncAdmin:
             route=lambda: endpoint or connection.endpoint_of(shard),
             shard=shard,
         )
-        async for answer in answers:
-            for entry in answer.entries:
-                yield entry
-            request.first_index = max(request.first_index, answer.last_index + 1)
-            if last_index and request.first_index > last_index:
-                return
+        async with aclosing(answers):
+            async for answer in answers:
+                for entry in answer.entries:
+                    yield entry
+                request.first_index = max(request.first_index, answer.last_index + 1)
+                if last_index and request.first_index > last_index:
+                    return
 
     async def create_namespace(
         self, name: str, limits: admin_pb2.NamespaceLimits | None = None

@@ -118,6 +118,8 @@ def _open(endpoint: str, options: ClientOptions) -> Any:
         ("grpc.max_receive_message_length", options.message_bytes_max),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        # A watch may be silent for hours, and must notice that its server is gone.
+        ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
         ("grpc.min_reconnect_backoff_ms", RECONNECT_MS_MIN),
         ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),

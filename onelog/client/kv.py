@@ -12,6 +12,7 @@ of a message, some 300 us, over the operations in it: writes of four shards are 
 
 from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from onelog.client import kv_requests as fill
@@ -247,16 +248,17 @@ class AsyncKV:
         pages = connection.calls.stream(
             "KV/Scan", lambda: request, timeout_s=self._timeout_s, route=route, shard=shard
         )
-        async for page in pages:
-            # Where to go on if the stream breaks before the next page.
-            request.page_token = page.next_page_token
-            for item in page.items:
-                count += 1
-                if limit:
-                    request.limit = limit - count
-                yield item_of(item)
-            if not page.next_page_token or (limit and count >= limit):
-                break
+        async with aclosing(pages):
+            async for page in pages:
+                # Where to go on if the stream breaks before the next page.
+                request.page_token = page.next_page_token
+                for item in page.items:
+                    count += 1
+                    if limit:
+                        request.limit = limit - count
+                    yield item_of(item)
+                if not page.next_page_token or (limit and count >= limit):
+                    return
 
     async def delete_range(
         self,

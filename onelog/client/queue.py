@@ -6,6 +6,7 @@ who comes late gets LeaseLost. ``worker`` is the comfortable way to consume.
 
 from asyncio import Future
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from onelog.client.connection import Connection
@@ -162,9 +163,10 @@ class AsyncQueue:
             route=lambda: self._connection.endpoint_of(shard),
             shard=shard,
         )
-        async for answer in answers:
-            for each in answer.messages:
-                yield message_of(each)
+        async with aclosing(answers):
+            async for answer in answers:
+                for each in answer.messages:
+                    yield message_of(each)
 
     def worker(
         self,

@@ -1,6 +1,7 @@
 """Tails: records of one or several streams as they are appended, each once, in order."""
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Self
 
 from onelog.client.connection import Connection
@@ -76,8 +77,9 @@ class AsyncTail:
         answers = connection.calls.stream(
             "Stream/Tail", request, timeout_s=self._scope.timeout_s, route=route, shard=shard
         )
-        async for answer in answers:
-            for record in answer.records:
-                if point.is_new(shards[record.stream or only_name]):
-                    yield record_of(record)
-            point.arrive(answer.cursor)
+        async with aclosing(answers):
+            async for answer in answers:
+                for record in answer.records:
+                    if point.is_new(shards[record.stream or only_name]):
+                        yield record_of(record)
+                point.arrive(answer.cursor)

@@ -5,6 +5,7 @@ each event ``cursor`` says where to go on after it; kept somewhere, it lets anot
 """
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -137,14 +138,15 @@ class AsyncWatch:
             route=connection.topology.any_endpoint,
         )
         has_begun = False
-        async for answer in answers:
-            if not has_begun:
-                has_begun = True
-                yield None
-            for event in answer.events:
-                if point.is_new(event.shard):
-                    yield event_of(event)
-            point.arrive(answer.cursor)
+        async with aclosing(answers):
+            async for answer in answers:
+                if not has_begun:
+                    has_begun = True
+                    yield None
+                for event in answer.events:
+                    if point.is_new(event.shard):
+                        yield event_of(event)
+                point.arrive(answer.cursor)
 
 
 def event_of(event: pipeline_pb2.Event) -> Event:
