@@ -67,6 +67,21 @@ def test_a_write_is_tried_again_in_its_session_and_takes_effect_once(
     run(test())
 
 
+def test_writes_keep_their_order_while_one_of_them_is_tried_again() -> None:
+    async def test() -> None:
+        async with scripted() as world, client_of(world) as client:
+            error = Unavailable("an election", reason="NO_LEADER", retry_after_s=0.01)
+            world.servers[0].script = refusing(error, 3)
+            tasks = []
+            for number in range(5):
+                tasks.append(asyncio.create_task(client.kv.put(f"{number}{{t}}", b"")))
+                await client.admin.topology()
+            await asyncio.gather(*tasks)
+            assert list(world.effects) == [b"%d{t}" % number for number in range(5)]
+
+    run(test())
+
+
 def test_a_stream_that_breaks_after_the_work_was_done_loses_and_repeats_nothing() -> None:
     async def test() -> None:
         async with scripted() as world, client_of(world) as client:
