@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from onelog.client.batch import OPERATION_SIZE, Batch, Decode
 from onelog.client.options import ClientOptions
-from onelog.client.pipe import Pipe
+from onelog.client.pipe import ANSWER_TOO_LARGE, Pipe
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.sessions import Session
 from onelog.errors import (
@@ -37,6 +37,9 @@ from onelog.v1 import pipeline_pb2
 
 # What a message takes besides its operations, and each of them besides what callers count.
 MESSAGE_RESERVE = 64 << 10
+
+# How slowly a lane of reads forgets that answers were large.
+ANSWER_DECAY = 0.9
 
 
 class Dispatch(Protocol):
@@ -395,13 +398,41 @@ class WriteLane(Lane):
 
 
 class ReadLane(Lane):
-    """The reads that one endpoint answers."""
+    """The reads that one endpoint answers.
 
-    __slots__ = ("endpoint",)
+    What an answer takes is known when it is there. So batches are as large as the answers before
+    let hope that the next one fits a message; one that does not is asked for in smaller parts.
+    """
+
+    __slots__ = ("_answer_size", "endpoint")
 
     def __init__(self, dispatch: Dispatch, endpoint: str) -> None:
         super().__init__(dispatch)
         self.endpoint = endpoint
+        self._answer_size = 1.0  # bytes for an operation, about
+
+    def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
+        """Learn how large answers are, and give them to those who wait."""
+        size = response.ByteSize() / max(1, len(batch.waiters))
+        self._expect(max(size, self._answer_size * ANSWER_DECAY))
+        super().answered(batch, response)
+
+    def failed(self, batch: Batch, error: OnelogError) -> None:
+        """Ask for less at a time if the answer was too large."""
+        if ANSWER_TOO_LARGE in getattr(error, "__notes__", ()):
+            if len(batch.waiters) == 1:
+                error = TooLarge(f"the answer is above {self._message_max} bytes")
+            self._expect(2 * self._message_max / len(batch.waiters))
+        super().failed(batch, error)
+
+    @property
+    def _message_max(self) -> int:
+        return self._dispatch.options.message_bytes_max
+
+    def _expect(self, answer_size: float) -> None:
+        self._answer_size = max(1.0, answer_size)
+        fitting = int(self._message_max / 2 / self._answer_size)
+        self._operations_max = max(1, min(self._dispatch.options.batch_operations_max, fitting))
 
     def _send_first(self, batch: Batch) -> bool:
         self._in_flight += 1

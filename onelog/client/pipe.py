@@ -15,9 +15,12 @@ import grpc.aio  # type: ignore[import-untyped]
 from onelog.client.batch import Batch
 from onelog.client.channels import Channel
 from onelog.client.options import ClientOptions
-from onelog.errors import OnelogError, Unavailable
+from onelog.errors import OnelogError, ResourceExhausted, Unavailable
 from onelog.status import error_of
 from onelog.v1 import pipeline_pb2
+
+# Noted with the error of a stream that an answer was too large for.
+ANSWER_TOO_LARGE = "an answer was too large for a message"
 
 
 class Owner(Protocol):
@@ -97,7 +100,7 @@ class Pipe:
                 self._call.cancel()
                 self._call = None
             self._task = None
-        self._break(error)
+        self._break(_of_all(error))
 
     async def _write(self, call: Any) -> None:
         queue, batches = self._queue, self._batches
@@ -126,6 +129,19 @@ class Pipe:
         self._queue.clear()
         for batch, owner in batches.values():
             owner.failed(batch, error)
+
+
+def _of_all(error: OnelogError) -> OnelogError:
+    """Return what the end of a stream means for all batches on it.
+
+    An answer that is too large for gRPC ends the stream of everybody. Whose it was and what the
+    others have done nobody says: to all it is a connection that broke, with ``TOO_LARGE`` noted.
+    """
+    if isinstance(error, ResourceExhausted) and not error.metadata and not error.retry_after_s:
+        broken = Unavailable(f"the stream broke: {error.message}")
+        broken.add_note(ANSWER_TOO_LARGE)
+        return broken
+    return error
 
 
 async def _status_of(call: Any) -> OnelogError:

@@ -67,6 +67,20 @@ def test_many_keys_come_back_in_the_order_of_the_question(tmp_path: Path) -> Non
     with_client(tmp_path, test)
 
 
+def test_answers_above_what_a_message_holds_are_asked_for_in_parts(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        kv, value = client.kv, bytes(200_000)
+        await kv.put_many((f"big{n}", value) for n in range(150))
+        reading = asyncio.create_task(kv.get_many([f"big{n}" for n in range(150)]))
+        await asyncio.sleep(0)
+        # The answer breaks the stream that this one uses, too.
+        numbers = await asyncio.gather(*(kv.increment("n") for _ in range(20)))
+        assert sorted(numbers) == list(range(1, 21))
+        assert [each and len(each.value) for each in await reading] == [200_000] * 150
+
+    with_client(tmp_path, test)
+
+
 def test_scans_are_in_order_bounded_and_reversible(tmp_path: Path) -> None:
     async def test(client: AsyncClient) -> None:
         kv = client.kv
