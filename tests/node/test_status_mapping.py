@@ -43,6 +43,7 @@ def cluster_errors() -> list[cluster.errors.ClusterError]:
         cluster.errors.Discarded(7),
         cluster.errors.Diverged(7, 2),
         cluster.errors.StaleBoundExceeded(2.0, 1.0),
+        cluster.errors.StateDiverged(9, (1,)),
     ]
     known = {type(each) for each in made}
     others = (each for each in subclasses(cluster.errors.ClusterError) if each not in known)
