@@ -30,6 +30,7 @@ from cluster.errors import (
     ReplicaStopped,
     ResultNeeded,
     StaleBoundExceeded,
+    StateDiverged,
     StorageFull,
     TransferFailed,
 )
@@ -64,6 +65,7 @@ _CLUSTER: dict[type[Exception], tuple[type[OnelogError], float | None]] = {
     ReplicaStopped: (errors.Unavailable, RETRY_ELECTION_S),
     Stopping: (errors.Unavailable, RETRY_ELECTION_S),
     Diverged: (errors.DataLoss, None),
+    StateDiverged: (errors.DataLoss, None),
 }
 
 _ENDINGS: tuple[tuple[str, type[OnelogError]], ...] = (
