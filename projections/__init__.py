@@ -19,6 +19,7 @@
     kv_values.py  kv_evict.py                        values beside the records, and moving them out
     kv_leases.py  kv_operations.py  kv_json.py       leases; what each command does
     kv_transaction.py  kv_reads.py  kv_section.py    compare/then/else; reads; snapshot section
+    kv_describe.py  system_describe.py               a line about an entry, for people
 
     queue.py    queue_*.py                           owner 0x02: docs/queue.md
     timeseries.py  ts_*.py                           owner 0x03: docs/timeseries.md

@@ -43,6 +43,7 @@ from projections.queue_message import (
 )
 from projections.reasons import Reason
 from ual.entry import OWNER_QUEUE, Draft, Entry
+from ual.errors import DataError
 
 TYPE_LEASE = OWNER_QUEUE << 8 | 0x02
 TYPE_ACK = OWNER_QUEUE << 8 | 0x03
@@ -295,7 +296,7 @@ def describe_queue_entry(entry: Entry) -> str:
     try:
         prefix, reader = read_prefix(entry.plain_payload())
         command = decode_command(entry.entry_type & 0xFF, reader)
-    except BadPayload as error:
+    except (BadPayload, DataError) as error:
         return f"unreadable: {error}"
     shown = []
     for name in command.__slots__:

@@ -22,6 +22,10 @@
     trigger.py           snapshot_due: when a snapshot is due
 
     offline.py           what ``onelog log replay`` and ``snapshot`` do
+    questions.py         Question, answer: what one thing was in a rebuilt state
+    offline_queue.py  offline_stream.py  offline_series.py      the answers of each model
+    offline_entries.py   what the state only refers to, from the log
+    describe.py          describe_entry: a line about any entry, for ``onelog log dump``
     proof.py             what ``onelog log prove`` does
     verification.py      VERIFIERS: the checks of ``onelog log verify`` for snaps/
 

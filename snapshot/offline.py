@@ -8,6 +8,7 @@ What is committed is what the directory records; a running server may know of mo
 ways lead to the same state is shown by snapshot/proof.py.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,14 +40,34 @@ from ual.routing import partition_of, shard_of
 _RING_BYTES = 1 << 20
 
 
-class _NoNotes:
-    """Takes what apply notes when no log is there to want it."""
+class LastRecords:
+    """Takes what apply notes when no log is there to want it: a few records of each stream."""
+
+    def __init__(self, count_max: int = 0) -> None:
+        self._count_max = count_max
+        self._records: dict[int, deque[int]] = {}
 
     def add_record(self, stream_id: int, index: int) -> None:
-        """Forget it."""
+        """Keep it until enough newer ones have come."""
+        if not self._count_max:
+            return
+        records = self._records.get(stream_id)
+        if records is None:
+            records = self._records[stream_id] = deque(maxlen=self._count_max)
+        records.append(index)
 
     def add_void(self, first_index: int, last_index: int) -> None:
         """Forget it."""
+
+    def add_covered(self, covered: CoveredNotes) -> None:
+        """Keep the last ones that a snapshot knows of; nothing is noted yet."""
+        for stream_id, records in covered.notes.streams.items():
+            for index in records[len(records) - min(self._count_max, len(records)) :].tolist():
+                self.add_record(stream_id, index)
+
+    def of(self, stream_id: int) -> tuple[int, ...]:
+        """Return the indexes that are kept of a stream, ascending."""
+        return tuple(self._records.get(stream_id, ()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +81,28 @@ class Rebuilt:
     state_hash: str | None  # None inside of a batch, where there is no state of its own
     rejected: tuple[Rejected, ...]
     projections: Projections
+    source: OfflineLog  # for what the state only refers to: bodies, records, blocks
+    records: LastRecords  # of entries that no sealed file tells about
 
     @property
     def counts(self) -> dict[str, int]:
         """How many things there are, by kind."""
         return self.projections.router.counts()
+
+    @property
+    def counts_by_model(self) -> dict[str, dict[str, int]]:
+        """The same, by the projection that they belong to."""
+        found = self.projections
+        models = {
+            "system": found.system.counts(),
+            "kv": found.kv.counts(),
+            "queue": found.queue.counts(),
+            "stream": found.stream.counts(),
+            "timeseries": found.series.counts(),
+        }
+        owned = {name for counts in models.values() for name in counts}
+        entries = {name: count for name, count in self.counts.items() if name not in owned}
+        return {"entries": entries, **models}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +137,25 @@ def rebuild_state(
     shard: int,
     *,
     index: int | None = None,
+    records_kept: int = 0,
     progress: Progress = no_progress,
 ) -> Rebuilt:
     """Rebuild the state right after the entry ``index``, or at the end of what is committed.
 
-    Starts from the newest usable snapshot at or below the index. Raises ``IndexInFuture`` above the
+    ``records_kept`` is how many records of each partition of a stream may be listed later. Starts
+    from the newest usable snapshot at or below the index. Raises ``IndexInFuture`` above the
     end, and ``NoSnapshot`` or ``LogGap`` where the directory does not lead to the index any more.
     """
     source = open_shard(files, data_dir, shard)
-    records = kept_snapshots(source)
-    end = max(source.commit_index, records[-1].index if records else 0)
+    snapshots = kept_snapshots(source)
+    end = max(source.commit_index, snapshots[-1].index if snapshots else 0)
     end = min(end, source.last_index)
     if index is not None and index > end:
         raise IndexInFuture(index, source.first_index, end)
     target = end if index is None else index
-    usable = [record for record in records if record.index <= target]
-    base_index, projections, rejected = _start(files, source, usable, progress)
+    usable = [record for record in snapshots if record.index <= target]
+    records = LastRecords(records_kept)
+    base_index, projections, rejected = _start(files, source, usable, records, progress)
     hashes = {record.index: record.state_hash for record in usable}
     router = projections.router
     entry_count = replay(
@@ -132,7 +173,9 @@ def rebuild_state(
     if router.applied_index != target:
         raise LogGap(router.applied_index + 1, target)
     state_hash = None if router.in_batch else hash_text(router)
-    return Rebuilt(shard, target, base_index, entry_count, state_hash, rejected, projections)
+    return Rebuilt(
+        shard, target, base_index, entry_count, state_hash, rejected, projections, source, records
+    )
 
 
 def read_key(rebuilt: Rebuilt, namespace: str, key: bytes) -> KeyValue | None:
@@ -214,23 +257,28 @@ def kept_snapshots(source: OfflineLog) -> tuple[SnapshotRecord, ...]:
 
 def fresh_projections(_notes: ApplyNotes | None = None) -> Projections:
     """Return empty projections whose notes go nowhere."""
-    return build_projections(_NoNotes())
+    return build_projections(LastRecords())
 
 
 def _start(
-    files: Files, source: OfflineLog, records: Sequence[SnapshotRecord], progress: Progress
+    files: Files,
+    source: OfflineLog,
+    snapshots: Sequence[SnapshotRecord],
+    records: LastRecords,
+    progress: Progress,
 ) -> tuple[int, Projections, tuple[Rejected, ...]]:
     """Return the index and state to start from, and what could not be used."""
     loaded, rejected = load_newest(
         ReadOnlyFiles(files),
         source.paths.snapshots,
         source.shard,
-        records,
-        fresh_projections,
+        snapshots,
+        lambda _: build_projections(records),
         ApplyNotes(),
         progress=progress,
     )
     if loaded is not None:
+        records.add_covered(loaded.notes)
         return loaded.record.index, loaded.state, tuple(rejected)
     if source.first_index > 1:
         why = "; ".join(at.why for at in rejected) or "no snapshot is kept at or below the index"
@@ -238,4 +286,4 @@ def _start(
             f"{why}, and the log begins at {source.first_index}; ask for a later index, or ask "
             "another replica"
         )
-    return 0, fresh_projections(), tuple(rejected)
+    return 0, build_projections(records), tuple(rejected)

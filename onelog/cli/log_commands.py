@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from onelog.cli.log_output import StateReport
     from ual.offline_log import OfflineLog
 
 U64_MAX = (1 << 64) - 1
@@ -77,6 +78,12 @@ def inspect(
     types: Annotated[
         bool, typer.Option("--types", help="Count entries by type; reads every sealed file.")
     ] = False,
+    state: Annotated[
+        bool,
+        typer.Option(
+            "--state", help="Count keys, queues, streams, series and more; replays the log."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the files of a data directory: ranges, sizes, times, what the entries are.
@@ -94,6 +101,7 @@ def inspect(
     Examples:
       onelog log inspect ./onelog-data
       onelog log inspect ./onelog-data --shard 2 --types
+      onelog log inspect ./onelog-data --state
       onelog log inspect ./onelog-data --json | jq '.shards[].last_index'
     """
     from onelog.cli import log_output
@@ -101,12 +109,28 @@ def inspect(
     from ual.inspection import inspect_directory
 
     report = inspect_directory(DiskFiles(), data_dir, shard=shard, count_types=types)
+    states = {at.shard: _state_report(data_dir, at.shard) for at in report.shards if state}
     if as_json:
-        log_output.print_json(report)
+        log_output.print_json(report, states)
     else:
-        log_output.print_directory(report)
-    if report.has_problems:
+        log_output.print_directory(report, states)
+    if report.has_problems or any(each.problem for each in states.values()):
         raise typer.Exit(EXIT_DAMAGED)
+
+
+def _state_report(data_dir: Path, shard: int) -> "StateReport":
+    """Rebuild the state of a shard for its counts; what stands in the way is said, not raised."""
+    from onelog.cli.log_output import StateReport
+    from snapshot.offline import rebuild_state
+    from ual.errors import UalError
+    from ual.files import DiskFiles
+    from ual.inspection import shown_error
+
+    try:
+        rebuilt = rebuild_state(DiskFiles(), data_dir, shard)
+    except (UalError, OSError) as error:
+        return StateReport(0, {}, f"the state cannot be rebuilt: {shown_error(error)}")
+    return StateReport(rebuilt.index, rebuilt.counts_by_model)
 
 
 @app.command()
@@ -131,6 +155,8 @@ def dump(
 ) -> None:
     """Print the entries of one shard, decoded and verified.
 
+    A line says what an entry asks for, or shows the payload of one that is no command; --json has
+    both, the payload in full.
     Ends at the last index that is known to be committed unless --all is given. Where entries are
     missing or damaged, prints what is intact before them, then an error. Which entries belong to a
     stream, and which were refused, is known for sealed files only. Works while a server is running.
@@ -145,7 +171,8 @@ def dump(
     Examples:
       onelog log dump ./onelog-data --from 1000 --to 1010
       onelog log dump ./onelog-data --shard 1 --type kv --limit 20
-      onelog log dump ./onelog-data --type 0x0401 --json | jq -r .payload
+      onelog log dump ./onelog-data --type queue --json | jq -r .what
+      onelog log dump ./onelog-data --type 0x0401 --json | jq -r .payload_hex
     """
     from onelog.cli import log_output
     from ual.errors import CorruptFile

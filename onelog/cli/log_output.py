@@ -9,9 +9,9 @@ import codecs
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -35,12 +35,21 @@ PAYLOAD_SHOWN_MAX = 120  # characters of a payload in a line for people; JSON ha
 _SECOND_NS = 1_000_000_000
 _FLAG_NAMES = {FLAG_ZSTD: "zstd", FLAG_CONDITIONAL: "conditional"}
 _ENTRY_LINE = "{:>12}  {:>6}  {:<30}  {:<6}  {:<10}  {:>5}  {:>9}  {:<11}  {}"
-_ENTRY_TITLES = ("index", "term", "time", "type", "owner", "left", "bytes", "flags", "payload")
+_ENTRY_TITLES = ("index", "term", "time", "type", "owner", "left", "bytes", "flags", "what")
 _FILE_TITLES = (
     "file", "first", "last", "entries", "proposals", "size", "first time", "last time", "what",
 )  # fmt: skip
 _RIGHT_COLUMNS = range(1, 6)  # the numbers among them
 _LEVEL_STYLES = {Level.ERROR: "bold red", Level.TAIL: "yellow", Level.LEFTOVER: "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """How much of everything a shard holds, by projection and kind, or why that is not known."""
+
+    index: int
+    counts: dict[str, dict[str, int]]
+    problem: str | None = None
 
 
 def parse_types(kinds: Sequence[str] | None) -> frozenset[int] | None:
@@ -65,9 +74,13 @@ def parse_types(kinds: Sequence[str] | None) -> frozenset[int] | None:
 # JSON --------------------------------------------------------------------------------------------
 
 
-def print_json(report: DirectoryReport) -> None:
-    """Print a report as one JSON document."""
-    _write(json.dumps(asdict(report), indent=2) + "\n")
+def print_json(report: DirectoryReport, states: Mapping[int, StateReport]) -> None:
+    """Print a report as one JSON document, with the states of those shards that have one."""
+    document = asdict(report)
+    for shard in document["shards"]:
+        if shard["shard"] in states:
+            shard["state"] = asdict(states[shard["shard"]])
+    _write(json.dumps(document, indent=2) + "\n")
 
 
 def _entry_fields(entry: Entry) -> dict[str, Any]:
@@ -99,25 +112,28 @@ def _entry_fields(entry: Entry) -> dict[str, Any]:
 
 def print_entries(entries: Iterable[Entry], *, as_json: bool) -> tuple[int, int | None]:
     """Print entries one by one; return how many there were, and the last one's index."""
+    from snapshot.describe import describe_command, describe_entry
+
     count, last_index = 0, None
     for entry in entries:
         if as_json:
-            _write(json.dumps(_entry_fields(entry)) + "\n")
+            _write(json.dumps(_entry_fields(entry) | {"what": describe_entry(entry)}) + "\n")
         else:
             if not count:
                 _write(_ENTRY_LINE.format(*_ENTRY_TITLES) + "\n")
-            _write(_entry_line(entry))
+            _write(_entry_line(entry, describe_command(entry)))
         count, last_index = count + 1, entry.index
     return count, last_index
 
 
-def _entry_line(entry: Entry) -> str:
+def _entry_line(entry: Entry, what: str | None) -> str:
+    """Return the line of an entry: what it asks for, or the payload of one that is no command."""
     try:
         payload = entry.plain_payload()
     except DataError as error:
         size, shown = len(entry.payload), f"({error.reason}: {error})"
     else:
-        size, shown = len(payload), _payload_text(payload)
+        size, shown = len(payload), _payload_text(payload) if what is None else what
     line = _ENTRY_LINE.format(
         entry.index,
         entry.term,
@@ -179,8 +195,8 @@ def _flag_names(flags: int) -> list[str]:
 # Reports -----------------------------------------------------------------------------------------
 
 
-def print_directory(report: DirectoryReport) -> None:
-    """Print a report as tables."""
+def print_directory(report: DirectoryReport, states: Mapping[int, StateReport]) -> None:
+    """Print a report as tables, with the states of those shards that have one."""
     console = _console()
     _line(console, f"data directory {report.path}")
     if report.shard_count is not None and report.partition_count is not None:
@@ -194,6 +210,8 @@ def print_directory(report: DirectoryReport) -> None:
         _line(console, f"problem: {problem}", "bold red")
     for shard in report.shards:
         _print_shard(console, shard)
+        if shard.shard in states:
+            _print_state(console, states[shard.shard])
 
 
 def _print_shard(console: Console, shard: ShardReport) -> None:
@@ -220,6 +238,17 @@ def _print_shard(console: Console, shard: ShardReport) -> None:
         _print_files(console, shard.files)
     for name in shard.foreign:
         _line(console, f"foreign: {name}")
+
+
+def _print_state(console: Console, state: StateReport) -> None:
+    from onelog.cli.replay_output import count_lines
+
+    if state.problem is not None:
+        _line(console, f"problem: {state.problem}", "bold red")
+        return
+    _line(console, f"state at index {state.index}, by what it holds")
+    for line in count_lines(state.counts) or ["empty"]:
+        _line(console, f"  {line}")
 
 
 def _print_files(console: Console, files: Sequence[FileReport]) -> None:

@@ -12,7 +12,7 @@ from projections.system_commands import encode_batch
 from projections.table import Projections, build_projections
 from snapshot.errors import NoSnapshot
 from snapshot.notes_section import CoveredNotes
-from snapshot.offline import make_snapshot, read_key, rebuild_state, shards_of
+from snapshot.offline import LastRecords, make_snapshot, read_key, rebuild_state, shards_of
 from snapshot.progress import Phase
 from snapshot.proof import Verdict, prove_shard
 from snapshot.reader import SnapshotReader
@@ -30,7 +30,7 @@ from ual.errors import (
 )
 from ual.manifest import load as load_manifest
 from ual.manifest import save as save_manifest
-from ual.notes import ApplyNotes
+from ual.notes import ApplyNotes, SegmentNotes
 from ual.offline import ReadOnlyFiles
 from ual.sealed import SealedSegment
 
@@ -288,3 +288,18 @@ def test_damage_is_a_verdict_of_its_own(what: str) -> None:
 def test_without_a_snapshot_there_is_nothing_to_compare() -> None:
     live = lived(groups=3)
     assert prove_shard(live.files, DATA, 0).verdict is Verdict.NOTHING
+
+
+def test_of_the_records_of_each_stream_only_the_last_are_kept() -> None:
+    """A replay may pass millions of them."""
+    records = LastRecords(2)
+    noted = {7: np.array([1, 3, 5], np.uint64), 8: np.array([2], np.uint64)}
+    records.add_covered(CoveredNotes(1, SegmentNotes(noted)))
+    assert (records.of(7), records.of(8), records.of(9)) == ((3, 5), (2,), ())
+    for index in (6, 8, 9):
+        records.add_record(8, index)
+    assert (records.of(7), records.of(8)) == ((3, 5), (8, 9))
+    none = LastRecords()
+    none.add_covered(CoveredNotes(1, SegmentNotes(noted)))
+    none.add_record(7, 6)
+    assert none.of(7) == ()
