@@ -9,8 +9,8 @@ it. Invariants:
   terms and times, and that the loaded state has the hash that the leader's had.
 * What is applied here by then, or in the log under the same term, is not replaced: the transfer was
   not needed, and is forgotten.
-* Own sealed segments stay if what comes follows them. All unsealed ones go: their entries come with
-  the rest, with their streams and voids.
+* Own sealed segments stay up to the first that is damaged, if what comes follows them. Unsealed
+  ones go: their entries come with the rest, with their streams and voids.
 * Whatever fails, the replica stays what it was, and tries again after a pause.
 
 Files are written, read and verified in jobs, one at a time; the loop only asks and counts.
@@ -39,9 +39,9 @@ from ual.installing import Installation
 from ual.log import Log
 from ual.manifest import Base, SnapshotRecord
 from ual.notes import ApplyNotes
+from ual.sealed import SealedSegment
 from ual.sealed_check import Part, check_sealed
 from ual.segment_format import SegmentHeader, received_name
-from ual.unsealed import UnsealedSegment
 
 # A segment is far smaller: its offsets are 32-bit numbers, and its tables a fraction of it.
 PIECE_SIZE_MAX = 8 << 30
@@ -157,17 +157,17 @@ class Receiving:
             return
         if self._now_s() < self._pause_until_s or self._garbage:
             return
-        segments = self._log.segments
-        unsealed = next(each for each in segments.segments if isinstance(each, UnsealedSegment))
-        is_first = unsealed is segments.segments[0]
+        # What is damaged comes anew, with all that follows it.
+        segments = self._log.segments.segments
+        missing = next(each for each in segments if not isinstance(each, SealedSegment))
         wanted = Wanted(True, offer.index, offer.index, offer.proposal)
         self.current = Receipt(
             source,
             offer,
             PieceFetch(wanted, self._config, self._now_s()),
-            keep_through=0 if is_first else segments.sealed_index,
-            next_index=unsealed.first_index,
-            next_proposal=unsealed.first_proposal,
+            keep_through=0 if missing is segments[0] else missing.first_index - 1,
+            next_index=missing.first_index,
+            next_proposal=missing.first_proposal,
             name=snapshot_name(offer.index, self._created_s()),
         )
         self.advance(term)

@@ -48,11 +48,12 @@ def install(
     """
     base, directory = new.base, paths.segments
     assert base.index > log.commit_index, (base, log.commit_index)
-    kept = [
-        segment
-        for segment in log.segments.segments
-        if isinstance(segment, SealedSegment) and segment.last_index <= new.keep_through
-    ]
+    kept = []
+    for segment in log.segments.segments:
+        if segment.last_index <= new.keep_through:
+            if not isinstance(segment, SealedSegment):
+                raise CorruptFile(str(segment.path), "it was to stay, and is damaged by now", 0)
+            kept.append(segment)
     headers = [*(segment.header for segment in kept), *new.received]
     first = headers[0] if headers else SegmentHeader(0, 0, base.index + 1, base.proposal + 1)
     _check_sequence(paths, headers, base)

@@ -10,6 +10,7 @@ from cluster.messages import Ack, Append, Chunk, Fetch, Message, Offer
 from node.shipping import Shipping
 from tests.node.group import IDS, Group, Node
 from tests.simulation.disk import CrashPolicy, SimDisk
+from ual.errors import CorruptFile
 from ual.sealed import SealedSegment
 
 AWAY = IDS[2]
@@ -382,3 +383,23 @@ def test_a_late_append_that_meets_a_rotten_segment_stops_nobody() -> None:
     group.write(3)
     group.until(group.is_settled)
     assert len(group.hashes()) == 1
+
+
+def test_a_damaged_segment_comes_anew_with_all_that_follows_it() -> None:
+    group = behind()
+    log = group.nodes[AWAY].shard.log
+    log.close_active()
+    log.seal()
+    damaged = log.segments.segments[0]
+    assert isinstance(damaged, SealedSegment)
+    away = come_back(group)
+    receiving = away.shard.shipping.receiving
+    away.shard.shipping.note_damage(CorruptFile(str(damaged.path), "rot"))
+    group.until(lambda: receiving.current is not None)
+
+    assert receiving.current is not None
+    assert receiving.current.keep_through == 0
+    assert receiving.current.next_index == damaged.first_index
+    group.until(group.is_settled)
+    first_index = log.first_index
+    assert entries(away, first_index) == entries(group.leader, first_index)
