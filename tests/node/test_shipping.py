@@ -386,10 +386,17 @@ def test_a_late_append_that_meets_a_rotten_segment_stops_nobody() -> None:
 
 
 def test_a_damaged_segment_comes_anew_with_all_that_follows_it() -> None:
-    group = behind()
+    group = Group()
+    group.write(5)
+    if group.elect().node_id == AWAY:
+        group.down.add(AWAY)
+        group.until(lambda: group.elect().node_id != AWAY)
+        group.down.discard(AWAY)
+    group.until(group.is_settled)
     log = group.nodes[AWAY].shard.log
     log.close_active()
     log.seal()
+    group.fall_behind(AWAY, 40)
     damaged = log.segments.segments[0]
     assert isinstance(damaged, SealedSegment)
     away = come_back(group)
