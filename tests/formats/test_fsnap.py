@@ -44,7 +44,7 @@ def test_the_golden_snapshot_is_read_as_it_was_written() -> None:
     header = reader.header
     assert (header.shard, header.index, header.term, header.proposal) == (2, 6, 3, 3)
     assert header.timestamp_ns == sample.START_NS + 2 * sample.SECOND_NS
-    assert reader.section_types == (0x00, 0x01, 0x10)
+    assert reader.section_types == (0x00, 0x01, 0x02, 0x03, 0x04, 0x10)
     covered = decode_notes(reader.chunks(0x10), header.index)
     assert covered.first_index == sample.NOTES_FROM_INDEX
     assert covered.notes.voids.tolist() == sample.VOIDS

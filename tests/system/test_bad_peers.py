@@ -105,14 +105,17 @@ class Impostor:
         hello = wire.encode_hello(identity.hello(self._target_id, self._session))
         async with grpc.aio.insecure_channel(self._address) as channel:
             stream = channel.stream_stream(METHOD)()
+            waiting = list(frames)
             try:
-                for frame in (hello, *frames):
-                    await stream.write(frame)
+                await stream.write(hello)
                 while (data := await stream.read()) is not grpc.aio.EOF:
                     frame_got = peer_pb2.PeerFrame()
                     frame_got.ParseFromString(data)
                     if frame_got.HasField("refusal"):
                         return frame_got.refusal.reason
+                    # Only after the answer: a write that meets a refusal hides its reason.
+                    while waiting:
+                        await stream.write(waiting.pop(0))
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 details: str = await stream.details()
                 return details.partition(": ")[0]
