@@ -19,8 +19,8 @@ from uuid import UUID
 
 from cluster.errors import ClusterError
 from cluster.member import LEADER
-from node.driver import ShardDriver
 from node.metrics import Metrics
+from node.shard_driver import ShardDriver
 
 # A target that lacks more proposals than this would make clients wait.
 LAG_PROPOSALS_MAX = 64

@@ -15,9 +15,9 @@ from uuid import UUID
 import grpc.aio  # type: ignore[import-untyped]
 
 from node.config import Config
-from node.driver import ShardDriver
 from node.metrics import Metrics
 from node.shard import NodeClock
+from node.shard_driver import ShardDriver
 from node.topology import LiveTopology
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from cluster.errors import ClusterError, NotLeader
 from cluster.member import LEADER
 from node.calls import Call, Calls, gather
 from node.context import NodeContext
-from node.driver import ShardDriver
 from node.durability import Durability, Received
 from node.forwarding import Elsewhere
 from node.requests import Drafts, Results
+from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from node.status_mapping import error_of_cluster, error_of_reason
 from onelog.errors import InvalidArgument, TooLarge

@@ -10,9 +10,9 @@ from uuid import UUID
 from cluster.errors import ClusterError
 from cluster.membership import Membership
 from node.balance import transfer
-from node.driver import ShardDriver
 from node.edge import Edge
 from node.forwarding import Elsewhere
+from node.shard_driver import ShardDriver
 from onelog.errors import FailedPrecondition, NotFound
 
 # A learner that lacks more proposals than this would hold up commits as a voter.

@@ -25,7 +25,8 @@ from prometheus_client.process_collector import ProcessCollector
 
 from cluster.member import LEADER
 from cluster.transport import PeerStatus, PeerTransport
-from node.driver import Driver, ShardDriver
+from node.driver import Driver
+from node.shard_driver import ShardDriver
 
 # When each counter was made is a series of its own for every series, and nobody asks.
 disable_created_metrics()  # type: ignore[no-untyped-call]

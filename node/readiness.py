@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import Any
 
 from cluster.member import LEADER
-from node.driver import ShardDriver
 from node.replicas import RecoveryStopped
+from node.shard_driver import ShardDriver
 from snapshot.progress import Phase
 
 # A serving shard may be without a leader for so long.

@@ -27,10 +27,11 @@ from cluster.handshake import Identity
 from cluster.membership import Membership
 from cluster.transport import PeerTransport, TransportConfig
 from cluster.wire import WireError
-from node.driver import Driver, ShardDriver
+from node.driver import Driver
 from node.peer_port import PeerPort
 from node.requests import Outcome, ShardConfig
 from node.shard import Shard
+from node.shard_driver import ShardDriver
 from snapshot.progress import Phase, Progress, no_progress
 from ual.directory import DataDirectory, Topology
 from ual.files import DiskFiles, Files

@@ -117,13 +117,7 @@ class Shard:
         self.log_time = LogTime(
             lambda: int(clock.now_s() * 1e9), clock.wall_ns, lambda: self.log.last_timestamp_ns
         )
-        founders = founders or Membership.of([self_id, *peer_ids])
-        journal = RaftJournal(self.log, self._hard_state, self.log_time.now_ns, founders)
-        if not len(journal):
-            journal.add(KIND_NOOP, 1, 0)
-            self.log.sync()
-        if self.log.commit_index == 0:
-            self.log.mark_committed(1)  # the same on every replica: committed by definition
+        journal = self._open_journal(founders or Membership.of([self_id, *peer_ids]))
         self.snapshots = SnapshotStore.open(files, paths, self.log)
         self.recovered = recover_state(
             files, shard, self.log, self.snapshots, build_projections, progress
@@ -160,6 +154,15 @@ class Shard:
         self._led_term = 0
         # Told of every group that was applied, with its results; must not raise or block.
         self.listeners: list[Callable[[list[Entry], list[Result]], None]] = []
+
+    def _open_journal(self, founders: Membership) -> RaftJournal:
+        journal = RaftJournal(self.log, self._hard_state, self.log_time.now_ns, founders)
+        if not len(journal):
+            journal.add(KIND_NOOP, 1, 0)
+            self.log.sync()
+        if self.log.commit_index == 0:
+            self.log.mark_committed(1)  # the same on every replica: committed by definition
+        return journal
 
     # What the driver calls
 

@@ -8,7 +8,7 @@ of a shard at a time: who asks meanwhile waits, and is given the newest one if n
 import asyncio
 import os
 
-from node.driver import ShardDriver
+from node.shard_driver import ShardDriver
 from snapshot.build import BuildResult, Capture, plan_build
 from snapshot.builder_process import BuilderProcess
 from snapshot.errors import NotDurable

@@ -34,7 +34,7 @@ from cluster.errors import (
     StorageFull,
     TransferFailed,
 )
-from node.driver import Stopping
+from node.shard_driver import Stopping
 from onelog import errors
 from onelog.errors import OnelogError
 from onelog.status import DOMAIN

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from node.driver import ShardDriver
 from node.edge import invalid, namespace_of
 from node.events import Happening, events_of
+from node.shard_driver import ShardDriver
 from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
 from projections.result import Applied, Result
 from ual.entry import OWNER_KV, OWNER_SYSTEM, Entry

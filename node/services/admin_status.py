@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cluster.member import CANDIDATE, FOLLOWER, LEADER
 from node.context import NodeContext
-from node.driver import ShardDriver
+from node.shard_driver import ShardDriver
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from ual.damaged import DamagedSegment
 from ual.sealed import SealedSegment

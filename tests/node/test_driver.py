@@ -22,11 +22,12 @@ from cluster.errors import (
     StaleBoundExceeded,
 )
 from cluster.messages import Message, Vote
-from node.driver import Driver, ShardDriver, Stopping, run_until_complete
+from node.driver import Driver, run_until_complete
 from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
 from node.requests import Outcome, Results, ShardConfig
 from node.shard import Shard
+from node.shard_driver import ShardDriver, Stopping
 from node.stale_reads import Level
 from projections import kv_commands
 from projections.kv_reads import KeyValue

@@ -11,7 +11,7 @@ from google.rpc import status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 import cluster.errors
-from node.driver import Stopping
+from node.shard_driver import Stopping
 from node.status_mapping import (
     class_of_reason,
     error_of_cluster,

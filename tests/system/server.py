@@ -22,11 +22,12 @@ from uuid import UUID
 from cluster.config import ShippingConfig
 from cluster.errors import ClusterError, NotLeader
 from cluster.membership import Membership
-from node.driver import ShardDriver, run_until_complete
+from node.driver import run_until_complete
 from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
 from node.requests import ShardConfig
 from node.shard import Shard
+from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from projections import kv_commands, system_commands
 from projections.payload import SessionRef
