@@ -1,4 +1,4 @@
-"""The bytes around a length-delimited field of protobuf, for messages that are put together by hand.
+"""The bytes around a length-delimited field of protobuf, for messages put together by hand.
 
 Groups of the log are megabytes: joining them behind their tags and lengths copies them once, which
 the generated classes would do several times.
