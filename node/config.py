@@ -261,6 +261,14 @@ class ShardSettings:
     deadline_check_s: float = setting(
         _SHARD.deadline_check_s, "How often deadlines are looked at.", minimum=0.001, maximum=10
     )
+    hash_index_step: int = setting(
+        _SHARD.hash_index_step, "Replicas compare their states every so many entries.",
+        minimum=1, maximum=1 << 40,
+    )  # fmt: skip
+    hash_time_step_ns: int = setting(
+        _SHARD.hash_time_step_ns, "And after so many nanoseconds of log time.",
+        minimum=1_000_000, maximum=1 << 60,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +322,10 @@ class TransportSettings:
     control_messages_max: int = setting(
         _OUTBOX.control_messages_max, "Votes and acks that wait for one peer.", minimum=1,
         maximum=1 << 20,
+    )  # fmt: skip
+    chunks_max: int = setting(
+        _OUTBOX.chunks_max, "Chunks of snapshots and segments that wait for one peer.",
+        minimum=1, maximum=1 << 16,
     )  # fmt: skip
 
 
@@ -376,6 +388,8 @@ class Config:
             each.request_bytes_max,
             each.pending_requests_max,
             each.deadline_check_s,
+            each.hash_index_step,
+            each.hash_time_step_ns,
         )
 
     def log_config(self) -> LogConfig:
@@ -397,7 +411,12 @@ class Config:
             each.backoff_s_max,
             each.refused_s,
             each.handshake_s_max,
-            OutboxLimits(each.bulk_bytes_max, each.bulk_messages_max, each.control_messages_max),
+            OutboxLimits(
+                each.bulk_bytes_max,
+                each.bulk_messages_max,
+                each.control_messages_max,
+                each.chunks_max,
+            ),
         )
 
 
