@@ -18,7 +18,7 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-serve: $(READY)  ## run a database (the server is not built yet: says so and exits)
+serve: $(READY)  ## run a database on this machine, data in ./onelog-data
 	@$(BIN)/onelog serve
 
 test: $(READY)  ## run the whole test suite

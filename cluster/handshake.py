@@ -22,6 +22,8 @@ class Identity:
     incarnation: int  # a random number for the life of the process
     protocol_min: int = PROTOCOL_MIN
     protocol_max: int = PROTOCOL_MAX
+    node_name: str = ""
+    endpoints: tuple[str, ...] = ()  # where clients call this node, by worker
 
     def hello(self, target_id: UUID, session: int) -> Hello:
         """Return what to say to a peer."""
@@ -35,6 +37,8 @@ class Identity:
             self.partitions,
             self.incarnation,
             session,
+            self.node_name,
+            self.endpoints,
         )
 
 

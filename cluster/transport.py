@@ -115,6 +115,8 @@ class PeerStatus:
     protocol: int = 0
     last_error: str = ""
     last_reason: str = ""  # the stable word, if it was a refusal by either side
+    name: str = ""  # as its last hello says
+    endpoints: tuple[str, ...] = ()  # where clients call it, by worker; likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +161,15 @@ class PeerTransport:
 
     # What the node calls
 
+    def handler(self) -> grpc.RpcMethodHandler:
+        """Return what answers ``Exchange``."""
+        # Raw bytes: what cannot be parsed is our business, not a status of gRPC's.
+        return grpc.stream_stream_rpc_method_handler(self._answer)
+
     def attach(self, server: grpc.aio.Server) -> None:
         """Let a server, made with ``SERVER_OPTIONS`` and its own credentials, answer peers."""
-        # Raw bytes: what cannot be parsed is our business, not a status of gRPC's.
-        handler = grpc.stream_stream_rpc_method_handler(self._answer)
         server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),)
+            (grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: self.handler()}),)
         )
 
     def set_peers(self, addresses: Mapping[UUID, str]) -> None:
@@ -280,6 +285,7 @@ class PeerTransport:
             raise WireError(
                 Reason.STALE_SESSION, f"session {hello.session} in the answer to {session}"
             )
+        peer.status.name, peer.status.endpoints = hello.node_name, hello.endpoints
         return protocol
 
     # Answering
@@ -313,6 +319,7 @@ class PeerTransport:
         finally:
             self._handshakes -= 1
         peer.last_hello = hello
+        peer.status.name, peer.status.endpoints = hello.node_name, hello.endpoints
         try:
             await self._carry(peer, hello.session, protocol, stream)
         except WireError as error:

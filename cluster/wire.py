@@ -14,10 +14,10 @@ A message that does not fit travels in fragments and is put together again here.
 The checksums inside a group are the log's business: it verifies them when it appends.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -36,6 +36,7 @@ from cluster.messages import (
     Vote,
     VoteRequest,
 )
+from cluster.protobuf_bytes import field_tag, varint
 from cluster.state_rows import decode_rows, encode_rows
 from cluster.wire_shipping import BadShipping, decode_shipping, fill_shipping, split_chunk
 from onelog.v1 import peer_pb2
@@ -54,6 +55,9 @@ APPEND_GROUPS_MAX = 2 * FRAME_SIZE_MAX // HEADER_SIZE
 NUMBER_MAX = 1 << 56
 REASON_SIZE_MAX = 64
 DETAIL_SIZE_MAX = 512
+NAME_SIZE_MAX = 255
+ENDPOINT_SIZE_MAX = 512
+ENDPOINTS_MAX = 256
 _Generated = TypeVar("_Generated")
 _TERM_AT = slice(8, 16)  # in the header of a group's first entry
 
@@ -72,6 +76,12 @@ class Reason(StrEnum):
     STALE_SESSION = "STALE_SESSION"
     HELLO_EXPECTED = "HELLO_EXPECTED"
     HANDSHAKE_TIMEOUT = "HANDSHAKE_TIMEOUT"
+    # Introductions
+    CLUSTER_NAME_MISMATCH = "CLUSTER_NAME_MISMATCH"
+    FOUNDERS_MISMATCH = "FOUNDERS_MISMATCH"
+    NAME_TAKEN = "NAME_TAKEN"
+    NODE_REPLACED = "NODE_REPLACED"
+    NOT_FOUNDED = "NOT_FOUNDED"
     # Frames
     UNREADABLE = "UNREADABLE"
     FRAME_TOO_LARGE = "FRAME_TOO_LARGE"
@@ -111,6 +121,8 @@ class Hello:
     partitions: int
     incarnation: int
     session: int
+    node_name: str = ""
+    endpoints: tuple[str, ...] = ()  # where clients call it, by worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,38 +133,17 @@ class Refused:
     detail: str
 
 
-def _tag(message: Any, field: str) -> bytes:
-    """Return the byte before a length-delimited field of a generated class."""
-    number: int = message.DESCRIPTOR.fields_by_name[field].number
-    assert number < 16, "a larger number needs more bytes"
-    return bytes([number << 3 | 2])
-
-
-_IN_FRAME_MESSAGE = _tag(peer_pb2.PeerFrame, "messages")
-_IN_FRAME_FRAGMENT = _tag(peer_pb2.PeerFrame, "fragment")
-_IN_MESSAGE_APPEND = _tag(peer_pb2.PeerMessage, "append")
-_IN_APPEND_GROUP = _tag(peer_pb2.PeerAppend, "groups")
-_IN_FRAGMENT_DATA = _tag(peer_pb2.PeerFragment, "data")
+_IN_FRAME_MESSAGE = field_tag(peer_pb2.PeerFrame, "messages")
+_IN_FRAME_FRAGMENT = field_tag(peer_pb2.PeerFrame, "fragment")
+_IN_MESSAGE_APPEND = field_tag(peer_pb2.PeerMessage, "append")
+_IN_APPEND_GROUP = field_tag(peer_pb2.PeerAppend, "groups")
+_IN_FRAGMENT_DATA = field_tag(peer_pb2.PeerFragment, "data")
 # Around a message in a frame: its tag and at most a four-byte length.
 MESSAGE_OVERHEAD = 1 + 4
 # Around a fragment's data: tags, lengths and the three numbers.
 FRAGMENT_OVERHEAD = 48
 # A frame before its messages: the session.
 FRAME_OVERHEAD = 16
-
-
-def _varint(number: int) -> bytes:
-    """Return a length as protobuf writes it."""
-    if number < 0x80:
-        return bytes((number,))
-    if number < 0x4000:
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +211,13 @@ def _encode_append(outer: peer_pb2.PeerMessage, message: Append) -> Encoded:
     parts = [b"", head]
     size = len(head)
     for group in message.groups:
-        before = _IN_APPEND_GROUP + _varint(len(group))
+        before = _IN_APPEND_GROUP + varint(len(group))
         parts.append(before)
         parts.append(group)
         size += len(before) + len(group)
     parts.append(peer_pb2.PeerAppend(echo=message.echo).SerializeToString())
     size += len(parts[-1])
-    parts[0] = outer.SerializeToString() + _IN_MESSAGE_APPEND + _varint(size)
+    parts[0] = outer.SerializeToString() + _IN_MESSAGE_APPEND + varint(size)
     return Encoded(tuple(parts), len(parts[0]) + size)
 
 
@@ -234,7 +225,7 @@ def encode_frame(session: int, messages: Iterable[Encoded], fragment: bytes = b"
     """Return a frame of whole messages, and of a fragment that ``encode_fragment`` made."""
     parts = [peer_pb2.PeerFrame(session=session).SerializeToString()]
     for message in messages:
-        parts.append(_IN_FRAME_MESSAGE + _varint(message.size))
+        parts.append(_IN_FRAME_MESSAGE + varint(message.size))
         parts += message.parts
     parts.append(fragment)
     return b"".join(parts)
@@ -243,8 +234,8 @@ def encode_frame(session: int, messages: Iterable[Encoded], fragment: bytes = b"
 def encode_fragment(number: int, offset: int, total_size: int, data: memoryview) -> bytes:
     """Return a piece of a message, as a field of a frame."""
     head = peer_pb2.PeerFragment(number=number, offset=offset, total_size=total_size)
-    inner = head.SerializeToString() + _IN_FRAGMENT_DATA + _varint(len(data))
-    return b"".join((_IN_FRAME_FRAGMENT, _varint(len(inner) + len(data)), inner, data))
+    inner = head.SerializeToString() + _IN_FRAGMENT_DATA + varint(len(data))
+    return b"".join((_IN_FRAME_FRAGMENT, varint(len(inner) + len(data)), inner, data))
 
 
 def encode_hello(hello: Hello) -> bytes:
@@ -261,6 +252,8 @@ def encode_hello(hello: Hello) -> bytes:
             partitions=hello.partitions,
             incarnation=hello.incarnation,
             session=hello.session,
+            node_name=hello.node_name,
+            api_endpoints=hello.endpoints,
         ),
     )
     return bytes(frame.SerializeToString())
@@ -302,7 +295,16 @@ def decode_first(data: bytes) -> Hello | Refused:
         hello.partitions,
         hello.incarnation,
         hello.session,
+        printable(hello.node_name, NAME_SIZE_MAX),
+        checked_endpoints(hello.api_endpoints),
     )
+
+
+def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
+    """Return where a peer says that clients may call it."""
+    if len(endpoints) > ENDPOINTS_MAX or any(len(e) > ENDPOINT_SIZE_MAX for e in endpoints):
+        raise WireError(Reason.BAD_NUMBER, f"{len(endpoints)} endpoints, or one that is too long")
+    return tuple(printable(each, ENDPOINT_SIZE_MAX) for each in endpoints)
 
 
 class FrameDecoder:

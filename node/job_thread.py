@@ -28,6 +28,9 @@ class JobThread(Generic[JobType]):
     def __init__(self, name: str, fail: Callable[[BaseException], None]) -> None:
         self.count = 0
         self.busy_s = 0.0
+        self.last_s = 0.0  # how long the last one took
+        # Told how long each job took, on this thread.
+        self.observe: Callable[[float], None] | None = None
         self._fail = fail
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[tuple[JobType, Callable[[JobType], None]] | None] = SimpleQueue()
@@ -51,7 +54,11 @@ class JobThread(Generic[JobType]):
                 job, done = item
                 started_s = time.perf_counter()
                 job.run()
-                self.busy_s += time.perf_counter() - started_s
+                took_s = time.perf_counter() - started_s
+                self.last_s = took_s
+                self.busy_s += took_s
+                if self.observe is not None:
+                    self.observe(took_s)
                 self.count += 1
                 hand_back(done, job)
         except BaseException as error:  # noqa: BLE001 - the root of a thread

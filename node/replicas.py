@@ -4,28 +4,35 @@ One object owns them and fixes their order. Starting: the directory is locked an
 anything is read, the shards recover, the server listens, peers are dialled. Stopping: requests
 under way get a bounded time, the streams end, the logs are synced and closed, the lock is released.
 An error in any part ends ``run`` with that error.
+
+Shards recover on a thread (``Replicas.open``), one after the other: a large log takes a while, and
+the loop has others to answer. A shard belongs to the loop from the moment it is handed over.
 """
 
 import asyncio
 import random
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-import grpc.aio  # type: ignore[import-untyped]
+import grpc  # type: ignore[import-untyped]
 
 from cluster.config import RaftConfig, ShippingConfig
 from cluster.handshake import Identity
 from cluster.membership import Membership
-from cluster.transport import SERVER_OPTIONS, PeerTransport, TransportConfig
+from cluster.transport import PeerTransport, TransportConfig
 from cluster.wire import WireError
 from node.driver import Driver
+from node.peer_port import PeerPort
 from node.requests import Outcome, ShardConfig
 from node.shard import Shard
+from node.shard_driver import ShardDriver
+from snapshot.progress import Phase, Progress, no_progress
 from ual.directory import DataDirectory, Topology
 from ual.files import DiskFiles, Files
 from ual.log_config import LogConfig
@@ -60,8 +67,11 @@ class ReplicasConfig:
     peers: Mapping[UUID, str]  # where the others listen: of a new cluster all, else some
     # Where others reach this node, if that is not what it listens on.
     advertise: str = ""
-    # This node was not among the first members, who are its peers: it waits to be added.
-    joins: bool = False
+    # The first members of every group; None: this node and its peers.
+    founders: Membership | None = None
+    # The shards of this process; None: all.
+    shards: tuple[int, ...] | None = None
+    endpoints: tuple[str, ...] = ()  # where clients call this node, by worker
     topology: Topology = field(default_factory=Topology)
     log: LogConfig = field(default_factory=LogConfig)
     raft: RaftConfig = field(default_factory=RaftConfig)
@@ -76,16 +86,33 @@ class ReplicasConfig:
     channel_credentials: grpc.ChannelCredentials | None = None
 
 
+class RecoveryStopped(Exception):
+    """Somebody asked the process to end while its shards recovered."""
+
+
+# Told of a shard's recovery, on the thread that does it; may raise to stop it.
+ShardProgress = Callable[[int, Phase, int, int], None]
+
+
 class Replicas:
     """All shards of a node, replicated. Made and used on one loop."""
 
-    def __init__(self, config: ReplicasConfig, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        config: ReplicasConfig,
+        files: Files | None = None,
+        *,
+        directory: DataDirectory | None = None,
+        port: PeerPort | None = None,
+        is_open: bool = True,
+    ) -> None:
+        """Without ``directory`` it is opened or created; without ``is_open`` no shard is yet."""
         self.config = config
         self.clock = SystemClock()
-        files = files or DiskFiles()
+        self._files = files or DiskFiles()
         topology = config.topology
-        self._directory = DataDirectory.open_or_create(
-            files,
+        self._directory = directory or DataDirectory.open_or_create(
+            self._files,
             config.data_dir,
             topology=topology,
             node_name=config.node_name,
@@ -93,12 +120,15 @@ class Replicas:
             node_id=config.node_id,
             created_at=config.created_at,
         )
+        self._port = port or PeerPort(config.listen, config.server_credentials)
         identity = Identity(
             config.cluster_id,
             config.node_id,
             topology.shards,
             topology.partitions,
             incarnation=secrets.randbits(63),
+            node_name=config.node_name,
+            endpoints=config.endpoints,
         )
         self.driver = Driver(refuse=self._refuse)
         self.transport = PeerTransport(
@@ -107,16 +137,55 @@ class Replicas:
             config=config.transport,
             credentials=config.channel_credentials,
         )
-        for number in range(topology.shards):
-            driver = self.driver.add(number, self._open(files, number))
-            driver.on_members = self._meet_members
-        self._meet_members()
-        self.port = 0
+        self.drivers: dict[int, ShardDriver] = {}
+        if is_open:
+            for number in self.shard_numbers:
+                self._add(number, self._open(number, no_progress))
+            self._meet_members()
 
-    def _open(self, files: Files, number: int) -> Shard:
+    @classmethod
+    async def open(
+        cls,
+        config: ReplicasConfig,
+        directory: DataDirectory,
+        port: PeerPort,
+        progress: ShardProgress,
+    ) -> "Replicas":
+        """Recover the shards without holding up the loop; ``directory`` is taken over."""
+        made = cls(config, directory=directory, port=port, is_open=False)
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="recovery") as executor:
+            try:
+                for number in made.shard_numbers:
+                    opening = partial(made._open, number, partial(progress, number))
+                    shard = await loop.run_in_executor(executor, opening)
+                    made._add(number, shard)
+            except BaseException:
+                await made.stop(0)
+                directory.close()
+                raise
+        made._meet_members()
+        return made
+
+    def _add(self, number: int, shard: Shard) -> None:
+        driver = self.drivers[number] = self.driver.add(number, shard)
+        driver.on_members = self._meet_members
+
+    @property
+    def shard_numbers(self) -> Iterable[int]:
+        """The shards of this process."""
+        numbers = self.config.shards
+        return range(self.config.topology.shards) if numbers is None else numbers
+
+    @property
+    def port(self) -> int:
+        """The port that peers call, once ``run`` has started."""
+        return self._port.port
+
+    def _open(self, number: int, progress: Progress) -> Shard:
         config, send = self.config, self.transport.send
         return Shard(
-            files,
+            self._files,
             self._directory.shard_path(number),
             number,
             config.node_id,
@@ -126,8 +195,9 @@ class Replicas:
             config=config.shard,
             log_config=config.log,
             raft_config=config.raft,
-            founders=Membership.of(config.peers) if config.joins else None,
+            founders=config.founders,
             shipping=config.shipping,
+            progress=progress,
         )
 
     def _meet_members(self) -> None:
@@ -136,8 +206,8 @@ class Replicas:
         A node that is no member yet keeps to the peers that it was told of.
         """
         config, members, addresses = self.config, set[UUID](), dict(self.config.peers)
-        for number in range(config.topology.shards):
-            membership = self.driver[number].shard.member.membership
+        for driver in self.drivers.values():
+            membership = driver.shard.member.membership
             members.update(membership.members)
             addresses.update(membership.addresses)
         if config.node_id not in members:
@@ -180,15 +250,9 @@ class Replicas:
 
     async def run(self, started: asyncio.Event | None = None) -> None:
         """Serve until ``stop``; raises what failed."""
-        config = self.config
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        self.transport.attach(server)
-        if config.server_credentials is None:
-            self.port = server.add_insecure_port(config.listen)
-        else:
-            self.port = server.add_secure_port(config.listen, config.server_credentials)
-        await server.start()
+        self._port.transport = self.transport
         try:
+            await self._port.start()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.transport.run(), name="transport")
                 driving = group.create_task(self.driver.run(), name="driver")
@@ -196,7 +260,7 @@ class Replicas:
                     started.set()
                 driving.add_done_callback(partial(_stop_transport, self.transport))
         finally:
-            await server.stop(None)
+            await self._port.stop()
             self._directory.close()
 
     async def stop(self, grace_s: float = 2.0) -> None:

@@ -27,7 +27,27 @@ from projections.result import Result
 from ual.entry import HEADER_SIZE
 
 Drafts = Sequence[tuple[int, bytes, int]]
-Outcome = list[Result] | Received | ClusterError
+
+
+class Results(list[Result]):
+    """The results of a request's entries, and where in the log these stand, one after the other.
+
+    ``proposed_s`` is when they became part of a group, by the shard's clock.
+    """
+
+    __slots__ = ("first_index", "proposed_s")
+
+    def __init__(self, results: Sequence[Result], first_index: int, proposed_s: float) -> None:
+        super().__init__(results)
+        self.first_index = first_index
+        self.proposed_s = proposed_s
+
+    def part(self, at: int, count: int) -> "Results":
+        """Return the same about some of the entries."""
+        return Results(self[at : at + count], self.first_index + at, self.proposed_s)
+
+
+Outcome = Results | Received | ClusterError
 Callback = Callable[[Outcome], None]
 Answers = deque[tuple[Callable[[Any], None], Any]]
 
@@ -62,6 +82,7 @@ class Request:
     term: int = 0
     at: int = 0  # where its entries stand in its group
     first_index: int = 0
+    proposed_s: float = 0.0
 
     @property
     def size(self) -> int:
@@ -119,7 +140,7 @@ class Requests:
             if request.deadline_s <= now_s:
                 self._expire(request)
                 continue
-            request.at = count
+            request.at, request.proposed_s = count, now_s
             count += len(request.drafts)
             size += added
             requests.append(request)
@@ -147,7 +168,8 @@ class Requests:
             elif request.durability is Durability.ASYNC:
                 outcome = request.received()
             else:
-                outcome = results[request.at : request.at + len(request.drafts)]
+                part = results[request.at : request.at + len(request.drafts)]
+                outcome = Results(part, request.first_index, request.proposed_s)
             self._answers.append((request.callback, outcome))
 
     @property

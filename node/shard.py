@@ -52,13 +52,15 @@ from node.requests import Answers, Callback, Drafts, Outcome, Request, Requests,
 from node.shipping import Shipped, Shipping
 from node.stale_reads import Level, StaleReads
 from node.status import ShardStatus, status_of
+from projections.result import Result
 from projections.system_commands import TYPES_OPAQUE
 from projections.table import Projections, build_projections
 from projections.ts_blocks import CorruptBlock
+from snapshot.progress import Progress, no_progress
 from snapshot.recovery import recover_state
 from snapshot.store import SnapshotStore
 from ual.directory import ShardPaths
-from ual.entry import HEADER_SIZE, Draft, decode_entries
+from ual.entry import HEADER_SIZE, Draft, Entry, decode_entries
 from ual.errors import CorruptFile, DataError, DiskFull, GroupTooLarge, IndexUnavailable
 from ual.files import Files
 from ual.jobs import SealJob, SyncJob
@@ -101,6 +103,7 @@ class Shard:
         protections: Protections = ALL_ON,
         founders: Membership | None = None,
         shipping: ShippingConfig | None = None,
+        progress: Progress = no_progress,
     ) -> None:
         """``founders``: the first members, where this replica was not among them."""
         self.config = config or ShardConfig()
@@ -114,15 +117,11 @@ class Shard:
         self.log_time = LogTime(
             lambda: int(clock.now_s() * 1e9), clock.wall_ns, lambda: self.log.last_timestamp_ns
         )
-        founders = founders or Membership.of([self_id, *peer_ids])
-        journal = RaftJournal(self.log, self._hard_state, self.log_time.now_ns, founders)
-        if not len(journal):
-            journal.add(KIND_NOOP, 1, 0)
-            self.log.sync()
-        if self.log.commit_index == 0:
-            self.log.mark_committed(1)  # the same on every replica: committed by definition
+        journal = self._open_journal(founders or Membership.of([self_id, *peer_ids]))
         self.snapshots = SnapshotStore.open(files, paths, self.log)
-        self.recovered = recover_state(files, shard, self.log, self.snapshots, build_projections)
+        self.recovered = recover_state(
+            files, shard, self.log, self.snapshots, build_projections, progress
+        )
         self._use(self.recovered.state)
         applied = self.log.proposals.of_index(self.log.applied_index)
         journal.recover_membership(applied, self.projections.system.raft_config)
@@ -153,6 +152,17 @@ class Shard:
         self._due_number = 0  # the proposal that carries what was due last
         self._syncing = False
         self._led_term = 0
+        # Told of every group that was applied, with its results; must not raise or block.
+        self.listeners: list[Callable[[list[Entry], list[Result]], None]] = []
+
+    def _open_journal(self, founders: Membership) -> RaftJournal:
+        journal = RaftJournal(self.log, self._hard_state, self.log_time.now_ns, founders)
+        if not len(journal):
+            journal.add(KIND_NOOP, 1, 0)
+            self.log.sync()
+        if self.log.commit_index == 0:
+            self.log.mark_committed(1)  # the same on every replica: committed by definition
+        return journal
 
     # What the driver calls
 
@@ -360,6 +370,8 @@ class Shard:
         self.log.mark_applied(last_index)
         self.comparison.applied()
         self._requests.applied(number, term, results)
+        for listener in self.listeners:
+            listener(entries, results)
 
     # Inside
 

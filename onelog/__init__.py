@@ -1,1 +1,69 @@
-"""What applications import, and the ``onelog`` command."""
+"""What applications import, and the ``onelog`` command.
+
+::
+
+    from onelog import Client
+
+    with Client("127.0.0.1:7400") as client:
+        client.kv.put("greeting", "hello")
+
+The names below are loaded when they are first used: ``import onelog`` alone costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onelog import errors
+    from onelog.client.aio import AsyncClient
+    from onelog.client.options import ClientOptions, Tls
+    from onelog.client.queue_values import NewMessage, QueueConfig
+    from onelog.client.stream_values import GroupConfig, NewRecord, RecordFilter, Retention
+    from onelog.client.sync.aio import Client
+    from onelog.client.timeseries import MeasurementConfig, Rule
+    from onelog.client.values import Item, Message, Read, Record
+    from onelog.client.watch import Event, Watched
+    from onelog.client.worker import Reject
+    from onelog.errors import OnelogError
+
+_HOMES = {
+    "AsyncClient": "onelog.client.aio",
+    "Client": "onelog.client.sync.aio",
+    "ClientOptions": "onelog.client.options",
+    "Event": "onelog.client.watch",
+    "GroupConfig": "onelog.client.stream_values",
+    "Item": "onelog.client.values",
+    "MeasurementConfig": "onelog.client.timeseries",
+    "Message": "onelog.client.values",
+    "NewMessage": "onelog.client.queue_values",
+    "NewRecord": "onelog.client.stream_values",
+    "OnelogError": "onelog.errors",
+    "QueueConfig": "onelog.client.queue_values",
+    "Read": "onelog.client.values",
+    "Record": "onelog.client.values",
+    "RecordFilter": "onelog.client.stream_values",
+    "Reject": "onelog.client.worker",
+    "Retention": "onelog.client.stream_values",
+    "Rule": "onelog.client.timeseries",
+    "Tls": "onelog.client.options",
+    "Watched": "onelog.client.watch",
+}
+
+__all__ = [
+    "AsyncClient", "Client", "ClientOptions", "Event", "GroupConfig", "Item", "MeasurementConfig",
+    "Message", "NewMessage", "NewRecord", "OnelogError", "QueueConfig", "Read", "Record",
+    "RecordFilter", "Reject", "Retention", "Rule", "Tls", "Watched", "errors",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("onelog.errors")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'onelog' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,6 +13,7 @@ from itertools import count
 
 from projections.conditions import Condition
 from projections.errors import BadPayload
+from projections.kv_changes import Changes
 from projections.kv_commands import TYPE_PUT, Transaction, decode_command
 from projections.kv_evict import Evictor
 from projections.kv_operations import end_lease, execute
@@ -72,6 +73,7 @@ class KV(KvReads):
         self._undo = UndoLog()
         self._by_prefix: dict[bytes, Store] = {}  # the same stores, by the prefix of a payload
         self._evictor = Evictor(self._stores)
+        self.changes = Changes()
 
     def fast_paths(self) -> Mapping[int, FastPath]:
         """Return the handler of plain puts."""
@@ -85,7 +87,10 @@ class KV(KvReads):
             return Refused(Reason.NAMESPACE_UNKNOWN)
         if isinstance(command, Transaction):
             return transact(store, self._undo, command, entry.index, entry.timestamp_ns)
-        return execute(store, command, entry.index, entry.timestamp_ns)
+        self.changes.is_told = entry.entry_type == TYPE_PUT
+        result = execute(store, command, entry.index, entry.timestamp_ns)
+        self.changes.is_told = False
+        return result
 
     def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
         """Write a key for another projection; limits of the namespace are not for it."""
@@ -120,7 +125,8 @@ class KV(KvReads):
 
     def namespace_created(self, namespace: Namespace) -> None:
         """Open an empty store."""
-        store = Store(namespace, Values(self._spill, self._value_ids), self._undo)
+        values = Values(self._spill, self._value_ids)
+        store = Store(namespace, values, self._undo, self.changes)
         self._stores[namespace.name] = store
         self._by_prefix[store.items.prefix] = store
 
@@ -207,7 +213,7 @@ class KV(KvReads):
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind, over all namespaces."""
-        total: dict[str, int] = {}
+        total: dict[str, int] = {"changes": self.changes.size}
         for store in self._stores.values():
             for kind, size in store.memory().items():
                 total[kind] = total.get(kind, 0) + size
@@ -237,6 +243,7 @@ class KV(KvReads):
     def load(self, chunks: Iterable[bytes]) -> None:
         """Take over the content of a section; the namespaces are known already."""
         load_section(chunks, self._stores.get)
+        self.changes.reset(self._position.applied_index + 1)
 
     def check(self) -> None:
         """Assert every invariant."""

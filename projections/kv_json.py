@@ -156,7 +156,7 @@ def _child(node: Json, step: Step, position: int) -> Json:
                 raise BadDocument(Reason.JSON_PATH_NOT_FOUND, position)
             return node[step]
         case list(), int():
-            if step >= len(node):
+            if not -len(node) <= step < len(node):  # only reads count from the end
                 raise BadDocument(Reason.JSON_PATH_NOT_FOUND, position)
             return node[step]
         case _:

@@ -23,10 +23,12 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from projections.deadlines import Deadlines
+from projections.kv_changes import Change, Changes
 from projections.kv_leases import Leases
 from projections.kv_order import OrderedKeys
 from projections.kv_record import (
     BOUND,
+    EXPIRED,
     EXPIRES,
     LEASED,
     OUTSIDE,
@@ -62,6 +64,7 @@ class Store:
     __slots__ = (
         "_tombstones",
         "_undo",
+        "changes",
         "deadlines",
         "extra_versions",
         "hash_total",
@@ -81,8 +84,11 @@ class Store:
         "versions_max",
     )
 
-    def __init__(self, namespace: Namespace, values: Values, undo: UndoLog) -> None:
+    def __init__(
+        self, namespace: Namespace, values: Values, undo: UndoLog, changes: Changes
+    ) -> None:
         self.namespace = namespace
+        self.changes = changes
         self.items = Items(namespace.name)
         self.values = values
         self._undo = undo
@@ -142,11 +148,14 @@ class Store:
             body = encode_reference(value_id, len(value))
             flags |= OUTSIDE
         self._write(key, index, digest, flags, expires_ns, lease, body)
+        self.changes.add(index, Change(self.namespace.name, key, value, expires_ns, lease))
 
     def remove(self, key: bytes, index: int, flags: int = 0) -> None:
         """Write a tombstone over a key that exists; ``flags`` may say EXPIRED."""
         digest = self.items.tombstone(key, index, flags)
         self._write(key, index, digest, TOMBSTONE | flags, 0, 0, b"")
+        expired = bool(flags & EXPIRED)
+        self.changes.add(index, Change(self.namespace.name, key, None, expired=expired))
         self._purge()
 
     def rebind(self, key: bytes, expires_ns: int) -> None:

@@ -5,9 +5,12 @@
     {data_dir}/
       LOCK        held by the one process that uses the directory
       NODE        JSON: which node this is
-      SYSTEM      JSON: which cluster this is, and how its keys are spread
+      SYSTEM      JSON: which cluster this is, who founded it, and how its keys are spread
       00000/      shard 0
         MANIFEST  RAFT  cold.fcold  segs/  snaps/
+
+Of a node with several worker processes each has such a directory, ``worker-0``, ``worker-1``, …,
+inside one that holds LOCK and NODE and nothing else.
 
 Invariants:
 
@@ -17,8 +20,10 @@ Invariants:
 * Every other file of the directory is opened only while LOCK is held (offline readers that ask for
   no lock excepted).
 
-A crash during creation leaves a directory without SYSTEM that holds nothing but NODE and empty
-shard directories; the next start finishes it. If there is data but no SYSTEM, no crash did that,
+Creation has two steps, since a node says who it is (``claim`` writes NODE) before it can know who
+founds its cluster with it (``Claim.complete`` writes SYSTEM). A crash in between, or in one of
+them, leaves a directory without SYSTEM that holds nothing but NODE and empty shard directories; the
+next start finishes it. If there is data but no SYSTEM, no crash did that,
 and making a new SYSTEM could give the data to another cluster: it is refused. Shard directories
 that disappeared are refused too, because an empty replica that keeps its name would vote again.
 
@@ -34,82 +39,49 @@ from uuid import UUID
 
 from ual.errors import (
     CorruptFile,
-    DirectoryError,
     DirectoryInUse,
     NotADataDirectory,
     TopologyMismatch,
     WrongNode,
 )
 from ual.files import FileLock, Files
-from ual.json_file import Fields, read_json_file, write_json_file
+from ual.identity import (
+    CREATED_AT_SIZE_MAX,
+    NODE_NAME,
+    NODE_NAME_SIZE_MAX,
+    NODE_VERSION,
+    PARTITIONS_DEFAULT,
+    PARTITIONS_MAX,
+    SHARDS_DEFAULT,
+    SHARDS_MAX,
+    SYSTEM_ADVICE,
+    SYSTEM_NAME,
+    SYSTEM_VERSION,
+    Founder,
+    Node,
+    System,
+    Topology,
+    read_node,
+    read_system,
+    write_node,
+    write_system,
+)
 
-SYSTEM_VERSION = 1
-NODE_VERSION = 1
-
-SHARDS_DEFAULT = 4
-SHARDS_MAX = 65_535  # a segment's header has two bytes for the shard
-PARTITIONS_DEFAULT = 256
-PARTITIONS_MAX = 65_536
-NODE_NAME_SIZE_MAX = 255
-CREATED_AT_SIZE_MAX = 64
+__all__ = [
+    "CREATED_AT_SIZE_MAX", "LOCK_NAME", "NODE_NAME", "NODE_NAME_SIZE_MAX", "NODE_VERSION",
+    "PARTITIONS_DEFAULT", "PARTITIONS_MAX", "SHARDS_DEFAULT", "SHARDS_MAX", "SYSTEM_NAME",
+    "SYSTEM_VERSION", "Claim", "DataDirectory", "Founder", "Node", "ShardPaths", "System",
+    "Topology", "read_node", "read_system", "shard_paths",
+]  # fmt: skip
 
 LOCK_NAME = "LOCK"
-NODE_NAME = "NODE"
-SYSTEM_NAME = "SYSTEM"
 _CREATION_NAMES = frozenset(
     (LOCK_NAME, NODE_NAME, f"{NODE_NAME}.tmp", SYSTEM_NAME, f"{SYSTEM_NAME}.tmp")
 )
 _SHARD_NAME = re.compile(r"[0-9]{5}")
+_WORKER_NAME = re.compile(r"worker-[0-9]{1,3}")
 _IGNORED_NAMES = frozenset(("lost+found",))  # in the root of a freshly made file system
 _NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS)
-
-_NODE_ADVICE = (
-    "restore it from a backup, or remove this node from the cluster and add it as a new one "
-    "with an empty directory"
-)
-_SYSTEM_ADVICE = "restore it from a backup, or copy it from another node of the same cluster"
-
-
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """How keys are spread. Fixed when a cluster is created; see ``ual/routing.py``."""
-
-    shards: int = SHARDS_DEFAULT
-    partitions: int = PARTITIONS_DEFAULT
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.shards <= SHARDS_MAX:
-            raise DirectoryError(f"{self.shards} shards: choose 1 to {SHARDS_MAX}")
-        if not self.shards <= self.partitions <= PARTITIONS_MAX:
-            raise DirectoryError(
-                f"{self.partitions} partitions for {self.shards} shards: "
-                f"choose {self.shards} to {PARTITIONS_MAX}, or a shard would stay empty"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """What SYSTEM says."""
-
-    cluster_id: UUID
-    topology: Topology
-    created_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What NODE says. ``node_id`` is the node's name in Raft; ``name`` is for people."""
-
-    node_id: UUID
-    name: str
-    created_at: str
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.name) <= NODE_NAME_SIZE_MAX or not self.name.isprintable():
-            raise DirectoryError(
-                f"node name {self.name[:80]!r}: choose 1 to {NODE_NAME_SIZE_MAX} printable "
-                "characters"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +107,37 @@ def shard_paths(path: Path, shard: int) -> ShardPaths:
         hard_state=root / "RAFT",
         cold_list=root / "cold.fcold",
     )
+
+
+class Claim:
+    """A directory that knows its node, and its cluster if it was founded before; holds LOCK."""
+
+    __slots__ = ("_files", "_lock", "node", "path", "system")
+
+    def __init__(
+        self, files: Files, path: Path, node: Node, system: System | None, lock: FileLock
+    ) -> None:
+        self.path = path
+        self.node = node
+        self.system = system
+        self._files = files
+        self._lock: FileLock | None = lock
+
+    def complete(self, system: System) -> "DataDirectory":
+        """Write what the directory belongs to, where that is not written, and hand it over."""
+        assert self._lock is not None, "closed"
+        if self.system is None:
+            _create(self._files, self.path, system, self.node)
+            self.system = system
+        assert self.system == system, "what is written stays"
+        lock, self._lock = self._lock, None
+        return DataDirectory(self.path, system, self.node, lock)
+
+    def close(self) -> None:
+        """Give the directory up; does nothing once it is complete."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
 
 class DataDirectory:
@@ -199,6 +202,32 @@ class DataDirectory:
         return cls(path, system, node, lock)
 
     @classmethod
+    def claim(cls, files: Files, path: Path, node: Node, *, of_workers: bool = False) -> Claim:
+        """Lock the directory for a server and make it this node's, if it is nobody's yet.
+
+        An existing NODE stays. ``of_workers``: the directory that holds those of the workers.
+        """
+        _refuse_foreign(files, path, of_workers=of_workers)
+        files.make_directory(path)
+        lock = _lock(files, path)
+        try:
+            _refuse_foreign(files, path, of_workers=of_workers)
+            system = None
+            if files.exists(path / SYSTEM_NAME):
+                system = read_system(files, path)
+                _refuse_missing_shards(files, path, system.topology.shards)
+                files.sync_directory(path)  # see open_or_create
+            if system is not None or files.exists(path / NODE_NAME):
+                node = read_node(files, path)
+            else:
+                _sync_parents(files, path)
+                write_node(files, path, node)
+        except BaseException:
+            lock.release()
+            raise
+        return Claim(files, path, node, system, lock)
+
+    @classmethod
     def open_existing(cls, files: Files, path: Path, *, lock: bool) -> "DataDirectory":
         """Open a directory for an offline tool: nothing is created or repaired.
 
@@ -251,16 +280,7 @@ class DataDirectory:
 def _create(files: Files, path: Path, system: System, node: Node) -> None:
     """Write what a new directory holds; each step is durable before the next begins."""
     if not files.exists(path / NODE_NAME):
-        write_json_file(
-            files,
-            path / NODE_NAME,
-            {
-                "version": NODE_VERSION,
-                "node_id": str(node.node_id),
-                "name": node.name,
-                "created_at": node.created_at,
-            },
-        )
+        write_node(files, path, node)
     for shard in range(system.topology.shards):
         paths = shard_paths(path, shard)
         files.make_directory(paths.segments)
@@ -268,17 +288,7 @@ def _create(files: Files, path: Path, system: System, node: Node) -> None:
         files.sync_directory(paths.root)
     files.sync_directory(path)
     _sync_parents(files, path)
-    write_json_file(
-        files,
-        path / SYSTEM_NAME,
-        {
-            "version": SYSTEM_VERSION,
-            "cluster_id": str(system.cluster_id),
-            "shards": system.topology.shards,
-            "partitions": system.topology.partitions,
-            "created_at": system.created_at,
-        },
-    )
+    write_system(files, path, system)
 
 
 def _sync_parents(files: Files, path: Path) -> None:
@@ -310,13 +320,26 @@ def _list(files: Files, path: Path) -> list[str]:
         raise NotADataDirectory(f"{path} is a file; choose a directory") from error
 
 
-def _refuse_foreign(files: Files, path: Path) -> None:
+def _refuse_foreign(files: Files, path: Path, *, of_workers: bool = False) -> None:
     """Refuse what is neither a data directory nor empty nor a creation that was interrupted."""
     if not files.exists(path):
         return
     names = set(_list(files, path)) - _IGNORED_NAMES
+    worker_names = {name for name in names if _WORKER_NAME.fullmatch(name)}
+    if of_workers and SYSTEM_NAME in names:
+        raise TopologyMismatch(
+            f"{path} is of a node with one worker; the number of workers is fixed when a cluster "
+            "is created: ask for 1, or start with an empty directory"
+        )
     if SYSTEM_NAME in names:
         return
+    if of_workers:
+        names -= worker_names
+    elif worker_names:
+        raise TopologyMismatch(
+            f"{path} is of a node with several workers; the number of workers is fixed when a "
+            "cluster is created: ask for the same number, or start with an empty directory"
+        )
     shard_names = {name for name in names if _SHARD_NAME.fullmatch(name)}
     if names - _CREATION_NAMES - shard_names or (shard_names and NODE_NAME not in names):
         raise NotADataDirectory(
@@ -325,7 +348,7 @@ def _refuse_foreign(files: Files, path: Path) -> None:
     for name in sorted(shard_names):
         if not _is_unused(files, shard_paths(path, int(name))):
             raise CorruptFile(
-                str(path / SYSTEM_NAME), f"missing, but {name} holds data; {_SYSTEM_ADVICE}"
+                str(path / SYSTEM_NAME), f"missing, but {name} holds data; {SYSTEM_ADVICE}"
             )
 
 
@@ -376,36 +399,3 @@ def _refuse_missing_shards(files: Files, path: Path, shards: int) -> None:
                     "missing; mount its volume or restore it from a backup, or remove this node "
                     "from the cluster and add it as a new one with an empty directory",
                 )
-
-
-def read_system(files: Files, path: Path) -> System:
-    """Read the SYSTEM file of the data directory at ``path``."""
-    fields = _read(files, path / SYSTEM_NAME, SYSTEM_VERSION, _SYSTEM_ADVICE)
-    fields.only("version", "cluster_id", "shards", "partitions", "created_at")
-    shards = fields.integer("shards", minimum=1, maximum=SHARDS_MAX)
-    return System(
-        fields.uuid("cluster_id"),
-        Topology(shards, fields.integer("partitions", minimum=shards, maximum=PARTITIONS_MAX)),
-        fields.text("created_at", size_max=CREATED_AT_SIZE_MAX),
-    )
-
-
-def read_node(files: Files, path: Path) -> Node:
-    """Read the NODE file of the data directory at ``path``."""
-    fields = _read(files, path / NODE_NAME, NODE_VERSION, _NODE_ADVICE)
-    fields.only("version", "node_id", "name", "created_at")
-    name = fields.text("name", size_max=NODE_NAME_SIZE_MAX)
-    if not name.isprintable():
-        fields.refuse("field name has characters that cannot be printed")
-    return Node(
-        fields.uuid("node_id"), name, fields.text("created_at", size_max=CREATED_AT_SIZE_MAX)
-    )
-
-
-def _read(files: Files, path: Path, version_max: int, advice: str) -> Fields:
-    if not files.exists(path):
-        raise CorruptFile(str(path), f"missing; {advice}")
-    try:
-        return Fields(str(path), read_json_file(files, path, version_max))
-    except CorruptFile as error:
-        raise CorruptFile(error.path, f"{error.rule}; {advice}", error.offset) from error

@@ -15,7 +15,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from onelog.cli import log_commands, state_commands
+from onelog.cli import log_commands, serve_commands, state_commands
+from onelog.cli.failure import CommandFailed
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -36,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 state_commands.register(log_commands.app)
+serve_commands.register(app)
 app.add_typer(log_commands.app, name="log")
 
 
@@ -57,13 +59,6 @@ def root(
     """Say what there is when nothing was asked for."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-@app.command()
-def serve() -> None:
-    """Run a database (not built yet)."""
-    typer.echo("error: NOT_IMPLEMENTED: the server is not part of this release yet", err=True)
-    raise typer.Exit(EXIT_ERROR)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -98,6 +93,9 @@ def _report(error: Exception) -> int:
 
     if isinstance(error, UsageError):
         return _fail("USAGE", f"{error.format_message().rstrip('.')}; try --help", EXIT_USAGE)
+    if isinstance(error, CommandFailed):
+        code = EXIT_USAGE if error.reason == "USAGE" else EXIT_ERROR
+        return _fail(error.reason, str(error), code)
     if isinstance(error, UalError):
         return _fail(error.reason, str(error), EXIT_ERROR)
     if isinstance(error, OSError):

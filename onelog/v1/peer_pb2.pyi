@@ -21,7 +21,7 @@ class PeerFrame(_message.Message):
     def __init__(self, session: _Optional[int] = ..., hello: _Optional[_Union[PeerHello, _Mapping]] = ..., refusal: _Optional[_Union[PeerRefusal, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[PeerMessage, _Mapping]]] = ..., fragment: _Optional[_Union[PeerFragment, _Mapping]] = ...) -> None: ...
 
 class PeerHello(_message.Message):
-    __slots__ = ("protocol_min", "protocol_max", "cluster_id", "node_id", "target_id", "shards", "partitions", "incarnation", "session")
+    __slots__ = ("protocol_min", "protocol_max", "cluster_id", "node_id", "target_id", "shards", "partitions", "incarnation", "session", "node_name", "api_endpoints")
     PROTOCOL_MIN_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MAX_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,8 @@ class PeerHello(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    API_ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     protocol_min: int
     protocol_max: int
     cluster_id: bytes
@@ -40,7 +42,83 @@ class PeerHello(_message.Message):
     partitions: int
     incarnation: int
     session: int
-    def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[bytes] = ..., target_id: _Optional[bytes] = ..., shards: _Optional[int] = ..., partitions: _Optional[int] = ..., incarnation: _Optional[int] = ..., session: _Optional[int] = ...) -> None: ...
+    node_name: str
+    api_endpoints: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[bytes] = ..., target_id: _Optional[bytes] = ..., shards: _Optional[int] = ..., partitions: _Optional[int] = ..., incarnation: _Optional[int] = ..., session: _Optional[int] = ..., node_name: _Optional[str] = ..., api_endpoints: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PeerIntroduction(_message.Message):
+    __slots__ = ("protocol_min", "protocol_max", "cluster_name", "cluster_id", "node_name", "node_id", "target_name", "shards", "partitions", "workers", "worker", "is_joining", "founders", "api_endpoints")
+    PROTOCOL_MIN_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_MAX_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_NAME_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    IS_JOINING_FIELD_NUMBER: _ClassVar[int]
+    FOUNDERS_FIELD_NUMBER: _ClassVar[int]
+    API_ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    protocol_min: int
+    protocol_max: int
+    cluster_name: str
+    cluster_id: bytes
+    node_name: str
+    node_id: bytes
+    target_name: str
+    shards: int
+    partitions: int
+    workers: int
+    worker: int
+    is_joining: bool
+    founders: _containers.RepeatedCompositeFieldContainer[PeerFounder]
+    api_endpoints: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., cluster_name: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., node_name: _Optional[str] = ..., node_id: _Optional[bytes] = ..., target_name: _Optional[str] = ..., shards: _Optional[int] = ..., partitions: _Optional[int] = ..., workers: _Optional[int] = ..., worker: _Optional[int] = ..., is_joining: _Optional[bool] = ..., founders: _Optional[_Iterable[_Union[PeerFounder, _Mapping]]] = ..., api_endpoints: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PeerFounder(_message.Message):
+    __slots__ = ("name", "node_id", "address")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    node_id: bytes
+    address: str
+    def __init__(self, name: _Optional[str] = ..., node_id: _Optional[bytes] = ..., address: _Optional[str] = ...) -> None: ...
+
+class PeerIntroductionAnswer(_message.Message):
+    __slots__ = ("refusal", "introduction")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    INTRODUCTION_FIELD_NUMBER: _ClassVar[int]
+    refusal: PeerRefusal
+    introduction: PeerIntroduction
+    def __init__(self, refusal: _Optional[_Union[PeerRefusal, _Mapping]] = ..., introduction: _Optional[_Union[PeerIntroduction, _Mapping]] = ...) -> None: ...
+
+class PeerLeadersRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: bytes
+    def __init__(self, node_id: _Optional[bytes] = ...) -> None: ...
+
+class PeerLeaders(_message.Message):
+    __slots__ = ("leaders",)
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    leaders: _containers.RepeatedCompositeFieldContainer[PeerLeader]
+    def __init__(self, leaders: _Optional[_Iterable[_Union[PeerLeader, _Mapping]]] = ...) -> None: ...
+
+class PeerLeader(_message.Message):
+    __slots__ = ("shard", "term", "leader_id", "members")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    term: int
+    leader_id: bytes
+    members: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, shard: _Optional[int] = ..., term: _Optional[int] = ..., leader_id: _Optional[bytes] = ..., members: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PeerRefusal(_message.Message):
     __slots__ = ("reason", "detail")

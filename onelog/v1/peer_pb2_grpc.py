@@ -40,6 +40,16 @@ class PeerStub:
                 request_serializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.SerializeToString,
                 response_deserializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.FromString,
                 _registered_method=True)
+        self.Introduce = channel.unary_unary(
+                '/onelog.v1.Peer/Introduce',
+                request_serializer=onelog_dot_v1_dot_peer__pb2.PeerIntroduction.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_peer__pb2.PeerIntroductionAnswer.FromString,
+                _registered_method=True)
+        self.ListLeaders = channel.unary_unary(
+                '/onelog.v1.Peer/ListLeaders',
+                request_serializer=onelog_dot_v1_dot_peer__pb2.PeerLeadersRequest.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_peer__pb2.PeerLeaders.FromString,
+                _registered_method=True)
 
 
 class PeerServicer:
@@ -54,6 +64,21 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Introduce(self, request, context):
+        """Says who one is and asks who the other is, before there is a cluster that both belong to:
+        among founders that do not know each other's ids yet, and by a newcomer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLeaders(self, request, context):
+        """Says who leads the shards of one worker process; for the other workers of the same node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +86,16 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Exchange,
                     request_deserializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.FromString,
                     response_serializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.SerializeToString,
+            ),
+            'Introduce': grpc.unary_unary_rpc_method_handler(
+                    servicer.Introduce,
+                    request_deserializer=onelog_dot_v1_dot_peer__pb2.PeerIntroduction.FromString,
+                    response_serializer=onelog_dot_v1_dot_peer__pb2.PeerIntroductionAnswer.SerializeToString,
+            ),
+            'ListLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLeaders,
+                    request_deserializer=onelog_dot_v1_dot_peer__pb2.PeerLeadersRequest.FromString,
+                    response_serializer=onelog_dot_v1_dot_peer__pb2.PeerLeaders.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +126,60 @@ class Peer:
             '/onelog.v1.Peer/Exchange',
             onelog_dot_v1_dot_peer__pb2.PeerFrame.SerializeToString,
             onelog_dot_v1_dot_peer__pb2.PeerFrame.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Introduce(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onelog.v1.Peer/Introduce',
+            onelog_dot_v1_dot_peer__pb2.PeerIntroduction.SerializeToString,
+            onelog_dot_v1_dot_peer__pb2.PeerIntroductionAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onelog.v1.Peer/ListLeaders',
+            onelog_dot_v1_dot_peer__pb2.PeerLeadersRequest.SerializeToString,
+            onelog_dot_v1_dot_peer__pb2.PeerLeaders.FromString,
             options,
             channel_credentials,
             insecure,

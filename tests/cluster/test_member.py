@@ -278,7 +278,7 @@ def test_requests_of_two_leaderships_at_the_same_number_are_both_answered() -> N
     lone.acknowledge()
 
     ends = sorted(type(outcome).__name__ for outcome in lone.outcomes)
-    assert ends == ["Discarded", "Discarded", "Discarded", "list"]
+    assert ends == ["Discarded", "Discarded", "Discarded", "Results"]
     assert lone.value() == b"new"
 
 

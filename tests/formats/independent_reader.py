@@ -130,7 +130,7 @@ def read_streams(table: bytes, first_index: int) -> dict[int, list[int]]:
 
 def read_json(data: bytes) -> Any:
     before, crc, after = re.split(rb'^  "crc32c": "([0-9a-f]{8})",\n', data, flags=re.MULTILINE)
-    need(crc32c(before + after) == int(crc, 16) and json.loads(data)["version"] == 1, "checksum")
+    need(crc32c(before + after) == int(crc, 16) and json.loads(data)["version"] <= 2, "checksum")
     return json.loads(data)
 
 

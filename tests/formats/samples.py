@@ -19,7 +19,7 @@ import numpy as np
 from tests.simulation.disk import SimDisk
 from ual import manifest as manifest_file
 from ual.compaction import compact_segment
-from ual.directory import DataDirectory, Node, System, Topology
+from ual.directory import DataDirectory, Founder, Node, System, Topology
 from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry, Group, encode_group
 from ual.hard_state import HardState, HardStateFile, Hint
 from ual.manifest import Checkpoint, ColdRange, Manifest, SnapshotRecord
@@ -155,8 +155,17 @@ SHARD_ENTRIES = [*KEPT_ENTRIES, *SEALED.entries, *UNSEALED.entries]
 # Small files -------------------------------------------------------------------------------------
 
 SYSTEM = System(
-    UUID("0f9a1c3e-5b7d-4e2f-8a6b-1c2d3e4f5a6b"), Topology(1, 256), "2026-01-02T03:04:05Z"
+    UUID("0f9a1c3e-5b7d-4e2f-8a6b-1c2d3e4f5a6b"),
+    Topology(1, 256),
+    "2026-01-02T03:04:05Z",
+    "lake",
+    (
+        Founder(UUID("3c5e7a90-1b2d-4f68-8ace-0123456789ab"), "Bern 1", "bern:7500"),
+        Founder(UUID("a1b2c3d4-e5f6-4718-8293-a4b5c6d7e8f9"), "Zürich 1", "[fd00::1]:7500"),
+    ),
 )
+# As the first version of the format wrote it, which must stay readable.
+SYSTEM_1 = System(SYSTEM.cluster_id, SYSTEM.topology, SYSTEM.created_at)
 # A character outside ASCII shows how JSON escapes it.
 NODE = Node(UUID("a1b2c3d4-e5f6-4718-8293-a4b5c6d7e8f9"), "Zürich 1", "2026-01-02T03:04:06Z")
 
@@ -258,16 +267,7 @@ def _seal(disk: SimDisk, sample: SegmentSample) -> Path:
 def directory_file(name: str) -> bytes:
     """Return SYSTEM or NODE as the creation of a data directory writes it."""
     disk, path = SimDisk(), Path("/data")
-    DataDirectory.open_or_create(
-        disk,
-        path,
-        topology=SYSTEM.topology,
-        node_name=NODE.name,
-        cluster_id=SYSTEM.cluster_id,
-        node_id=NODE.node_id,
-        # One creation has one time for both; the samples differ to tell them apart.
-        created_at=SYSTEM.created_at if name == "SYSTEM" else NODE.created_at,
-    ).close()
+    DataDirectory.claim(disk, path, NODE).complete(SYSTEM).close()
     return disk.contents(path / name)
 
 

@@ -128,6 +128,10 @@ def test_it_reads_system_and_node() -> None:
     assert UUID(system["cluster_id"]) == samples.SYSTEM.cluster_id
     assert (system["shards"], system["partitions"]) == (1, 256)
     assert system["created_at"] == samples.SYSTEM.created_at
+    assert (system["cluster_name"], system["worker"], system["workers"]) == ("lake", 0, 1)
+    assert [
+        (UUID(each["node_id"]), each["name"], each["address"]) for each in system["founders"]
+    ] == [(each.node_id, each.name, each.address) for each in samples.SYSTEM.founders]
     assert UUID(node["node_id"]) == samples.NODE.node_id
     assert (node["name"], node["created_at"]) == ("Zürich 1", samples.NODE.created_at)
 

@@ -1,6 +1,7 @@
 """The driver on a real loop: one group for many proposals, deadlines, and errors that surface."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -21,11 +22,12 @@ from cluster.errors import (
     StaleBoundExceeded,
 )
 from cluster.messages import Message, Vote
-from node.driver import Driver, ShardDriver, Stopping, run_until_complete
+from node.driver import Driver, run_until_complete
 from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
-from node.requests import Outcome, ShardConfig
+from node.requests import Outcome, Results, ShardConfig
 from node.shard import Shard
+from node.shard_driver import ShardDriver, Stopping
 from node.stale_reads import Level
 from projections import kv_commands
 from projections.kv_reads import KeyValue
@@ -377,6 +379,35 @@ def test_an_error_in_a_tick_ends_run_with_it() -> None:
     assert caught.group_contains(RuntimeError, match="unsure")
 
 
+def test_what_arrives_after_the_end_changes_nothing() -> None:
+    """Peers go on talking, and syncs come back, while a node closes its logs."""
+
+    released = threading.Event()
+
+    class Job:
+        def run(self) -> None:
+            released.wait()
+
+    async def test() -> None:
+        async with faked() as (shard, driver):
+            shard.job = cast(SyncJob, Job())
+            driver.deliver(UUID(int=9), Vote(1, pre_vote=False))
+            await until(lambda: shard.job is None)
+            # All in one step of the loop: a pass is scheduled, and a sync is on its way back.
+            released.set()
+            driver.deliver(UUID(int=9), Vote(2, pre_vote=False))
+            driver.refuse_new()
+            driver.close()
+            shard.error = LogFailed("the log was closed")
+            ticks = len(shard.ticks)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert len(shard.ticks) == ticks
+            shard.error = None
+
+    run(test())
+
+
 def test_an_error_on_the_sync_thread_ends_run_with_it() -> None:
     class BadJob:
         def run(self) -> None:
@@ -400,8 +431,10 @@ def test_outcomes_and_errors_reach_each_request_of_a_group() -> None:
             drafts, callback = shard.proposed.pop()
             assert drafts == [put(1), put(2), put(3)]
             results = [Applied(1), Applied(2), Applied(3)]
-            callback(list(results))
-            assert await asyncio.gather(*first) == [results[:1], results[1:]]
+            callback(Results(results, 7, 0.0))
+            outcomes = await asyncio.gather(*first)
+            assert outcomes == [results[:1], results[1:]]
+            assert [cast(Results, each).first_index for each in outcomes] == [7, 8]
 
             second = [driver.propose([put(1)], soon()), driver.propose([put(2)], soon())]
             await until(lambda: shard.proposed)
@@ -424,7 +457,7 @@ def test_a_request_without_an_outcome_ends_by_its_deadline() -> None:
             assert isinstance(await soon_over, OutcomeUnknown)
             assert isinstance(await read, Expired)
             assert not later.done()
-            shard.proposed[0][1]([Applied(1), Applied(2)])
+            shard.proposed[0][1](Results([Applied(1), Applied(2)], 7, 0.0))
             assert await later == [Applied(2)]
             shard.reads[0](None)
 

@@ -21,11 +21,13 @@ from uuid import UUID
 
 from cluster.config import ShippingConfig
 from cluster.errors import ClusterError, NotLeader
-from node.driver import ShardDriver, run_until_complete
+from cluster.membership import Membership
+from node.driver import run_until_complete
 from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
 from node.requests import ShardConfig
 from node.shard import Shard
+from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from projections import kv_commands, system_commands
 from projections.payload import SessionRef
@@ -103,6 +105,7 @@ class Server:
         self.files = SlowFiles()
         self.files.delay_s = float(os.environ.get("ONELOG_TEST_SYNC_MS", "0")) / 1000
         self._settings = settings
+        peers = {UUID(int=int(node)): at for node, at in settings["peers"].items()}
         config = ReplicasConfig(
             data_dir=Path(settings["data_dir"]),
             cluster_id=UUID(int=settings.get("cluster", 1000)),
@@ -110,12 +113,12 @@ class Server:
             node_name=f"node-{settings['node']}",
             created_at="2026-01-01T00:00:00Z",
             listen=settings["listen"],
-            peers={UUID(int=int(node)): at for node, at in settings["peers"].items()},
+            peers=peers,
             topology=Topology(settings.get("shards", 1), settings.get("partitions", 1)),
             log=LogConfig(
                 ring_bytes=8 << 20, segment_bytes_max=settings.get("segment_bytes", 64 << 20)
             ),
-            joins=settings.get("joins", False),
+            founders=Membership.of(peers) if settings.get("joins") else None,
             shipping=ShippingConfig(**settings.get("shipping", {})),
             shard=ShardConfig(group_entries_max=512, hash_index_step=64),
         )

@@ -327,6 +327,11 @@ def test_every_flipped_bit_is_found(name: str) -> None:
         ("SYSTEM", {"cluster_id": "x"}),
         ("SYSTEM", {"created_at": "x" * 65}),
         ("SYSTEM", {"colour": "red"}),
+        ("SYSTEM", {"cluster_name": "x" * 256}),
+        ("SYSTEM", {"workers": 0}),
+        ("SYSTEM", {"worker": 2}),
+        ("SYSTEM", {"founders": [{"node_id": str(NODE), "name": "", "address": ""}]}),
+        ("SYSTEM", {"founders": [{"node_id": str(NODE), "name": "a", "address": ""}] * 2}),
         ("NODE", {"node_id": None}),
         ("NODE", {"name": "a\nb"}),
         ("NODE", {"name": ""}),
@@ -338,11 +343,20 @@ def test_a_file_that_breaks_a_rule_is_refused(
     created: Path, name: str, fields: dict[str, object]
 ) -> None:
     good: dict[str, object] = (
-        {"cluster_id": str(CLUSTER), "shards": 2, "partitions": 16}
+        {
+            "version": 2,
+            "cluster_id": str(CLUSTER),
+            "shards": 2,
+            "partitions": 16,
+            "cluster_name": "c",
+            "worker": 0,
+            "workers": 2,
+            "founders": [],
+        }
         if name == "SYSTEM"
-        else {"node_id": str(NODE), "name": "n1"}
+        else {"version": 1, "node_id": str(NODE), "name": "n1"}
     )
-    content = encode_json_file({"version": 1, "created_at": CREATED_AT, **good, **fields})
+    content = encode_json_file({"created_at": CREATED_AT, **good, **fields})
     (created / name).write_bytes(content)
 
     with pytest.raises(CorruptFile, match=next(iter(fields))):
@@ -351,7 +365,7 @@ def test_a_file_that_breaks_a_rule_is_refused(
 
 @pytest.mark.parametrize("name", ["SYSTEM", "NODE"])
 def test_a_newer_version_asks_for_an_upgrade(created: Path, name: str) -> None:
-    (created / name).write_bytes(encode_json_file({"version": 2, "whatever": 1}))
+    (created / name).write_bytes(encode_json_file({"version": 9, "whatever": 1}))
 
     with pytest.raises(UnknownVersion, match="upgrade"):
         open_directory(DiskFiles(), created)

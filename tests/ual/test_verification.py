@@ -53,7 +53,7 @@ def test_every_reason_is_in_the_operators_table_and_nothing_else_is() -> None:
         item for module in modules for item in vars(module).values() if isinstance(item, type)
     ]
     raised = {item.reason for item in classes if issubclass(item, errors.UalError)}
-    of_the_command = {"USAGE", "INTERNAL", "NOT_IMPLEMENTED", "OS_ERROR"}
+    of_the_command = {"USAGE", "INTERNAL", "OS_ERROR"}
     of_snapshots = {"UNLISTED_SNAPSHOT"}
     expected = raised | REASONS | of_the_command | of_snapshots
     assert told - set(errno.errorcode.values()) == expected

@@ -1,0 +1,320 @@
+"""From gRPC to handlers: what every call of the API has in common, in one place.
+
+A service is an object with a coroutine for each unary call and an async generator for each stream,
+named as in the proto but in snake case, taking (request, call). Handlers know nothing of gRPC: they
+raise, and what they raise becomes a status here (node/status_mapping.py). ``Elsewhere`` means that
+nothing was done yet and another node has to: the call is forwarded, once. While nobody leads, it
+waits a little for who will.
+
+* A call has a deadline always: the client's, within bounds, else the default. Streams have none.
+* What is under way is counted (node/admission.py), and refused when it is too much.
+* A stream whose client does not read gets ``STALL_S`` for each message, then it is dropped
+  (SLOW_READER). gRPC takes no more than its window, so nothing piles up before that.
+* When the node stops, new calls are refused, and streams end with STOPPING: go elsewhere.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import grpc.aio  # type: ignore[import-untyped]
+from google.protobuf import message_factory  # type: ignore[import-untyped]
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from grpc_status import rpc_status  # type: ignore[import-untyped]
+
+from node.admission import Admission
+from node.context import NodeContext, Service
+from node.forwarding import FORWARDED_KEY, PASSED_KEYS, SHARD_KEY, Elsewhere, Forwarder
+from node.status_mapping import error_of_exception, status_of
+from onelog.errors import InvalidArgument, OnelogError, ResourceExhausted, Unavailable
+
+DEADLINE_DEFAULT_S = 10.0
+DEADLINE_MAX_S = 300.0
+STALL_S = 30.0
+# A request that arrives during an election waits for the winner, with these pauses.
+LEADER_WAIT_S = 1.0
+PAUSE_S_MIN, PAUSE_S_MAX = 0.005, 0.05
+# What a node answers that has not begun.
+NOTHING_DONE = frozenset(("NOT_LEADER", "NO_LEADER", "LEADER_UNREACHABLE", "STOPPING"))
+
+MessageT = TypeVar("MessageT")
+
+
+class Call:
+    """One call: whose, until when, and what another node said about it."""
+
+    __slots__ = (
+        "arrived_s", "client", "deadline_s", "is_forwarded", "metadata", "method", "only_shard",
+        "response",
+    )  # fmt: skip
+
+    def __init__(
+        self, method: str, response: type[Any], client: str, arrived_s: float, deadline_s: float
+    ) -> None:
+        self.method = method
+        self.response = response
+        self.client = client
+        self.arrived_s = arrived_s  # of the node's clock, like the deadline
+        self.deadline_s = deadline_s
+        self.is_forwarded = False
+        # A part of a call over all shards, asked of the node that leads this one.
+        self.only_shard: int | None = None
+        self.metadata: tuple[tuple[str, str], ...] = ()
+
+
+class Calls:
+    """Makes services of handlers; see the module's text. One for each process."""
+
+    def __init__(self, context: NodeContext) -> None:
+        limits = context.config.limits
+        self.context = context
+        self.admission = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
+        self.forwarder = Forwarder(context.forward_credentials, limits.message_bytes_max)
+        self.stall_s = STALL_S
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._ending: asyncio.Task[None] | None = None
+
+    def service(self, descriptor: Any, handlers: object) -> Service:
+        """Return the service of a proto whose calls ``handlers`` carries out."""
+        methods = {}
+        for method in descriptor.methods:
+            handler = getattr(handlers, snake_case(method.name), None)
+            if handler is None:
+                continue  # gRPC answers UNIMPLEMENTED
+            path = f"/{descriptor.full_name}/{method.name}"
+            response = message_factory.GetMessageClass(method.output_type)
+            if method.client_streaming:
+                kind, serve = grpc.stream_stream_rpc_method_handler, self._both
+            elif method.server_streaming:
+                kind, serve = grpc.unary_stream_rpc_method_handler, self._stream
+            else:
+                kind, serve = grpc.unary_unary_rpc_method_handler, self._unary
+            request = message_factory.GetMessageClass(method.input_type)
+            methods[method.name] = kind(
+                serve(path, response, handler),
+                request_deserializer=request.FromString,
+                response_serializer=_serialize,
+            )
+        generic = grpc.method_handlers_generic_handler(descriptor.full_name, methods)
+        return Service(descriptor.full_name, lambda server: _add(server, generic))
+
+    async def somewhere(
+        self,
+        call: Call,
+        attempt: Callable[[], Awaitable[Any]],
+        forward: Callable[[Elsewhere], Awaitable[Any]],
+    ) -> Any:
+        """Do something here if its shard is led here, else where it is; wait for an election.
+
+        ``attempt`` raises ``Elsewhere`` before it has done anything, and ``forward`` one of
+        ``NOTHING_DONE``; so both can be repeated.
+        """
+        now_s = self.context.clock.now_s
+        until_s = min(call.deadline_s, now_s() + LEADER_WAIT_S)
+        pause_s = PAUSE_S_MIN
+        while True:
+            try:
+                return await attempt()
+            except Elsewhere as elsewhere:
+                error = elsewhere.error()
+                if call.is_forwarded:
+                    raise error from None
+                if elsewhere.endpoint is not None:
+                    try:
+                        return await forward(elsewhere)
+                    except OnelogError as refused:
+                        if refused.reason not in NOTHING_DONE:
+                            raise
+                        error = refused
+            if now_s() >= until_s:
+                raise error
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    async def forward(
+        self, call: Call, elsewhere: Elsewhere, request: Message, shard: int | None = None
+    ) -> bytes:
+        """Let the endpoint that serves the shard carry the call out; return its answer's bytes."""
+        assert elsewhere.endpoint is not None
+        timeout_s = call.deadline_s - self.context.clock.now_s()
+        if timeout_s <= 0:
+            raise TimeoutError
+        metadata = call.metadata
+        if shard is not None:
+            metadata = (*metadata, (SHARD_KEY, str(shard)))
+        data = request.SerializeToString()
+        return await self.forwarder.unary(
+            elsewhere.endpoint, call.method, data, timeout_s, metadata
+        )
+
+    # What gRPC calls
+
+    def _unary(self, method: str, response: type[Any], handler: Any) -> Any:
+        admission = self.admission
+
+        async def serve(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            try:
+                call = self._open(method, response, context)
+                size = request.ByteSize()
+                admission.enter(call.client, size)
+                try:
+                    return await self.somewhere(
+                        call,
+                        lambda: handler(request, call),
+                        lambda elsewhere: self.forward(call, elsewhere, request),
+                    )
+                finally:
+                    admission.leave(call.client, size)
+            except Exception as error:  # noqa: BLE001 - the root of a call
+                await _abort(context, error)
+
+        return serve
+
+    def _stream(self, method: str, response: type[Any], handler: Any) -> Any:
+        async def serve(request: Any, context: grpc.aio.ServicerContext) -> None:
+            try:
+                call = self._open(method, response, context, has_deadline=False)
+                size = request.ByteSize()
+                self.admission.enter(call.client, size)
+                try:
+                    await self._send_all(handler(request, call), context)
+                except Elsewhere as elsewhere:
+                    if call.is_forwarded or elsewhere.endpoint is None:
+                        raise elsewhere.error() from None
+                    data = request.SerializeToString()
+                    await self._send_all(
+                        self.forwarder.stream(elsewhere.endpoint, method, data, call.metadata),
+                        context,
+                    )
+                finally:
+                    self.admission.leave(call.client, size)
+            except Exception as error:  # noqa: BLE001 - the root of a call
+                await _abort(context, error)
+
+        return serve
+
+    def _both(self, method: str, response: type[Any], handler: Any) -> Any:
+        """Streams in both directions; what each message takes is the handler's to count."""
+
+        async def serve(messages: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> None:
+            try:
+                call = self._open(method, response, context, has_deadline=False)
+                await handler(messages, call, lambda message: self.send(context, message))
+            except Exception as error:  # noqa: BLE001 - the root of a call
+                await _abort(context, error)
+
+        return serve
+
+    async def send(self, context: grpc.aio.ServicerContext, message: Any) -> None:
+        """Send one message of a stream; drops a client that does not take it."""
+        try:
+            async with asyncio.timeout(self.stall_s):
+                await context.write(message)
+        except TimeoutError:
+            raise ResourceExhausted(
+                f"nothing was read for {self.stall_s:g} s; resume from the last message",
+                reason="SLOW_READER",
+            ) from None
+
+    async def _send_all(
+        self, messages: AsyncIterator[Any], context: grpc.aio.ServicerContext
+    ) -> None:
+        """Send what comes until it ends or the node stops."""
+        task = asyncio.current_task()
+        assert task is not None
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end_streams(), name="end-streams")
+        self._streams.add(task)
+        try:
+            async with aclosing(messages) as each:  # type: ignore[type-var]
+                async for message in each:
+                    await self.send(context, message)
+        except asyncio.CancelledError:
+            # Either the client went, or _end_streams asked.
+            if not self.context.stopping.is_set() or context.cancelled():
+                raise
+            task.uncancel()
+            raise _stopping() from None
+        finally:
+            self._streams.discard(task)
+
+    async def _end_streams(self) -> None:
+        """End the streams when the node stops: their clients go on elsewhere."""
+        await self.context.stopping.wait()
+        for task in tuple(self._streams):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Let go of the connections to others."""
+        if self._ending is not None:
+            self._ending.cancel()
+        await self.forwarder.close()
+
+    def _open(
+        self,
+        method: str,
+        response: type[Any],
+        context: grpc.aio.ServicerContext,
+        *,
+        has_deadline: bool = True,
+    ) -> Call:
+        if self.context.stopping.is_set():
+            raise _stopping()
+        now_s = self.context.clock.now_s()
+        left_s = float("inf")
+        if has_deadline:
+            remaining_s = context.time_remaining()
+            left_s = DEADLINE_DEFAULT_S if remaining_s is None else min(remaining_s, DEADLINE_MAX_S)
+        call = Call(method, response, context.peer(), now_s, now_s + left_s)
+        for key, value in context.invocation_metadata() or ():
+            if key == FORWARDED_KEY:
+                call.is_forwarded = True
+            elif key == SHARD_KEY:
+                call.only_shard = self._shard_of(value)
+            elif key in PASSED_KEYS:
+                call.metadata += ((key, value),)
+        return call
+
+    def _shard_of(self, value: str) -> int:
+        if not value.isdecimal() or int(value) >= self.context.topology.shards:
+            raise InvalidArgument(f"there is no shard {value!r}", reason="SHARD_UNKNOWN")
+        return int(value)
+
+
+def snake_case(name: str) -> str:
+    """Return the name of the handler of a call."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _stopping() -> Unavailable:
+    message = "this node is shutting down; another one goes on"
+    return Unavailable(message, reason="STOPPING", retry_after_s=0.1)
+
+
+def _serialize(message: Any) -> bytes:
+    """Return the bytes of an answer; a forwarded one has them already."""
+    return message if type(message) is bytes else message.SerializeToString()
+
+
+def _add(server: grpc.aio.Server, generic: Any) -> None:
+    server.add_generic_rpc_handlers((generic,))
+
+
+async def _abort(context: grpc.aio.ServicerContext, error: Exception) -> None:
+    """End a call with the status of an error; an abort that was decided before stays as it is."""
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    status = rpc_status.to_status(status_of(error_of_exception(error)))
+    await context.abort(status.code, status.details, status.trailing_metadata)
+
+
+async def gather(*parts: Awaitable[MessageT]) -> list[MessageT]:
+    """Run parts of a call together; the first error ends the others, and is raised as it is."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()

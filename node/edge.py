@@ -1,0 +1,328 @@
+"""The one way in: from names to shards, into the log, and to the state.
+
+Services decide what to write and what to look at; this decides where, when, and what that means for
+the caller. Invariants:
+
+* Nothing is proposed before the request was found to be sound: names and sizes here, all else where
+  its entries are made (node/operations.py).
+* A write or a linearizable read happens where its shard is led. Otherwise ``Elsewhere`` is raised,
+  before anything was done, and the call is forwarded (node/calls.py). Stale reads happen here.
+* An answer says where it stands: the index of what was written, the applied index that was read.
+
+A call over several shards is done in parts, one for each shard, and each part where it belongs
+(``parts``): the same call is sent on with the number of the one shard that is meant.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from crc32c import crc32c
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+
+from cluster.errors import ClusterError, NotLeader
+from cluster.member import LEADER
+from node.calls import Call, Calls, gather
+from node.context import NodeContext
+from node.durability import Durability, Received
+from node.forwarding import Elsewhere
+from node.requests import Drafts, Results
+from node.shard_driver import ShardDriver
+from node.stale_reads import Level
+from node.status_mapping import error_of_cluster, error_of_reason
+from onelog.errors import InvalidArgument, TooLarge
+from onelog.v1 import common_pb2
+from projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
+from projections.payload import SessionRef
+from projections.reasons import Reason
+from projections.result import APPLIED, Result
+from projections.table import Projections
+from ual.entry import HEADER_SIZE
+from ual.routing import routing_key
+
+# Longer waits for an index or tolerance of age than this are a mistake of units.
+STALENESS_MS_MAX = 366 * 86_400_000
+# What an entry takes besides what its request brought, at most: header, prefix, session, options.
+ENTRY_OVERHEAD_MAX = 256
+# Threads that read the log for watchers and for ReadLog.
+READERS = 2
+_NO_WRITE_OPTIONS = common_pb2.WriteOptions()
+_NO_READ_OPTIONS = common_pb2.ReadOptions()
+_SYNC, _ASYNC = Durability.SYNC, Durability.ASYNC
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the entries of a request; ``results`` has one for each."""
+
+    shard: int
+    first_index: int
+    results: Sequence[Result]
+    cost: common_pb2.Cost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The state of a shard, for a look without waiting in between."""
+
+    shard: int
+    projections: Projections
+    applied_index: int
+    as_of: int | None
+    with_cost: bool = False
+
+    def for_read(self, as_of: int | None, *, with_cost: bool) -> "View":
+        """Return the same state for one of several reads of it."""
+        return View(self.shard, self.projections, self.applied_index, as_of, with_cost)
+
+    def header(self, target: common_pb2.ReadHeader, scanned: int = 0) -> None:
+        """Fill in the header of an answer."""
+        target.shard = self.shard
+        target.applied_index = self.applied_index
+        if self.with_cost:
+            target.cost.scanned = scanned
+
+
+class Edge:
+    """See the module's text. One for each process."""
+
+    def __init__(self, calls: Calls) -> None:
+        context = calls.context
+        self.calls = calls
+        self.context = context
+        self._topology = context.topology
+        # Reading the log may wait for a disk.
+        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="log-reads")
+        self._clock = context.clock
+        self._request_bytes_max = context.config.shard.request_bytes_max
+
+    # Where
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+        return self._topology.shards
+
+    def shard_of(self, name: bytes) -> int:
+        """Return the shard of a key, a name or a routing key."""
+        topology = self._topology
+        return int(crc32c(routing_key(name)) % topology.partitions % topology.shards)
+
+    def shard_of_all(self, names: Iterable[bytes]) -> int:
+        """Return the shard of all of these; refuse names of several shards."""
+        shards = {self.shard_of(name) for name in names}
+        if len(shards) > 1:
+            raise InvalidArgument(
+                "the keys belong to several shards; give them a {tag} in common",
+                reason="SEVERAL_SHARDS",
+                metadata={"shards": ",".join(map(str, sorted(shards)))},
+            )
+        return shards.pop() if shards else 0
+
+    def check_shard(self, shard: int) -> int:
+        """Return a shard's number that a client gave."""
+        if shard >= self.shards:
+            raise InvalidArgument(
+                f"there are {self.shards} shards, from 0",
+                reason="SHARD_UNKNOWN",
+                metadata={"shard": str(shard), "limit": str(self.shards)},
+            )
+        return shard
+
+    def replica(self, shard: int) -> ShardDriver:
+        """Return the replica of a shard in this process."""
+        driver = self.context.drivers.get(shard)
+        if driver is None:
+            topology = self._topology
+            raise Elsewhere(shard, topology.endpoint(shard, topology.self_id))
+        return driver
+
+    def leading(self, shard: int) -> ShardDriver:
+        """Return the replica of a shard in this process, if it leads."""
+        driver = self.context.drivers.get(shard)
+        if driver is None or driver.shard.member.state != LEADER:
+            raise Elsewhere(shard, self._leader_endpoint(shard))
+        return driver
+
+    def _leader_endpoint(self, shard: int) -> str | None:
+        topology = self._topology
+        if topology.leader(shard).leader_id == topology.self_id and topology.is_local(shard):
+            return None  # it does not lead any more, and nobody else does yet
+        return topology.leader_endpoint(shard)
+
+    # Writing and reading
+
+    async def write(
+        self, shard: int, drafts: Drafts, options: common_pb2.WriteOptions, call: Call
+    ) -> Written:
+        """Replicate the entries of one request and return their results."""
+        driver = self.leading(shard)
+        self.check_size(drafts)
+        outcome = await driver.propose(drafts, call.deadline_s, durability_of(options))
+        if isinstance(outcome, Results):
+            cost = None
+            if options.with_cost:
+                cost = self._cost(driver, outcome, call)
+            return Written(shard, outcome.first_index, outcome, cost)
+        if isinstance(outcome, Received):
+            return Written(shard, outcome.first_index, [APPLIED] * len(drafts))
+        raise self.failure(shard, outcome)
+
+    async def read(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
+        """Return the state of a shard when it is as fresh as the caller wants it.
+
+        The caller looks before it waits for anything else.
+        """
+        if options.level == common_pb2.READ_LEVEL_STALE:
+            driver = self.replica(shard)
+            staleness_ms = options.max_staleness_ms
+            if staleness_ms > STALENESS_MS_MAX:
+                raise invalid("STALENESS_INVALID", f"a staleness of {staleness_ms} ms")
+            error = await driver.read(
+                call.deadline_s,
+                level=Level.STALE,
+                max_staleness_s=staleness_ms / 1000 if staleness_ms else None,
+                min_index=options.min_index,
+            )
+        else:
+            if options.level > common_pb2.READ_LEVEL_LINEARIZABLE:
+                raise invalid("LEVEL_INVALID", f"there is no level {options.level}")
+            if options.max_staleness_ms:
+                raise invalid("STALENESS_INVALID", "a staleness is for READ_LEVEL_STALE")
+            driver = self.leading(shard)
+            error = await driver.read(call.deadline_s, min_index=options.min_index)
+        if error is not None:
+            raise self.failure(shard, error)
+        return View(
+            shard,
+            driver.shard.projections,
+            driver.shard.router.applied_index,
+            options.as_of_index or None,
+            options.with_cost,
+        )
+
+    def check_size(self, drafts: Drafts, of_message: int | None = None) -> None:
+        """Refuse entries that no group can hold; those of a small message need no look."""
+        limit = self._request_bytes_max
+        if of_message is None or 2 * of_message + len(drafts) * ENTRY_OVERHEAD_MAX > limit:
+            size = sum(HEADER_SIZE + len(draft[1]) for draft in drafts)
+            if size > limit:
+                raise too_large(size, limit)
+
+    def failure(self, shard: int, error: ClusterError) -> Exception:
+        """Return what to raise for an outcome that is an error."""
+        if isinstance(error, NotLeader):
+            return Elsewhere(shard, self._leader_endpoint(shard))
+        return error_of_cluster(error)
+
+    def _cost(self, driver: ShardDriver, results: Results, call: Call) -> common_pb2.Cost:
+        now_s = self._clock.now_s()
+        return common_pb2.Cost(
+            wait_ns=max(0, int((results.proposed_s - call.arrived_s) * 1e9)),
+            raft_ns=max(0, int((now_s - results.proposed_s) * 1e9)),
+            fsync_ns=int(driver.syncs.last_s * 1e9),
+        )
+
+    async def close(self) -> None:
+        """Let go of what was opened to serve calls."""
+        await self.calls.close()
+        self.readers.shutdown(wait=False, cancel_futures=True)
+
+    # Several shards
+
+    async def parts(
+        self,
+        request: Message,
+        call: Call,
+        shards: Iterable[int],
+        part: Callable[[int], Awaitable[Any]],
+    ) -> list[Any]:
+        """Return an answer for each of the shards, in their order, from wherever each is led.
+
+        Asked for one shard by another node, it is only that one.
+        """
+        if call.only_shard is not None:
+            shards = (call.only_shard,)
+
+        async def forward(shard: int, elsewhere: Elsewhere) -> Any:
+            data = await self.calls.forward(call, elsewhere, request, shard)
+            return call.response.FromString(data)
+
+        async def one(shard: int) -> Any:
+            return await self.calls.somewhere(call, partial(part, shard), partial(forward, shard))
+
+        return await gather(*map(one, shards))
+
+
+def edge_of(context: NodeContext) -> Edge:
+    """Return the edge of a process, which all of its services share."""
+    if context.edge is None:
+        context.edge = Edge(Calls(context))
+    return context.edge
+
+
+def write_options(request: Any) -> common_pb2.WriteOptions:
+    """Return the options of a write, or none; reading them off costs nothing where none are set."""
+    return request.options if request.HasField("options") else _NO_WRITE_OPTIONS
+
+
+def read_options(request: Any) -> common_pb2.ReadOptions:
+    """Return the options of a read, or none."""
+    return request.options if request.HasField("options") else _NO_READ_OPTIONS
+
+
+def one_shard_only(options: common_pb2.ReadOptions) -> None:
+    """Refuse options that speak of an index where several shards are read: each has its own."""
+    if options.as_of_index or options.min_index:
+        raise invalid("SEVERAL_SHARDS", "an index is of one shard; give a routing key")
+
+
+def durability_of(options: common_pb2.WriteOptions) -> Durability:
+    """Return when a write is answered."""
+    match options.durability:
+        case common_pb2.DURABILITY_UNSPECIFIED | common_pb2.DURABILITY_SYNC:
+            return _SYNC
+        case common_pb2.DURABILITY_ASYNC:
+            return _ASYNC
+        case other:
+            raise invalid("DURABILITY_INVALID", f"there is no durability {other}")
+
+
+def session_of(options: common_pb2.WriteOptions) -> SessionRef | None:
+    """Return the session of a write, checked as far as that goes without the state."""
+    return check_session(options.session) if options.HasField("session") else None
+
+
+def check_session(session: common_pb2.Session) -> SessionRef:
+    """Return a session reference that can be right."""
+    sequence, first = session.sequence, session.first_unacknowledged
+    if not session.session_id:
+        raise invalid("SESSION_INVALID", "a session has an id above 0")
+    if not sequence or first > sequence:
+        raise error_of_reason(Reason.SEQUENCE_INVALID, first)
+    return SessionRef(session.session_id, sequence, first)
+
+
+def namespace_of(name: str) -> str:
+    """Return a namespace as the log has it: the default one has a name there."""
+    if not name:
+        return NAMESPACE_DEFAULT
+    if len(name) > NAMESPACE_SIZE_MAX or len(name.encode()) > NAMESPACE_SIZE_MAX:
+        raise invalid(
+            "NAMESPACE_NAME_INVALID",
+            f"a name of {len(name.encode())} bytes; namespaces have 1 to {NAMESPACE_SIZE_MAX}",
+        )
+    return name
+
+
+def invalid(reason: str, message: str) -> InvalidArgument:
+    """Return the error for input that is wrong whatever the state."""
+    return InvalidArgument(message, reason=reason)
+
+
+def too_large(size: int, limit: int) -> TooLarge:
+    """Return the error for a request of too many bytes."""
+    metadata = {"size": str(size), "limit": str(limit)}
+    return TooLarge(f"a request of {size} bytes, limit {limit}", metadata=metadata)

@@ -1,0 +1,132 @@
+"""What happened, as watchers are told: events made of applied entries.
+
+An entry that says itself what it did (a put, a record, points) is read. What only apply knew
+(which keys a range took away, what a counter became) was noted when it was applied, as far back as
+notes are kept (``projections/kv_changes.py``). Where neither can tell, the answer is COMPACTED:
+never a wrong event. So an event is the same whether it is made at once, later from the log, or by
+another replica, except for the value before, which is there if it is still kept.
+
+A change of a lifetime (Touch) is no new version and no event; nor are the keys of a namespace that
+is deleted as a whole.
+
+Another model adds its maker to ``MAKERS``, by the owner of its entries.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from node.messages import put_item
+from onelog.errors import OutOfRange
+from onelog.v1 import pipeline_pb2
+from projections.kv_changes import Change
+from projections.kv_commands import OPERATIONS, TYPE_PUT, LeaseGrant, LeaseKeepalive, Put, Touch
+from projections.kv_commands import decode_command as decode_kv
+from projections.kv_operations import deadline
+from projections.kv_reads import KeyValue
+from projections.payload import read_prefix
+from projections.system_commands import TYPE_EXPIRE
+from projections.table import Projections
+from ual.entry import OWNER_KV, OWNER_SYSTEM, Entry
+
+# Operations on keys that write no version.
+_QUIET = frozenset(OWNER_KV << 8 | OPERATIONS[each] for each in (Touch, LeaseGrant, LeaseKeepalive))
+EVENT_OVERHEAD = 200
+
+
+class Happening:
+    """One event, before it is known who wants it. Subclasses fill in their part."""
+
+    __slots__ = ("index", "name", "namespace", "owner", "size", "timestamp_ns")
+
+    def __init__(self, entry: Entry, owner: int, namespace: str, name: bytes, size: int) -> None:
+        self.index = entry.index
+        self.timestamp_ns = entry.timestamp_ns
+        self.owner = owner
+        self.namespace = namespace
+        self.name = name
+        self.size = size + EVENT_OVERHEAD
+
+    def put(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
+        """Write the event."""
+        event.index = self.index
+        event.timestamp_ns = self.timestamp_ns
+        event.namespace = self.namespace
+        self.put_own(event, with_previous=with_previous)
+
+    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
+        """Write the part of the model."""
+        raise NotImplementedError
+
+
+class KeyHappening(Happening):
+    """A key got a version, or went."""
+
+    __slots__ = ("_change", "_projections")
+
+    def __init__(self, entry: Entry, change: Change, projections: Projections) -> None:
+        size = len(change.key) + len(change.value or b"")
+        super().__init__(entry, OWNER_KV, change.namespace, change.key, size)
+        self._change = change
+        self._projections = projections
+
+    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
+        """See ``Happening``."""
+        change, target = self._change, event.key
+        target.key = change.key
+        if change.value is not None:
+            item = target.item
+            item.key, item.value, item.version = change.key, change.value, self.index
+            item.expires_ns, item.lease_id = change.expires_ns, change.lease
+        target.expired = change.expired
+        if with_previous:
+            kv = self._projections.kv
+            found = kv.get(change.namespace, change.key, as_of=self.index - 1)
+            if isinstance(found, KeyValue):
+                put_item(target.previous, found)
+
+
+Maker = Callable[[Projections, Entry], Iterable[Happening]]
+
+
+def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
+    """Return what a put did; everything else that is done to keys was noted."""
+    if entry.entry_type != TYPE_PUT:
+        return ()
+    prefix, reader = read_prefix(entry.plain_payload())
+    command: Any = decode_kv(entry.entry_type & 0xFF, reader)
+    assert isinstance(command, Put), command
+    expires_ns = 0
+    if command.ttl_ns is not None:
+        expires_ns = deadline(entry.timestamp_ns, command.ttl_ns)
+    change = Change(prefix.namespace, command.key, command.value, expires_ns, command.lease or 0)
+    return (KeyHappening(entry, change, projections),)
+
+
+MAKERS: dict[int, Maker] = {
+    OWNER_KV: _key_events,
+}
+
+
+def events_of(projections: Projections, entry: Entry, *, of_keys: bool) -> list[Happening]:
+    """Return what an entry did that took effect; ``of_keys``: key events are wanted."""
+    found: list[Happening] = []
+    maker = MAKERS.get(entry.owner)
+    if maker is not None:
+        found += maker(projections, entry)
+    if of_keys and entry.entry_type != TYPE_PUT:
+        changes = projections.kv.changes
+        if entry.index < changes.complete_from and _may_change_keys(entry):
+            raise OutOfRange(
+                f"what index {entry.index} did to keys is not known any more",
+                reason="COMPACTED",
+                metadata={"first_index": str(changes.complete_from)},
+            )
+        for change in changes.get(entry.index):
+            found.append(KeyHappening(entry, change, projections))
+    return found
+
+
+def _may_change_keys(entry: Entry) -> bool:
+    if entry.owner == OWNER_SYSTEM:
+        return entry.entry_type == TYPE_EXPIRE
+    return entry.entry_type not in _QUIET

@@ -1,0 +1,124 @@
+"""Calls that another node, or another worker of this one, has to carry out.
+
+A call is forwarded once. Whoever receives it marked does it or says NOT_LEADER with what it knows:
+two nodes that each take the other for the leader must not play ball. Bytes pass through as they
+are, and so does whatever the other side answers, errors included.
+"""
+
+from collections.abc import AsyncIterator
+
+import grpc.aio  # type: ignore[import-untyped]
+
+from onelog.errors import NotLeader, OnelogError, OutcomeUnknown, Unavailable
+from onelog.status import DETAILS_KEY, error_of
+
+FORWARDED_KEY = "onelog-forwarded"
+SHARD_KEY = "onelog-shard"
+# Who the caller is must arrive with what it wants.
+PASSED_KEYS = frozenset(("authorization",))
+RETRY_S = 0.1
+
+
+class Elsewhere(Exception):
+    """Nothing was done: another endpoint serves the shard, if one is known."""
+
+    def __init__(self, shard: int, endpoint: str | None) -> None:
+        super().__init__(f"shard {shard} is served by {endpoint}")
+        self.shard = shard
+        self.endpoint = endpoint
+
+    def error(self) -> OnelogError:
+        """Return what a client is told that has to go there itself."""
+        metadata = {"shard": str(self.shard)}
+        if self.endpoint is None:
+            message = f"shard {self.shard} has no leader at the moment"
+            return Unavailable(
+                message, reason="NO_LEADER", metadata=metadata, retry_after_s=RETRY_S
+            )
+        metadata["leader"] = self.endpoint
+        return NotLeader(f"shard {self.shard} is led elsewhere", metadata=metadata)
+
+
+class Forwarder:
+    """Connections to other endpoints of the API, made when they are needed."""
+
+    def __init__(self, credentials: grpc.ChannelCredentials | None, message_bytes_max: int) -> None:
+        self._credentials = credentials
+        self._options = (
+            ("grpc.max_send_message_length", message_bytes_max),
+            ("grpc.max_receive_message_length", message_bytes_max),
+        )
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self.count = 0
+
+    async def unary(
+        self,
+        endpoint: str,
+        method: str,
+        request: bytes,
+        timeout_s: float,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> bytes:
+        """Return the bytes of the answer; raises what the other side answers."""
+        self.count += 1
+        call = self._channel(endpoint).unary_unary(method)
+        try:
+            answer: bytes = await call(
+                request, timeout=timeout_s, metadata=((FORWARDED_KEY, "1"), *metadata)
+            )
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from error
+        return answer
+
+    async def stream(
+        self,
+        endpoint: str,
+        method: str,
+        request: bytes,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> AsyncIterator[bytes]:
+        """Yield the answers, each when the one before was taken; ends the call with itself."""
+        self.count += 1
+        call = self._channel(endpoint).unary_stream(method)(
+            request, metadata=((FORWARDED_KEY, "1"), *metadata)
+        )
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from error
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close(None)
+
+    def _channel(self, endpoint: str) -> grpc.aio.Channel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            if self._credentials is None:
+                channel = grpc.aio.insecure_channel(endpoint, self._options)
+            else:
+                channel = grpc.aio.secure_channel(endpoint, self._credentials, self._options)
+            self._channels[endpoint] = channel
+        return channel
+
+
+def _error(error: grpc.aio.AioRpcError) -> OnelogError:
+    """Return what a client is told of a forwarded call that failed.
+
+    Without details it was the connection. If there was none, nothing was sent. Otherwise the
+    request may have got through and been carried out: nobody may say that nothing happened.
+    """
+    has_details = any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ())
+    if has_details or error.code() != grpc.StatusCode.UNAVAILABLE:
+        return error_of(error)
+    text = error.details() or ""
+    if "failed to connect" in text.lower():
+        return Unavailable(
+            "the leader cannot be reached", reason="LEADER_UNREACHABLE", retry_after_s=RETRY_S
+        )
+    return OutcomeUnknown("the connection to the leader broke while it was asked")

@@ -1,0 +1,92 @@
+"""``onelog serve`` behind the command line: from arguments to a running node.
+
+Everything that can be wrong with the settings is said before anything is opened. The process ends
+normally after a shutdown that was asked for; whatever else ends it comes out as an error.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from node.config_sources import SETTINGS, Loaded, help_text, load
+from node.driver import run_until_complete
+from node.errors import ConfigError
+from node.logs import set_up_logging
+from node.server import Server, new_node
+from node.services import SERVICES
+from node.workers import Supervisor, watch_parent
+from ual.directory import Node
+
+# How a supervisor tells a worker its number and the node's id; not for people.
+WORKER_FLAG = "--worker-of"
+_WORKER = re.compile(r"([0-9]{1,3}):([0-9a-f-]{36})")
+
+_log = logging.getLogger("onelog.node")
+
+
+def serve_help() -> str:
+    """Return the help of ``onelog serve``."""
+    return help_text("onelog serve")
+
+
+def serve(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run a node, or one worker of a node, until it is asked to stop."""
+    arguments, place = _take_worker(arguments)
+    loaded = load(arguments, environment)
+    config = loaded.config
+    always = {"node": config.node.name} | ({} if place is None else {"worker": place[0]})
+    set_up_logging(config.logging.level, config.logging.format, always)
+    if place is None and config.node.workers > 1:
+        command = [sys.executable, "-m", "onelog.cli.main", "serve", *arguments]
+        run_until_complete(Supervisor(config, command).run())
+    else:
+        run_until_complete(_serve(loaded, place))
+
+
+async def _serve(loaded: Loaded, place: tuple[int, UUID] | None) -> None:
+    config = loaded.config
+    node: Node | None = None
+    worker = 0
+    if place is not None:
+        worker, node_id = place
+        made = new_node(config)
+        node = Node(node_id, made.name, made.created_at)
+    server = Server(config, SERVICES, worker=worker, node=node)
+    server.stop_on_signals()
+    if place is not None:
+        watch_parent(server.stop)
+    if config.security.insecure_bind:
+        _log.warning("listening beyond this machine without TLS, as security.insecure_bind says")
+    elif config.security.api_cert is None:
+        _log.info("no TLS is set up: listening on this machine only")
+    await server.run()
+
+
+def _take_worker(arguments: Sequence[str]) -> tuple[list[str], tuple[int, UUID] | None]:
+    left = list(arguments)
+    if WORKER_FLAG not in left:
+        return left, None
+    at = left.index(WORKER_FLAG)
+    found = _WORKER.fullmatch(left[at + 1]) if at + 1 < len(left) else None
+    if found is None:
+        raise ConfigError(f"{WORKER_FLAG} is for workers of a node only")
+    del left[at : at + 2]
+    return left, (int(found[1]), UUID(found[2]))
+
+
+def effective(
+    arguments: Sequence[str], environment: Mapping[str, str]
+) -> list[tuple[str, str, str, str]]:
+    """Return key, value, origin and help of every setting."""
+    loaded = load(arguments, environment)
+    return [
+        (
+            key,
+            each.show(getattr(getattr(loaded.config, each.section), each.field)),
+            loaded.origin_of(key),
+            each.help,
+        )
+        for key, each in SETTINGS.items()
+    ]

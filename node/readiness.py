@@ -1,0 +1,139 @@
+"""Whether a process serves clients, and if not, why, and how far it is.
+
+A process goes through *forming* (until it belongs to a cluster), *recovering* (its shards replay
+their logs), *electing* (until every shard here has had a leader), *serving* and *stopping*. It is
+ready while serving. A shard without a leader makes a serving node not ready only after a while:
+elections are short, and a load balancer that took every node away for one would do harm.
+
+Progress is written by the thread that recovers and read by the loop: single assignments of whole
+values, so that no lock is needed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from cluster.member import LEADER
+from node.replicas import RecoveryStopped
+from node.shard_driver import ShardDriver
+from snapshot.progress import Phase
+
+# A serving shard may be without a leader for so long.
+LEADERLESS_S_MAX = 5.0
+
+
+class Stage(StrEnum):
+    """What a process is doing."""
+
+    FORMING = "forming"
+    RECOVERING = "recovering"
+    ELECTING = "electing"
+    SERVING = "serving"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProgress:
+    """How far the recovery of a shard is: ``done`` of ``total`` bytes or entries of a phase."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class Readiness:
+    """See the module's text."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self.stage = Stage.FORMING
+        self.waiting_for = ""
+        self._now_s = now_s
+        self._progress: dict[int, ShardProgress] = {}
+        self._drivers: Mapping[int, ShardDriver] = {}
+        self._led_s: dict[int, float] = {}
+        self._is_stopping = False
+
+    # What the server says
+
+    def say(self, waiting_for: str) -> None:
+        """Say what the process waits for."""
+        self.waiting_for = waiting_for
+
+    def recover(self, shards: list[int]) -> None:
+        """Begin to recover these shards."""
+        self.stage = Stage.RECOVERING
+        self.waiting_for = ""
+        self._progress = {shard: ShardProgress("waiting", 0, 0) for shard in shards}
+
+    def progress(self, shard: int, phase: Phase, done: int, total: int) -> None:
+        """Note the progress of a recovery; on its thread. Raises where it should stop."""
+        self._progress[shard] = ShardProgress(phase.value, done, total)
+        if self._is_stopping:
+            raise RecoveryStopped
+
+    def elect(self, drivers: Mapping[int, ShardDriver]) -> None:
+        """Say that all shards have recovered."""
+        self.stage = Stage.ELECTING
+        self._drivers = drivers
+        self._progress = {
+            shard: ShardProgress("done", each.total, each.total)
+            for shard, each in self._progress.items()
+        }
+
+    def stop(self) -> None:
+        """Be ready no more; a recovery that is under way ends."""
+        self.stage = Stage.STOPPING
+        self._is_stopping = True
+
+    # What others ask
+
+    def look(self) -> bool:
+        """Look at the shards and return whether the process is ready."""
+        if self.stage not in (Stage.ELECTING, Stage.SERVING):
+            return False
+        now_s = self._now_s()
+        for shard, driver in self._drivers.items():
+            member = driver.shard.member
+            # A leader that has applied nothing of its own term yet cannot serve reads.
+            if member.leader_id is not None and (member.state != LEADER or member.has_applied_noop):
+                self._led_s[shard] = now_s
+        if self.stage is Stage.ELECTING and len(self._led_s) == len(self._drivers):
+            self.stage = Stage.SERVING
+        return self.stage is Stage.SERVING and not self.leaderless()
+
+    def leaderless(self) -> list[int]:
+        """Return the shards that have had no leader for too long."""
+        oldest_s = self._now_s() - LEADERLESS_S_MAX
+        if self.stage is Stage.ELECTING:
+            return [shard for shard in self._drivers if shard not in self._led_s]
+        return [shard for shard in self._drivers if self._led_s.get(shard, 0.0) < oldest_s]
+
+    def report(self) -> dict[str, Any]:
+        """Return what ``/ready`` shows."""
+        is_ready = self.look()
+        shards: dict[str, Any] = {}
+        for shard, progress in sorted(self._progress.items()):
+            shards[str(shard)] = {"recovery": asdict(progress)}
+        for shard, driver in self._drivers.items():
+            member = driver.shard.member
+            leader_id = member.leader_id
+            shards.setdefault(str(shard), {}).update(
+                applied_index=driver.shard.log.applied_index,
+                commit_index=driver.shard.log.commit_index,
+                leader_id=None if leader_id is None else str(leader_id),
+                term=member.term,
+            )
+        return {
+            "ready": is_ready,
+            "stage": self.stage.value,
+            "waiting_for": self.waiting_for or self._missing(),
+            "shards": shards,
+        }
+
+    def _missing(self) -> str:
+        if self.stage in (Stage.ELECTING, Stage.SERVING):
+            leaderless = self.leaderless()
+            if leaderless:
+                return f"a leader of shard {', '.join(map(str, leaderless))}"
+        return ""

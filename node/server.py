@@ -1,0 +1,477 @@
+"""One process of a node, put together: from settings to a database, and back to an empty port.
+
+Starting: the directory is claimed; HTTP and the API listen, so that whoever asks hears how far it
+is; the cluster is founded, joined or known; shards recover on a thread; peers are dialled; with
+leaders known the process is ready. Calls of clients get through once all shards have recovered
+(``node/gate.py``).
+
+Stopping, on SIGTERM or SIGINT or when asked: not ready any more; new calls are refused; those under
+way get ``shutdown.drain_s``; leaderships are handed over within ``shutdown.transfer_s``; the logs
+are synced and closed; the directory is free. A second signal ends the process at once, which loses
+nothing that was acknowledged: it is what a crash is.
+
+An error in any part ends ``run`` with that error, after the rest was closed.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from uuid import UUID
+
+import grpc.aio  # type: ignore[import-untyped]
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+
+from cluster.membership import Membership
+from node.balance import LeaderBalance
+from node.config import Config
+from node.context import NodeContext, Service, ServiceFactory
+from node.credentials import (
+    api_server_credentials,
+    forward_channel_credentials,
+    peer_channel_credentials,
+    peer_server_credentials,
+)
+from node.errors import ConfigError, NodeError
+from node.formation import Formation, Place
+from node.gate import Gate
+from node.http import HttpLimits, HttpServer, Response
+from node.metrics import CONTENT_TYPE, Metrics
+from node.peer_port import PeerPort, watch_siblings
+from node.readiness import Readiness
+from node.replicas import RecoveryStopped, Replicas, ReplicasConfig, SystemClock
+from node.topology import LeaderView, LiveTopology, NodeView
+from ual.directory import Claim, DataDirectory, Node, System
+from ual.errors import UalError
+from ual.files import DiskFiles
+
+# How often readiness is looked at, and the other workers of this node are asked for leaders.
+LOOK_S = 0.1
+SIBLINGS_S = 0.5
+# What is cut at last gets so long to notice.
+CUT_S = 0.2
+EXIT_AT_ONCE = 1
+
+_log = logging.getLogger("onelog.node.server")
+
+
+class Server:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        config: Config,
+        services: Sequence[ServiceFactory] = (),
+        *,
+        worker: int = 0,
+        node: Node | None = None,
+    ) -> None:
+        """``node``: who this is, where a supervisor of several workers has decided it."""
+        self.config = config
+        self.worker = worker
+        self.clock = SystemClock()
+        self.metrics = Metrics()
+        self.readiness = Readiness(self.clock.now_s)
+        self.context: NodeContext | None = None
+        self.api_port = self.http_port = 0
+        self._node = node
+        self._factories = services
+        self._stop = asyncio.Event()
+        self._health = health.aio.HealthServicer()
+        self._gate = Gate(
+            self.readiness,
+            self.metrics,
+            calls_max=config.limits.concurrent_rpcs_max,
+            bytes_max=config.limits.in_flight_bytes_max,
+        )
+        self._services: list[Service] = []
+
+    def stop(self) -> None:
+        """Begin to stop."""
+        self.readiness.stop()
+        self._stop.set()
+
+    def stop_on_signals(self) -> None:
+        """Stop on the first SIGTERM or SIGINT, at once on the second."""
+
+        def on_signal(number: signal.Signals) -> None:
+            if self._stop.is_set():
+                os._exit(EXIT_AT_ONCE)
+            _log.info("%s: stopping", number.name)
+            self.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+
+    async def run(self) -> None:
+        """Serve until ``stop``; raises what failed."""
+        config, worker = self.config, self.worker
+        path = config.node.data_dir
+        if config.node.workers > 1:
+            path /= f"worker-{worker}"
+        claim = DataDirectory.claim(DiskFiles(), path, self._node or new_node(config))
+        http = HttpServer(
+            {"/metrics": self._metrics_page, "/healthz": self._health_page, "/ready": self._ready},
+            HttpLimits(
+                config.http.connections_max,
+                config.http.request_s_max,
+                config.http.header_bytes_max,
+            ),
+        )
+        port = PeerPort(
+            str(config.listen.peers.plus(worker)), peer_server_credentials(config.security)
+        )
+        api: grpc.aio.Server | None = None
+        try:
+            await self._listen_http(http)
+            # The ports are part of what a node says of itself: they come first.
+            api, bound = self._make_api()
+            await port.start()
+            place = Place(
+                config, claim.node, worker, self._endpoints(bound), self._peer_address(port)
+            )
+            self._make_context(place)
+            self._add_services(api)
+            await api.start()
+            await self._serve(place, claim, port, api)
+        finally:
+            self.readiness.stop()
+            if api is not None:
+                await api.stop(None)
+            if self.context is not None and self.context.edge is not None:
+                await self.context.edge.close()
+            await port.stop()
+            await http.stop()
+            claim.close()
+            _log.info("stopped")
+
+    # Starting
+
+    def _make_api(self) -> tuple[grpc.aio.Server, int]:
+        config, limits = self.config, self.config.limits
+        server = grpc.aio.server(
+            interceptors=(self._gate,),
+            options=(
+                ("grpc.max_receive_message_length", limits.message_bytes_max),
+                ("grpc.max_send_message_length", limits.message_bytes_max),
+                ("grpc.max_concurrent_streams", limits.streams_max),
+                ("grpc.so_reuseport", 0),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ),
+            # Twice, so that a flood is met by the gate, which says why; half-open calls by this.
+            maximum_concurrent_rpcs=2 * limits.concurrent_rpcs_max,
+        )
+        address = str(config.listen.api.plus(self.worker))
+        credentials = api_server_credentials(config.security)
+        try:
+            if credentials is None:
+                self.api_port = server.add_insecure_port(address)
+            else:
+                self.api_port = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"cannot listen for clients on {address}: another process does, or it is not an "
+                "address of this machine; change listen.api"
+            ) from error
+        return server, self.api_port
+
+    async def _listen_http(self, http: HttpServer) -> None:
+        address = self.config.listen.http.plus(self.worker)
+        try:
+            self.http_port = await http.start(address.host, address.port)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen for HTTP on {address}: {error.strerror or error}; change "
+                "listen.http"
+            ) from error
+
+    def _endpoints(self, bound_port: int) -> tuple[str, ...]:
+        """Return where clients call each worker of this node."""
+        advertised = self.config.api_advertised
+        if advertised.port == 0:
+            return (f"{advertised.host}:{bound_port}",)
+        return tuple(str(advertised.plus(each)) for each in range(self.config.node.workers))
+
+    def _peer_address(self, port: PeerPort) -> str:
+        """Return where other nodes call worker 0 of this one."""
+        advertised = self.config.peers_advertised
+        return str(advertised) if advertised.port else f"{advertised.host}:{port.port}"
+
+    def _make_context(self, place: Place) -> None:
+        view = NodeView(
+            place.node.node_id,
+            place.node.name,
+            place.endpoints,
+            place.peer_address,
+            is_connected=True,
+        )
+        self.context = NodeContext(
+            self.config,
+            place.node.node_id,
+            place.node.name,
+            self.clock,
+            self.metrics,
+            LiveTopology(view, self.worker),
+            self.clock.now_s(),
+            forward_credentials=forward_channel_credentials(self.config.security),
+        )
+
+    def _add_services(self, api: grpc.aio.Server) -> None:
+        assert self.context is not None
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, api)
+        self._services = [make(self.context) for make in self._factories]
+        for each in self._services:
+            each.add_to(api)
+        names = [each.name for each in self._services]
+        reflection.enable_server_reflection(
+            (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), api
+        )
+
+    # Serving
+
+    async def _serve(
+        self, place: Place, claim: Claim, port: PeerPort, api: grpc.aio.Server
+    ) -> None:
+        await self._set_health(is_ready=False)
+        system = await self._form(place, claim, port)
+        if system is None:
+            return
+        directory = claim.complete(system)
+        assert port.introducer is not None
+        port.introducer.found(system)
+        _log.info(
+            "node %s (%s) of cluster %s (%s)",
+            place.node.name, place.node.node_id, system.cluster_name, system.cluster_id,
+        )  # fmt: skip
+        config = self._replicas_config(place, system)
+        self.readiness.recover(list(config.shards or ()))
+        try:
+            replicas = await Replicas.open(config, directory, port, self.readiness.progress)
+        except RecoveryStopped:
+            return
+        context = self._enter(place, system, replicas, port)
+        _log.info(
+            "serving on %s",
+            place.endpoints[self.worker],
+            extra={
+                "fields": {
+                    "api": place.endpoints[self.worker],
+                    "http": f"{self.config.listen.http.host}:{self.http_port}",
+                    "data_dir": str(claim.path),
+                }
+            },
+        )
+        await self._run(context, replicas, api, self._siblings(place))
+
+    async def _form(self, place: Place, claim: Claim, port: PeerPort) -> System | None:
+        """Return the cluster; None if the process should stop before there is one."""
+        formation = Formation(
+            place, claim, port, peer_channel_credentials(self.config.security), self.readiness.say
+        )
+        forming = asyncio.create_task(formation.run())
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((forming, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if forming.done():
+            return forming.result()
+        forming.cancel()
+        with suppress(asyncio.CancelledError):
+            await forming
+        return None
+
+    def _replicas_config(self, place: Place, system: System) -> ReplicasConfig:
+        config, self_id = self.config, place.node.node_id
+        # Nodes may have moved since: what the settings say of a founder's address counts.
+        moved = {name: str(address) for name, address in config.cluster.initial}
+        founders = system.founders
+        return ReplicasConfig(
+            data_dir=config.node.data_dir,
+            cluster_id=system.cluster_id,
+            node_id=self_id,
+            node_name=place.node.name,
+            created_at=system.created_at,
+            listen=str(config.listen.peers.plus(self.worker)),
+            peers={
+                each.node_id: shifted(moved.get(each.name, each.address), self.worker)
+                for each in founders
+                if each.node_id != self_id
+            },
+            founders=Membership.of(each.node_id for each in founders) if founders else None,
+            shards=tuple(range(self.worker, system.topology.shards, system.workers)),
+            endpoints=place.endpoints,
+            topology=system.topology,
+            log=config.log_config(),
+            raft=config.raft_config(),
+            shard=config.shard_config(),
+            transport=config.transport_config(),
+            channel_credentials=peer_channel_credentials(config.security),
+        )
+
+    def _enter(
+        self, place: Place, system: System, replicas: Replicas, port: PeerPort
+    ) -> NodeContext:
+        """Let services see what has recovered."""
+        context = self.context
+        assert context is not None
+        transport = replicas.transport
+        context.transport = transport
+        context.drivers.update(replicas.drivers)
+        context.topology.found(system.cluster_id, system.topology)
+
+        def leader_of(shard: int) -> LeaderView | None:
+            driver = context.drivers.get(shard)
+            if driver is None:
+                return None
+            member = driver.shard.member
+            return LeaderView(member.leader_id, member.term, member.membership.members)
+
+        def peers() -> Iterator[NodeView]:
+            names = {each.node_id: each.name for each in system.founders}
+            for node_id, status in transport.status().items():
+                yield NodeView(
+                    node_id,
+                    status.name or names.get(node_id, ""),
+                    status.endpoints,
+                    status.address,
+                    status.is_connected,
+                )
+
+        context.topology.attach(peers, leader_of)
+        port.leaders = lambda: {
+            shard: view for shard in context.drivers if (view := leader_of(shard)) is not None
+        }
+        context.balance = LeaderBalance(
+            place.node.node_id,
+            context.drivers,
+            lambda: [each for each, status in transport.status().items() if status.is_connected],
+            self.metrics,
+            self.config.cluster.balance_period_s,
+        )
+        self.metrics.watch(context.drivers, replicas.driver, transport)
+        self.readiness.elect(context.drivers)
+        if place.node.node_id not in {each.node_id for each in system.founders}:
+            self.readiness.say(
+                f"to be added as a member: {place.node.node_id} ({place.node.name}) at "
+                f"{place.peer_address}"
+            )
+        return context
+
+    def _siblings(self, place: Place) -> dict[int, str]:
+        """Return where the other workers of this node answer."""
+        at = self.config.listen.peers
+        return {
+            each: str(at.plus(each))
+            for each in range(self.config.node.workers)
+            if each != self.worker and place.config.node.workers > 1
+        }
+
+    async def _run(
+        self,
+        context: NodeContext,
+        replicas: Replicas,
+        api: grpc.aio.Server,
+        siblings: dict[int, str],
+    ) -> None:
+        """Serve until asked to stop or something fails; then end in order."""
+        assert context.balance is not None
+        driving = asyncio.create_task(replicas.run(), name="replicas")
+        background = [asyncio.create_task(self._watch_readiness(), name="readiness")]
+        if self.config.cluster.balance_leaders:
+            background.append(asyncio.create_task(context.balance.run(), name="balance"))
+        if siblings:
+            watching = watch_siblings(
+                siblings,
+                context.node_id,
+                peer_channel_credentials(self.config.security),
+                context.topology.learn,
+                SIBLINGS_S,
+            )
+            background.append(asyncio.create_task(watching, name="siblings"))
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait(
+                (driving, stopping, *background), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for each in (stopping, *background):
+                each.cancel()
+            ended = await asyncio.gather(*background, return_exceptions=True)
+        if not driving.done():
+            await self._leave(context, replicas, api)
+        try:
+            await driving
+        except* (NodeError, UalError) as errors:
+            raise errors.exceptions[0] from errors
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+    async def _leave(self, context: NodeContext, replicas: Replicas, api: grpc.aio.Server) -> None:
+        """Stop serving, in the order that hurts clients least."""
+        shutdown = self.config.shutdown
+        self.readiness.stop()
+        context.stopping.set()
+        await self._set_health(is_ready=False)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(shutdown.drain_s):
+                await self._gate.idle()
+        if self._gate.under_way:
+            _log.warning("%d calls did not end in %g s", self._gate.under_way, shutdown.drain_s)
+        assert context.balance is not None
+        await context.balance.leave(shutdown.transfer_s)
+        await api.stop(CUT_S)
+        await replicas.stop()
+
+    async def _watch_readiness(self) -> None:
+        was_ready = False
+        while True:
+            is_ready = self.readiness.look()
+            if is_ready != was_ready:
+                was_ready = is_ready
+                if is_ready:
+                    self.readiness.say("")
+                _log.info("ready" if is_ready else "not ready: %s", *(
+                    () if is_ready else (self.readiness.report()["waiting_for"],)
+                ))  # fmt: skip
+                await self._set_health(is_ready=is_ready)
+            await asyncio.sleep(LOOK_S)
+
+    async def _set_health(self, *, is_ready: bool) -> None:
+        self.metrics.ready.set(is_ready)
+        status = health_pb2.HealthCheckResponse
+        value = status.SERVING if is_ready else status.NOT_SERVING
+        for name in ("", *(each.name for each in self._services)):
+            await self._health.set(name, value)
+
+    # HTTP
+
+    def _metrics_page(self) -> Response:
+        return Response(HTTPStatus.OK, self.metrics.text(), CONTENT_TYPE)
+
+    def _health_page(self) -> Response:
+        return Response(HTTPStatus.OK, b"ok\n")
+
+    def _ready(self) -> Response:
+        report = self.readiness.report()
+        status = HTTPStatus.OK if report["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
+        return Response.of_json(status, report)
+
+
+def new_node(config: Config) -> Node:
+    """Return who a directory that is nobody's yet belongs to."""
+    created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    node_id = UUID(bytes=secrets.token_bytes(16), version=4)
+    return Node(node_id, config.node.name, created_at)
+
+
+def shifted(address: str, worker: int) -> str:
+    """Return where a worker of a node listens whose worker 0 listens at ``address``."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + worker}" if worker else address

@@ -1,0 +1,30 @@
+"""The services of the API. ``SERVICES`` is what a server offers, besides health and reflection.
+
+Each entry makes one service for a node; see ``node/context.py`` for what it is given. A service is
+an object with a method for each call of its proto; ``node/calls.py`` has the rest.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from node.context import NodeContext, Service, ServiceFactory
+from node.edge import Edge, edge_of
+from node.services.admin import AdminService
+from node.services.kv import KvService
+from node.services.pipeline import PipelineService
+from onelog.v1 import admin_pb2, kv_pb2, pipeline_pb2
+
+
+def _service(proto: Any, name: str, make: Callable[[Edge], object]) -> ServiceFactory:
+    def factory(context: NodeContext) -> Service:
+        edge = edge_of(context)
+        return edge.calls.service(proto.DESCRIPTOR.services_by_name[name], make(edge))
+
+    return factory
+
+
+SERVICES: list[ServiceFactory] = [
+    _service(kv_pb2, "KV", KvService),
+    _service(pipeline_pb2, "Pipeline", PipelineService),
+    _service(admin_pb2, "Admin", AdminService),
+]

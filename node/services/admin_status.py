@@ -1,0 +1,121 @@
+"""How a node and its shards are, as messages."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from cluster.member import CANDIDATE, FOLLOWER, LEADER
+from node.context import NodeContext
+from node.shard_driver import ShardDriver
+from onelog.v1 import admin_pb2, common_pb2, log_pb2
+from ual.damaged import DamagedSegment
+from ual.sealed import SealedSegment
+
+_ROLES = {
+    FOLLOWER: admin_pb2.ROLE_FOLLOWER,
+    CANDIDATE: admin_pb2.ROLE_CANDIDATE,
+    LEADER: admin_pb2.ROLE_LEADER,
+}
+
+
+def node_status(context: NodeContext) -> admin_pb2.GetStatusResponse:
+    """Return how the node that answers is."""
+    status = admin_pb2.GetStatusResponse(
+        cluster_id=str(context.topology.cluster_id),
+        node_id=str(context.node_id),
+        node_name=context.node_name,
+        version=_version(),
+        uptime_ms=int((context.clock.now_s() - context.started_s) * 1000),
+    )
+    for _, driver in sorted(context.drivers.items()):
+        put_shard(status.shards.add(), driver)
+        put_alarms(status, driver)
+    if context.transport is not None:
+        for node_id, peer in context.transport.status().items():
+            status.peers.add(
+                node_id=str(node_id),
+                address=peer.address,
+                connected=peer.is_connected,
+                last_error=peer.last_error,
+                sent_bytes=peer.traffic.sent_bytes,
+                received_bytes=peer.traffic.received_bytes,
+            )
+    return status
+
+
+def put_shard(target: admin_pb2.ShardStatus, driver: ShardDriver) -> None:
+    """Show one replica."""
+    shard = driver.shard
+    member, log, router = shard.member, shard.log, shard.router
+    target.shard = driver.number
+    target.role = _ROLES[member.state]
+    if member.self_id in member.membership.learners:
+        target.role = admin_pb2.ROLE_LEARNER
+    target.term = member.term
+    target.leader_id = "" if member.leader_id is None else str(member.leader_id)
+    target.first_index = log.first_index
+    target.last_index = log.last_index
+    target.durable_index = log.durable_index
+    target.commit_index = log.commit_index
+    target.applied_index = log.applied_index
+    newest = shard.snapshots.newest
+    target.snapshot_index = 0 if newest is None else newest.index
+    target.log_time_ns = router.log_time_ns
+    if member.state == LEADER:
+        for peer_id in member.membership.members:
+            if peer_id != member.self_id:
+                behind = member.journal.last - member.match_of(peer_id)
+                target.lags.add(node_id=str(peer_id), proposals=max(0, behind))
+    target.counts.update(router.counts())
+    for owner, sizes in router.memory().items():
+        name = log_pb2.Owner.Name(owner).removeprefix("OWNER_").lower()
+        target.memory.update({f"{name}.{kind}": size for kind, size in sizes.items()})
+
+
+def put_alarms(status: admin_pb2.GetStatusResponse, driver: ShardDriver) -> None:
+    """Show what of a shard needs attention."""
+    shard = driver.shard
+    found = []
+    if shard.failure is not None:
+        found.append(("REPLICA_STOPPED", str(shard.failure)))
+    if shard.log_time.is_alarming:
+        found.append(("CLOCK_JUMPED", "the wall clock is far from log time and is not followed"))
+    damages = shard.shipping.mending.damages.values()
+    found += [("SEGMENT_DAMAGED", f"{damage.path}: {damage.rule}") for damage in damages]
+    alarm = shard.comparison.status().alarm
+    if alarm is not None:
+        found.append(("STATE_DIVERGED", str(alarm)))
+    for reason, message in found:
+        status.alarms.add(reason=reason, shard=driver.number, message=message)
+
+
+def log_ranges(driver: ShardDriver) -> admin_pb2.ListLogRangesResponse:
+    """Show which indexes a replica holds, and where."""
+    log = driver.shard.log
+    answer = admin_pb2.ListLogRangesResponse(commit_index=log.commit_index)
+    for cold in log.manifest.cold:
+        answer.ranges.add(
+            first_index=cold.first_index,
+            last_index=cold.last_index,
+            size=cold.size,
+            tier=common_pb2.TIER_COLD,
+        )
+    for segment in log.segments.segments:
+        if not segment.entry_count or isinstance(segment, DamagedSegment):
+            continue
+        size = segment.size_bytes if isinstance(segment, SealedSegment) else segment.end
+        answer.ranges.add(
+            first_index=segment.first_index,
+            last_index=segment.last_index,
+            first_timestamp_ns=segment.first_timestamp_ns,
+            last_timestamp_ns=segment.last_timestamp_ns,
+            size=size,
+            tier=common_pb2.TIER_WARM,
+            entry_count=segment.entry_count,
+        )
+    return answer
+
+
+def _version() -> str:
+    try:
+        return version("onelog")
+    except PackageNotFoundError:  # run from a source tree
+        return "0"

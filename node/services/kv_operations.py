@@ -1,0 +1,404 @@
+"""The operations on keys: which entries they become, and what their results and reads mean.
+
+Requests are turned into commands here, and found wrong here if they are: the log never sees a key
+that is too long or a lifetime of a thousand years.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from node.edge import View, invalid
+from node.messages import put_item
+from node.operations import Read, Write, applied
+from node.status_mapping import error_of_reason, error_of_refusal
+from onelog.errors import TooLarge
+from onelog.v1 import kv_pb2
+from projections import conditions, kv_commands
+from projections.kv_commands import Command, Operation, decode_command, encode_command
+from projections.kv_json import Path, Step, get_field
+from projections.kv_reads import Range
+from projections.kv_transaction import TOOK_THEN
+from projections.limits import (
+    CONDITIONS_MAX,
+    DELETE_RANGE_KEYS_MAX,
+    JSON_PATH_MAX,
+    JSON_SIZE_MAX,
+    KEY_SIZE_MAX,
+    TRANSACTION_OPERATIONS_MAX,
+    TTL_NS_MAX,
+    VALUE_SIZE_MAX,
+)
+from projections.payload import SessionRef, read_prefix
+from projections.reasons import Reason
+from projections.result import Applied, Refused, Result
+from ual.entry import Draft
+
+MEMBER_SIZE_MAX = 65_535  # a name in a path has its size in two bytes
+
+
+def checked(command: Command, namespace: str, session: SessionRef | None) -> list[Draft]:
+    """Return the entry of a command; refuse one that apply would find unsound."""
+    draft = encode_command(command, namespace, session)
+    _, reader = read_prefix(draft.payload)
+    decode_command(draft.entry_type & 0xFF, reader)
+    return [draft]
+
+
+def check_key(key: bytes) -> bytes:
+    """Return a key whose size is allowed."""
+    if not 0 < len(key) <= KEY_SIZE_MAX:
+        raise error_of_reason(Reason.KEY_SIZE_INVALID, len(key))
+    return key
+
+
+def check_value(value: bytes) -> bytes:
+    """Return a value that an entry can hold."""
+    if len(value) > VALUE_SIZE_MAX:
+        raise error_of_reason(Reason.VALUE_TOO_LARGE, len(value))
+    return value
+
+
+def ttl_ns_of(ttl_ms: int) -> int:
+    """Return a lifetime in nanoseconds; absurd ones are refused."""
+    ttl_ns = ttl_ms * 1_000_000
+    if ttl_ns > TTL_NS_MAX:
+        raise error_of_reason(Reason.TTL_INVALID, ttl_ns)
+    return ttl_ns
+
+
+def range_of(keys: kv_pb2.KeyRange) -> Range:
+    """Return the range that a request means."""
+    if keys.prefix and (keys.start or keys.end):
+        raise invalid("RANGE_INVALID", "a prefix, or a start and an end, not both")
+    for bound in (keys.start, keys.end, keys.prefix):
+        if len(bound) > KEY_SIZE_MAX:
+            raise error_of_reason(Reason.KEY_SIZE_INVALID, len(bound))
+    if keys.prefix:
+        return Range.prefix(keys.prefix)
+    if keys.end and keys.end <= keys.start:
+        raise error_of_reason(Reason.RANGE_INVALID)
+    return Range(keys.start, keys.end or None)
+
+
+def path_of(path: kv_pb2.JsonPath, *, is_set: bool) -> Path:
+    """Return a path; -1 is the last element where one is read, the next where one is set."""
+    if len(path.steps) > JSON_PATH_MAX:
+        metadata = {"limit": str(JSON_PATH_MAX)}
+        raise TooLarge("too many steps", reason="JSON_PATH_TOO_LARGE", metadata=metadata)
+    steps: list[Step] = []
+    for position, step in enumerate(path.steps):
+        kind = step.WhichOneof("step")
+        if kind == "member":
+            if len(step.member.encode()) > MEMBER_SIZE_MAX:
+                raise TooLarge("a member's name is too long", reason="JSON_PATH_TOO_LARGE")
+            steps.append(step.member)
+        elif kind == "element" and step.element >= -1:
+            steps.append(None if is_set and step.element == -1 else step.element)
+        else:
+            raise invalid("JSON_PATH_INVALID", f"step {position} of the path says nothing")
+    return tuple(steps)
+
+
+# Commands
+
+
+def put_of(request: kv_pb2.PutRequest) -> kv_commands.Put:
+    """Return the command of a request."""
+    expected = request.expected_version if request.HasField("expected_version") else None
+    return kv_commands.Put(
+        check_key(request.key),
+        check_value(request.value),
+        ttl_ns_of(request.ttl_ms) or None,
+        request.lease_id or None,
+        expected,
+    )
+
+
+def delete_of(request: kv_pb2.DeleteRequest) -> kv_commands.Delete:
+    """Return the command of a request."""
+    expected = request.expected_version if request.HasField("expected_version") else None
+    return kv_commands.Delete(check_key(request.key), expected)
+
+
+def touch_of(request: kv_pb2.TouchRequest) -> kv_commands.Touch:
+    """Return the command of a request."""
+    expected = request.expected_version if request.HasField("expected_version") else None
+    return kv_commands.Touch(check_key(request.key), ttl_ns_of(request.ttl_ms), expected)
+
+
+def count_of(
+    request: kv_pb2.CountRequest,
+) -> kv_commands.Increment | kv_commands.Minimum | kv_commands.Maximum:
+    """Return the command of a request."""
+    key = check_key(request.key)
+    match request.WhichOneof("change"):
+        case "add":
+            return kv_commands.Increment(key, request.add)
+        case "lower_to":
+            return kv_commands.Minimum(key, request.lower_to)
+        case "raise_to":
+            return kv_commands.Maximum(key, request.raise_to)
+        case _:
+            raise invalid("CHANGE_MISSING", "add, lower_to or raise_to")
+
+
+def append_of(request: kv_pb2.AppendRequest) -> kv_commands.Append:
+    """Return the command of a request."""
+    return kv_commands.Append(check_key(request.key), check_value(request.data))
+
+
+def set_json_of(request: kv_pb2.SetJsonRequest) -> kv_commands.JsonSet | kv_commands.JsonDelete:
+    """Return the command of a request."""
+    key, path = check_key(request.key), path_of(request.path, is_set=True)
+    if not request.HasField("json"):
+        if not path:
+            raise invalid("JSON_PATH_INVALID", "a document is deleted by Delete")
+        return kv_commands.JsonDelete(key, path)
+    text = request.json
+    if len(text) > JSON_SIZE_MAX:
+        raise error_of_reason(Reason.JSON_TOO_LARGE, len(text))
+    get_field(text, ())  # whether it is JSON at all
+    return kv_commands.JsonSet(key, path, text, request.create_parents)
+
+
+def delete_range_of(request: kv_pb2.DeleteRangeRequest) -> kv_commands.DeleteRange:
+    """Return the command of a request."""
+    limit = request.limit or DELETE_RANGE_KEYS_MAX
+    if limit > DELETE_RANGE_KEYS_MAX:
+        raise error_of_reason(Reason.LIMIT_INVALID, limit)
+    keys = range_of(request.range)
+    return kv_commands.DeleteRange(keys.start, keys.end, limit)
+
+
+def condition_of(condition: kv_pb2.Condition) -> conditions.Condition:
+    """Return the condition of a transaction or a batch."""
+    key = check_key(condition.key)
+    match condition.WhichOneof("test"):
+        case "exists":
+            wanted = condition.exists
+            target = conditions.Target.EXISTS if wanted else conditions.Target.MISSING
+            return conditions.Condition(key, target)
+        case "version":
+            comparison = _comparison_of(condition.version.comparison)
+            version = condition.version.version
+            return conditions.Condition(key, conditions.Target.VERSION, comparison, version=version)
+        case "value":
+            comparison = _comparison_of(condition.value.comparison)
+            value = check_value(condition.value.value)
+            return conditions.Condition(key, conditions.Target.VALUE, comparison, value=value)
+        case _:
+            raise invalid("CONDITION_INVALID", "exists, version or value")
+
+
+def conditions_of(given: Sequence[kv_pb2.Condition]) -> tuple[conditions.Condition, ...]:
+    """Return the conditions of a transaction or a batch."""
+    if len(given) > CONDITIONS_MAX:
+        raise error_of_reason(Reason.LIMIT_INVALID, len(given))
+    return tuple(map(condition_of, given))
+
+
+def _comparison_of(number: int) -> conditions.Comparison:
+    if not conditions.Comparison.EQUAL <= number <= conditions.Comparison.GREATER_OR_EQUAL:
+        raise invalid("CONDITION_INVALID", f"there is no comparison {number}")
+    return conditions.Comparison(number)
+
+
+_NESTED: dict[str, Any] = {
+    "get": lambda request: kv_commands.Get(check_key(request.key)),
+    "put": put_of,
+    "delete": delete_of,
+    "delete_range": delete_range_of,
+    "touch": touch_of,
+    "count": count_of,
+    "append": append_of,
+    "set_json": set_json_of,
+}
+
+
+def _nested_of(operation: kv_pb2.TxnOperation) -> Operation:
+    kind = operation.WhichOneof("operation")
+    if kind is None:
+        raise invalid("OPERATION_MISSING", "an operation of the transaction says nothing")
+    command: Operation = _NESTED[kind](getattr(operation, kind))
+    return command
+
+
+def txn_of(request: kv_pb2.TxnRequest) -> kv_commands.Transaction:
+    """Return the command of a request."""
+    for operations in (request.then, request.otherwise):
+        if len(operations) > TRANSACTION_OPERATIONS_MAX:
+            raise error_of_reason(Reason.LIMIT_INVALID, len(operations))
+    return kv_commands.Transaction(
+        conditions_of(request.conditions),
+        tuple(map(_nested_of, request.then)),
+        tuple(map(_nested_of, request.otherwise)),
+    )
+
+
+def _txn_names(request: kv_pb2.TxnRequest) -> list[bytes]:
+    names = [condition.key for condition in request.conditions]
+    for operations in (request.then, request.otherwise):
+        for operation in operations:
+            kind = operation.WhichOneof("operation")
+            if kind == "delete_range":
+                if operation.delete_range.routing_key:
+                    names.append(operation.delete_range.routing_key)
+            elif kind is not None:
+                names.append(getattr(operation, kind).key)
+    if not names:
+        raise invalid("ROUTING_KEY_MISSING", "nothing says in which shard this is to happen")
+    return names
+
+
+# Answers
+
+
+def found(result: Any) -> Any:
+    """Return what a read returned; raise why it was refused."""
+    if isinstance(result, Refused):
+        raise error_of_refusal(result)
+    return result
+
+
+def _answer_txn(
+    request: kv_pb2.TxnRequest, answer: kv_pb2.TxnResponse, results: Sequence[Result], _: int
+) -> None:
+    outcome = applied(results[0])
+    answer.succeeded = outcome.number == TOOK_THEN
+    operations = request.then if answer.succeeded else request.otherwise
+    for operation, result in zip(operations, outcome.results, strict=True):
+        assert isinstance(result, Applied), result
+        target = answer.results.add()
+        if operation.WhichOneof("operation") != "get":
+            target.number = result.number
+        elif result.value is not None:
+            target.item.key = operation.get.key
+            target.item.value = result.value
+            target.item.version = result.number
+
+
+def _number(field: str) -> Any:
+    """Return how the number that an entry returned becomes a field of the answer."""
+
+    def put(_request: Any, answer: Any, results: Sequence[Result], _: int) -> None:
+        number = applied(results[0]).number
+        setattr(answer, field, bool(number) if field == "deleted" else number)
+
+    return put
+
+
+def _by_key(request: Any) -> tuple[bytes]:
+    return (check_key(request.key),)
+
+
+def _by_routing_key(request: Any) -> tuple[bytes]:
+    return (request.routing_key,)
+
+
+def _write(response: Any, command_of: Any, names: Any = _by_key, answer: Any = None) -> Any:
+    """Return the write of one entry."""
+
+    def drafts(request: Any, namespace: str, session: SessionRef | None) -> list[Draft]:
+        return checked(command_of(request), namespace, session)
+
+    return Write(response, names, drafts, answer or (lambda *_: None))
+
+
+def _grant_of(request: kv_pb2.GrantLeaseRequest) -> kv_commands.LeaseGrant:
+    return kv_commands.LeaseGrant(ttl_ns_of(request.ttl_ms))
+
+
+PUT: Write[kv_pb2.PutRequest, kv_pb2.PutResponse]
+PUT = _write(kv_pb2.PutResponse, put_of)
+DELETE: Write[kv_pb2.DeleteRequest, kv_pb2.DeleteResponse]
+DELETE = _write(kv_pb2.DeleteResponse, delete_of, answer=_number("deleted"))
+TOUCH: Write[kv_pb2.TouchRequest, kv_pb2.TouchResponse]
+TOUCH = _write(kv_pb2.TouchResponse, touch_of)
+COUNT: Write[kv_pb2.CountRequest, kv_pb2.CountResponse]
+COUNT = _write(kv_pb2.CountResponse, count_of, answer=_number("number"))
+APPEND: Write[kv_pb2.AppendRequest, kv_pb2.AppendResponse]
+APPEND = _write(kv_pb2.AppendResponse, append_of, answer=_number("size"))
+SET_JSON: Write[kv_pb2.SetJsonRequest, kv_pb2.SetJsonResponse]
+SET_JSON = _write(kv_pb2.SetJsonResponse, set_json_of)
+TXN: Write[kv_pb2.TxnRequest, kv_pb2.TxnResponse]
+TXN = _write(kv_pb2.TxnResponse, txn_of, _txn_names, _answer_txn)
+GRANT_LEASE: Write[kv_pb2.GrantLeaseRequest, kv_pb2.GrantLeaseResponse]
+GRANT_LEASE = _write(
+    kv_pb2.GrantLeaseResponse, _grant_of, _by_routing_key, answer=_number("lease_id")
+)
+KEEP_LEASE: Write[kv_pb2.KeepLeaseRequest, kv_pb2.KeepLeaseResponse]
+KEEP_LEASE = _write(
+    kv_pb2.KeepLeaseResponse,
+    lambda request: kv_commands.LeaseKeepalive(request.lease_id),
+    _by_routing_key,
+)
+REVOKE_LEASE: Write[kv_pb2.RevokeLeaseRequest, kv_pb2.RevokeLeaseResponse]
+REVOKE_LEASE = _write(
+    kv_pb2.RevokeLeaseResponse,
+    lambda request: kv_commands.LeaseRevoke(request.lease_id),
+    _by_routing_key,
+    answer=_number("deleted_count"),
+)
+
+
+# Reads
+
+
+def _get(
+    view: View, namespace: str, request: kv_pb2.GetRequest, answer: kv_pb2.GetResponse
+) -> None:
+    item = found(view.projections.kv.get(namespace, request.key, view.as_of))
+    if item is not None:
+        put_item(answer.item, item)
+
+
+def _get_json(
+    view: View, namespace: str, request: kv_pb2.GetJsonRequest, answer: kv_pb2.GetJsonResponse
+) -> None:
+    path = path_of(request.path, is_set=False)
+    kv = view.projections.kv
+    item = found(kv.get(namespace, request.key, view.as_of))
+    if item is not None:
+        answer.json = get_field(item.value, path)
+        answer.version = item.version
+
+
+def _get_history(
+    view: View,
+    namespace: str,
+    request: kv_pb2.GetHistoryRequest,
+    answer: kv_pb2.GetHistoryResponse,
+) -> None:
+    _refuse_as_of(view)
+    history = found(view.projections.kv.history(namespace, request.key))
+    for version in history.versions:
+        target = answer.versions.add(version=version.version, expired=version.expired)
+        if version.value is not None:
+            target.value = version.value
+    answer.complete_from = history.complete_from
+
+
+def _get_lease(
+    view: View, namespace: str, request: kv_pb2.GetLeaseRequest, answer: kv_pb2.GetLeaseResponse
+) -> None:
+    _refuse_as_of(view)
+    store = view.projections.kv.stores.get(namespace)
+    if store is None:
+        raise error_of_reason(Reason.NAMESPACE_UNKNOWN)
+    lease = store.leases.get(request.lease_id)
+    if lease is None:
+        raise error_of_reason(Reason.LEASE_LOST, request.lease_id)
+    answer.ttl_ms = lease.ttl_ns // 1_000_000
+    answer.expires_ns = lease.deadline_ns
+    answer.keys.extend(sorted(lease.keys))
+
+
+def _refuse_as_of(view: View) -> None:
+    if view.as_of is not None:
+        raise invalid("AS_OF_UNSUPPORTED", "this read is of the present only")
+
+
+GET = Read(kv_pb2.GetResponse, _by_key, _get)
+GET_JSON = Read(kv_pb2.GetJsonResponse, _by_key, _get_json)
+GET_HISTORY = Read(kv_pb2.GetHistoryResponse, _by_key, _get_history)
+GET_LEASE = Read(kv_pb2.GetLeaseResponse, _by_routing_key, _get_lease)

@@ -1,0 +1,198 @@
+"""The Pipeline service: what goes across the models.
+
+A stream of messages keeps a bounded number of them under way and reads no further until one is
+answered: that is its flow control. Answers leave when they are ready. Messages begin in the order
+in which they came, so what two of them write to one shard is written in that order.
+
+A batch (``Transact``) is the entries of its operations behind one that counts them, all in one
+group. ``BATCHED`` says which operations can be in one; their entries are those of the operations'
+own calls.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from node.calls import Call
+from node.edge import Edge, invalid, namespace_of, session_of, write_options
+from node.operations import Write, applied, put_answer, put_header
+from node.services import kv_operations as kv
+from node.services.execute import ANSWERS, OPERATIONS, Executor
+from node.status_mapping import error_of_exception, error_of_reason, put_error
+from node.watch import Watches
+from onelog.v1 import common_pb2, pipeline_pb2
+from projections.limits import BATCH_ENTRIES_MAX, SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN
+from projections.reasons import Reason
+from projections.result import Duplicate
+from projections.system_commands import (
+    Command,
+    SessionClose,
+    SessionKeepalive,
+    SessionOpen,
+    encode_batch,
+    encode_command,
+)
+from ual.entry import Draft
+
+MESSAGES_MAX = 64  # under way on one stream
+MESSAGE_DEADLINE_S = 10.0
+SESSION_TTL_DEFAULT_MS = 600_000
+
+# Which writes can be part of a batch, by their names in the proto.
+BATCHED = frozenset(
+    ("put", "delete", "touch", "count", "append", "set_json", "enqueue", "ack", "nack",
+     "append_records", "ack_records", "commit_offsets", "write_points")
+)  # fmt: skip
+
+_NO_OPTIONS = common_pb2.WriteOptions()
+Send = Callable[[Any], Awaitable[None]]
+
+
+class PipelineService:
+    """See ``pipeline.proto``."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._executor = Executor(edge)
+        self._watches = Watches(edge)
+
+    async def execute_once(
+        self, request: pipeline_pb2.ExecuteRequest, call: Call
+    ) -> pipeline_pb2.ExecuteResponse:
+        """Carry out one message."""
+        return await self._executor.execute(request, call)
+
+    async def execute(
+        self, messages: AsyncIterator[pipeline_pb2.ExecuteRequest], call: Call, send: Send
+    ) -> None:
+        """Carry out messages as they come."""
+        slots = asyncio.Semaphore(MESSAGES_MAX)
+        sending = asyncio.Lock()  # gRPC takes one message at a time
+
+        async def answer(request: pipeline_pb2.ExecuteRequest) -> None:
+            try:
+                response = await self._carry_out(request, call)
+                async with sending:
+                    await send(response)
+            finally:
+                slots.release()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                await slots.acquire()
+                async for request in messages:
+                    group.create_task(answer(request))
+                    await slots.acquire()
+        except* Exception as errors:  # noqa: BLE001 - each is raised again
+            raise _first(errors) from None
+
+    async def _carry_out(
+        self, request: pipeline_pb2.ExecuteRequest, stream: Call
+    ) -> pipeline_pb2.ExecuteResponse:
+        """Return the answer to one message of a stream; a refused one does not end the stream."""
+        now_s = self._edge.context.clock.now_s()
+        call = Call(
+            stream.method, stream.response, stream.client, now_s, now_s + MESSAGE_DEADLINE_S
+        )
+        call.is_forwarded, call.metadata = stream.is_forwarded, stream.metadata
+        admission, size = self._edge.calls.admission, request.ByteSize()
+        try:
+            admission.enter(call.client, size)
+            try:
+                return await self._executor.execute(request, call)
+            finally:
+                admission.leave(call.client, size)
+        except Exception as error:  # noqa: BLE001 - concerns this message, not the others
+            response = pipeline_pb2.ExecuteResponse(request_id=request.request_id)
+            refused = error_of_exception(error)
+            for _ in request.operations:
+                put_error(response.results.add().error, refused)
+            return response
+
+    async def transact(
+        self, request: pipeline_pb2.TransactRequest, call: Call
+    ) -> pipeline_pb2.TransactResponse:
+        """Carry out a batch, all of it or nothing."""
+        options, namespace = write_options(request), namespace_of(request.namespace)
+        if not 0 < len(request.operations) <= BATCH_ENTRIES_MAX:
+            raise error_of_reason(Reason.LIMIT_INVALID, len(request.operations))
+        names = [condition.key for condition in request.conditions]
+        conditions = kv.conditions_of(request.conditions)
+        drafts: list[Draft] = []
+        parts: list[tuple[str, Any, Write[Any, Any]]] = []
+        for position, operation in enumerate(request.operations):
+            kind = operation.WhichOneof("operation") or ""
+            write = OPERATIONS.get(kind)
+            if kind not in BATCHED or not isinstance(write, Write):
+                raise invalid("OPERATION_MISSING", f"operation {position} cannot be in a batch")
+            part = getattr(operation, kind)
+            names += write.names(part)
+            made = write.drafts(part, namespace, None)
+            if len(made) != 1:
+                raise invalid("BATCH_INVALID", f"operation {position} is {len(made)} entries")
+            drafts += made
+            parts.append((kind, part, write))
+        shard = self._edge.shard_of_all(names)
+        batch = encode_batch(drafts, conditions, namespace, session_of(options))
+        written = await self._edge.write(shard, batch, options, call)
+        head = written.results[0]
+        done = applied(head)
+        answer = pipeline_pb2.TransactResponse()
+        put_header(answer.header, shard, written.first_index, head)
+        if written.cost is not None:
+            answer.header.cost.CopyFrom(written.cost)
+        index = head.index if isinstance(head, Duplicate) else written.first_index
+        for (kind, part, write), result in zip(parts, done.results, strict=True):
+            index += 1
+            target = getattr(answer.results.add(), ANSWERS.get(kind, kind))
+            put_answer(write, part, target, shard, index, (result,))
+        return answer
+
+    # Sessions
+
+    async def open_session(
+        self, request: pipeline_pb2.OpenSessionRequest, call: Call
+    ) -> pipeline_pb2.OpenSessionResponse:
+        """Open a session in a shard."""
+        ttl_ns = (request.ttl_ms or SESSION_TTL_DEFAULT_MS) * 1_000_000
+        if not SESSION_TTL_NS_MIN <= ttl_ns <= SESSION_TTL_NS_MAX:
+            raise error_of_reason(Reason.TTL_INVALID, ttl_ns)
+        answer = pipeline_pb2.OpenSessionResponse()
+        answer.session_id = await self._system(request, SessionOpen(ttl_ns), answer, call)
+        return answer
+
+    async def keep_session(
+        self, request: pipeline_pb2.KeepSessionRequest, call: Call
+    ) -> pipeline_pb2.KeepSessionResponse:
+        """Let a session live on."""
+        answer = pipeline_pb2.KeepSessionResponse()
+        await self._system(request, SessionKeepalive(request.session_id), answer, call)
+        return answer
+
+    async def close_session(
+        self, request: pipeline_pb2.CloseSessionRequest, call: Call
+    ) -> pipeline_pb2.CloseSessionResponse:
+        """End a session."""
+        answer = pipeline_pb2.CloseSessionResponse()
+        await self._system(request, SessionClose(request.session_id), answer, call)
+        return answer
+
+    async def _system(self, request: Any, command: Command, answer: Any, call: Call) -> int:
+        shard = self._edge.check_shard(request.shard)
+        written = await self._edge.write(shard, [encode_command(command)], _NO_OPTIONS, call)
+        done = applied(written.results[0])
+        put_header(answer.header, shard, written.first_index, written.results[0])
+        return done.number
+
+    # Watching
+
+    def watch(
+        self, request: pipeline_pb2.WatchRequest, call: Call
+    ) -> AsyncIterator[pipeline_pb2.WatchResponse]:
+        """Send what happens from a cursor on."""
+        return self._watches.watch(request, call)
+
+
+def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

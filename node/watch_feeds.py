@@ -1,0 +1,308 @@
+"""Sources and feeds: how the events of a shard reach the watchers of this process.
+
+See node/watch.py for the whole. Here: a ``Source`` for each shard turns applied entries into events
+once and hands them to live feeds; a ``Feed`` is one watcher in one shard, live or reading the log.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from node.edge import invalid, namespace_of
+from node.events import Happening, events_of
+from node.shard_driver import ShardDriver
+from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
+from projections.result import Applied, Result
+from ual.entry import OWNER_KV, OWNER_SYSTEM, Entry
+from ual.errors import IndexDropped
+
+# What waits for one watcher that does not keep up; beyond it, it reads the log.
+BUFFER_EVENTS_MAX = 1_024
+BUFFER_BYTES_MAX = 1 << 20
+# What one message holds, and one look at the log.
+PAGE_EVENTS_MAX = 512
+PAGE_BYTES_MAX = 1 << 20
+READ_ENTRIES_MAX = 2_048
+FILTERS_MAX = 100
+
+_log = logging.getLogger("onelog.node.watch")
+
+_Wanted = tuple[str, int, bytes]  # namespace, owner (0: any), name
+
+
+class Filters:
+    """What a watcher wants to hear of."""
+
+    def __init__(self, filters: Sequence[pipeline_pb2.WatchFilter]) -> None:
+        if len(filters) > FILTERS_MAX:
+            raise invalid("LIMIT_INVALID", f"{len(filters)} filters, limit {FILTERS_MAX}")
+        self.exact: set[_Wanted] = set()
+        self._prefixes: list[_Wanted] = []
+        for each in filters:
+            wanted = namespace_of(each.namespace), int(each.owner), each.name
+            if wanted[1] not in log_pb2.Owner.values():
+                raise invalid("OWNER_INVALID", f"there is no owner {wanted[1]}")
+            if each.name and not each.is_prefix:
+                self.exact.add(wanted)
+            else:
+                self._prefixes.append(wanted)
+        self.is_exact = bool(filters) and not self._prefixes
+        self.is_all = not filters
+        owners = {wanted[1] for wanted in (*self.exact, *self._prefixes)}
+        self.of_keys = self.is_all or bool(owners & {OWNER_KV, OWNER_SYSTEM})
+
+    def fits(self, event: Happening) -> bool:
+        """Tell whether the watcher wants an event."""
+        if self.is_all:
+            return True
+        for owner in (event.owner, OWNER_SYSTEM):
+            if (event.namespace, owner, event.name) in self.exact:
+                return True
+        return any(
+            namespace == event.namespace
+            and owner in (event.owner, OWNER_SYSTEM)
+            and event.name.startswith(name)
+            for namespace, owner, name in self._prefixes
+        )
+
+
+class Page:
+    """One message on its way."""
+
+    def __init__(self, *, with_previous: bool) -> None:
+        self.message = pipeline_pb2.WatchResponse()
+        self._with_previous = with_previous
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more goes in."""
+        return len(self.message.events) >= PAGE_EVENTS_MAX or self._size >= PAGE_BYTES_MAX
+
+    def add(self, shard: int, event: Happening) -> None:
+        """Put an event in."""
+        target = self.message.events.add()
+        target.shard = shard
+        event.put(target, with_previous=self._with_previous)
+        self._size += event.size
+
+
+class Source:
+    """The events of one shard, for the watchers of this process."""
+
+    def __init__(self, driver: ShardDriver, executor: Executor) -> None:
+        self.number = driver.number
+        self.head = 0  # the last entry that was handed to live feeds
+        self._shard = driver.shard
+        self._executor = executor
+        self._loop = asyncio.get_running_loop()
+        self._feeds: set[Feed] = set()
+        self._exact: dict[_Wanted, set[Feed]] = {}
+        self._others: set[Feed] = set()
+        self._groups: deque[tuple[list[Entry], list[Result]]] = deque()
+        self._is_scheduled = False
+
+    @property
+    def applied_index(self) -> int:
+        """The last entry that was applied."""
+        return self._shard.log.applied_index
+
+    @property
+    def first_index(self) -> int:
+        """The first entry that is kept."""
+        return self._shard.log.first_index
+
+    def events_of(self, entry: Entry, *, of_keys: bool) -> list[Happening]:
+        """Return the events of an entry that took effect."""
+        return events_of(self._shard.projections, entry, of_keys=of_keys)
+
+    def add(self, feed: "Feed") -> None:
+        """Take a watcher on."""
+        if not self._feeds:
+            self.head = self.applied_index
+            self._shard.listeners.append(self._on_applied)
+        self._feeds.add(feed)
+        if feed.filters.is_exact:
+            for wanted in feed.filters.exact:
+                self._exact.setdefault(wanted, set()).add(feed)
+        else:
+            self._others.add(feed)
+
+    def remove(self, feed: "Feed") -> None:
+        """Forget a watcher."""
+        if feed not in self._feeds:
+            return
+        self._feeds.discard(feed)
+        self._others.discard(feed)
+        for wanted in feed.filters.exact:
+            feeds = self._exact.get(wanted)
+            if feeds is not None:
+                feeds.discard(feed)
+                if not feeds:
+                    del self._exact[wanted]
+        if not self._feeds:
+            self._shard.listeners.remove(self._on_applied)
+            self._groups.clear()
+
+    async def read(self, first_index: int) -> tuple[list[Entry], int]:
+        """Return entries that took effect, and up to where that is all."""
+        log, last_index = self._shard.log, self.applied_index
+        if first_index < log.first_index:
+            raise IndexDropped(first_index, log.first_index, last_index)
+
+        def read() -> tuple[list[Entry], int]:
+            entries: list[Entry] = []
+            size = 0
+            for entry in log.scan(first_index, last_index, skip_voids=True):
+                entries.append(entry)
+                size += len(entry.payload)
+                if len(entries) >= READ_ENTRIES_MAX or size >= PAGE_BYTES_MAX:
+                    return entries, entry.index
+            return entries, last_index
+
+        return await self._loop.run_in_executor(self._executor, read)
+
+    def _on_applied(self, entries: list[Entry], results: list[Result]) -> None:
+        """Take a group from apply; the work is done later, outside of Raft's."""
+        self._groups.append((entries, results))
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._hand_out)
+
+    def _hand_out(self) -> None:
+        """Hand the events of one group to those who want them, then let others run."""
+        self._is_scheduled = False
+        if not self._groups:
+            return
+        entries, results = self._groups.popleft()
+        live = {feed for feed in self._feeds if feed.is_live}
+        if entries[0].index != self.head + 1:
+            # The state came from a peer, and entries are missing: the log says how many.
+            for feed in live:
+                feed.fall_behind()
+        elif live:
+            try:
+                self._deliver_all(entries, results, live)
+            except Exception as error:  # noqa: BLE001 - whoever reads the log meets it again
+                _log.error("events of index %d: %s", entries[0].index, error, exc_info=error)
+                for feed in live:
+                    feed.fall_behind()
+        self.head = entries[-1].index
+        if self._groups:
+            self._is_scheduled = True
+            self._loop.call_soon(self._hand_out)
+
+    def _deliver_all(self, entries: list[Entry], results: list[Result], live: "set[Feed]") -> None:
+        of_keys = any(feed.filters.of_keys for feed in live)
+        for entry, result in zip(entries, results, strict=True):
+            if isinstance(result, Applied):
+                self._deliver(self.events_of(entry, of_keys=of_keys))
+
+    def _deliver(self, events: list[Happening]) -> None:
+        wanted: dict[Feed, list[Happening]] = {}
+        for event in events:
+            feeds = [feed for feed in self._others if feed.filters.fits(event)]
+            if self._exact:
+                for owner in (event.owner, OWNER_SYSTEM):
+                    feeds += self._exact.get((event.namespace, owner, event.name), ())
+            for feed in dict.fromkeys(feeds):
+                wanted.setdefault(feed, []).append(event)
+        for feed, its in wanted.items():
+            feed.take(its)
+
+
+class Feed:
+    """One watcher in one shard; ``wake`` is set when there is something for it.
+
+    Invariant: events up to ``_cursor`` were sent, and ``_sent`` more of the entry behind it; what
+    is buffered follows.
+    """
+
+    def __init__(
+        self, source: Source, filters: Filters, cursor: int, sent: int, wake: asyncio.Event
+    ) -> None:
+        self.filters = filters
+        self.is_live = False
+        self._source = source
+        self._wake = wake
+        self._cursor = cursor
+        self._sent = sent
+        self._buffer: deque[tuple[int, list[Happening]]] = deque()
+        self._count = self._size = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to send before the next entry."""
+        return self.is_live and not self._buffer
+
+    def position(self, target: common_pb2.Position) -> None:
+        """Say from where to resume."""
+        if self.is_idle:
+            self._cursor = max(self._cursor, self._source.head)
+        target.shard = self._source.number
+        target.index = self._cursor
+        target.events_sent = self._sent
+
+    def take(self, events: list[Happening]) -> None:
+        """Keep the events of an entry for the watcher, or let it read the log from there."""
+        index = events[0].index
+        if not self.is_live or index <= self._cursor:
+            return
+        size = sum(event.size for event in events)
+        if self._buffer and (
+            self._count + len(events) > BUFFER_EVENTS_MAX or self._size + size > BUFFER_BYTES_MAX
+        ):
+            self.is_live = False
+            return
+        self._buffer.append((index, events))
+        self._count += len(events)
+        self._size += size
+        self._wake.set()
+
+    def fall_behind(self) -> None:
+        """Read the log from where the watcher is."""
+        self.is_live = False
+        self._wake.set()
+
+    def close(self) -> None:
+        """Hear of nothing any more."""
+        self._source.remove(self)
+
+    async def fill(self, page: Page) -> None:
+        """Put what is next into a message: what is buffered, else a page of the log."""
+        buffer = self._buffer
+        while buffer and not page.is_full:
+            index, events = buffer[0]
+            if not self._put(page, index, events):
+                return
+            buffer.popleft()
+            self._count -= len(events)
+            self._size -= sum(event.size for event in events)
+        if buffer or page.is_full or self.is_live:
+            return
+        source = self._source
+        if self._cursor < source.head or self._cursor < source.applied_index:
+            entries, last_index = await source.read(self._cursor + 1)
+            of_keys, fits = self.filters.of_keys, self.filters.fits
+            for entry in entries:
+                events = [each for each in source.events_of(entry, of_keys=of_keys) if fits(each)]
+                if not self._put(page, entry.index, events) or page.is_full:
+                    return
+            self._cursor = max(self._cursor, last_index)
+        if self._cursor >= source.head:
+            self.is_live = True
+
+    def _put(self, page: Page, index: int, events: list[Happening]) -> bool:
+        """Put the events of an entry into a message; tell whether all of them went in."""
+        if self._cursor < index - 1:
+            self._cursor = index - 1
+            self._sent = 0
+        for event in events[self._sent :]:
+            if page.is_full:
+                return False
+            page.add(self._source.number, event)
+            self._sent += 1
+        self._cursor, self._sent = index, 0
+        return True

@@ -1,0 +1,174 @@
+"""What operators ask: ``client.admin``. Answers are the messages of the protos as they are."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from onelog.client.connection import Connection
+from onelog.client.options import Scope
+from onelog.v1 import admin_pb2, log_pb2
+
+
+class AsyncAdmin:
+    """Status, topology, members, leadership, snapshots, the log itself, namespaces.
+
+    ``endpoint`` says which node answers; without, some node, or the shard's leader.
+    """
+
+    def __init__(self, connection: Connection, scope: Scope) -> None:
+        self._connection = connection
+        self._scope = scope
+
+    async def status(self, *, endpoint: str | None = None) -> admin_pb2.GetStatusResponse:
+        """Show a node and all of its shards."""
+        request = admin_pb2.GetStatusRequest()
+        answer: admin_pb2.GetStatusResponse = await self._ask("GetStatus", request, endpoint)
+        return answer
+
+    async def topology(self) -> admin_pb2.GetTopologyResponse:
+        """Say which endpoint serves which shard."""
+        request = admin_pb2.GetTopologyRequest()
+        answer: admin_pb2.GetTopologyResponse = await self._ask("GetTopology", request)
+        return answer
+
+    async def members(self) -> admin_pb2.ListMembersResponse:
+        """List the members of every shard's group."""
+        request = admin_pb2.ListMembersRequest()
+        answer: admin_pb2.ListMembersResponse = await self._ask("ListMembers", request)
+        return answer
+
+    async def add_member(self, node_id: str, node_name: str, peer_address: str) -> None:
+        """Add a node as a learner, in every shard."""
+        request = admin_pb2.AddMemberRequest(
+            node_id=node_id, node_name=node_name, peer_address=peer_address
+        )
+        await self._do("AddMember", request)
+
+    async def promote_member(self, node_id: str) -> None:
+        """Make a learner that has caught up a voter, in every shard."""
+        await self._do("PromoteMember", admin_pb2.PromoteMemberRequest(node_id=node_id))
+
+    async def remove_member(self, node_id: str) -> None:
+        """Remove a node from every shard."""
+        await self._do("RemoveMember", admin_pb2.RemoveMemberRequest(node_id=node_id))
+
+    async def transfer_leadership(self, shard: int, node_id: str = "") -> str:
+        """Hand the leadership of a shard to a node, or to the one that has most; return its id."""
+        request = admin_pb2.TransferLeadershipRequest(shard=shard, node_id=node_id)
+        answer: admin_pb2.TransferLeadershipResponse = await self._do(
+            "TransferLeadership", request, shard
+        )
+        return answer.leader_id
+
+    async def take_snapshot(
+        self, shard: int, *, endpoint: str | None = None
+    ) -> admin_pb2.TakeSnapshotResponse:
+        """Take a snapshot of a shard on a node."""
+        request = admin_pb2.TakeSnapshotRequest(shard=shard)
+        answer: admin_pb2.TakeSnapshotResponse = await self._do(
+            "TakeSnapshot", request, shard, endpoint
+        )
+        return answer
+
+    async def state_hash(
+        self, shard: int, *, endpoint: str | None = None
+    ) -> admin_pb2.GetStateHashResponse:
+        """Return the hash of a shard's state on a node, with its index."""
+        request = admin_pb2.GetStateHashRequest(shard=shard)
+        answer: admin_pb2.GetStateHashResponse = await self._ask(
+            "GetStateHash", request, endpoint, shard
+        )
+        return answer
+
+    async def log_ranges(
+        self, shard: int, *, endpoint: str | None = None
+    ) -> admin_pb2.ListLogRangesResponse:
+        """List which indexes of a shard a node holds, and where."""
+        request = admin_pb2.ListLogRangesRequest(shard=shard)
+        answer: admin_pb2.ListLogRangesResponse = await self._ask(
+            "ListLogRanges", request, endpoint, shard
+        )
+        return answer
+
+    async def read_log(
+        self,
+        shard: int,
+        *,
+        first_index: int = 1,
+        last_index: int = 0,
+        follow: bool = False,
+        with_voids: bool = False,
+        endpoint: str | None = None,
+    ) -> AsyncIterator[log_pb2.Entry]:
+        """Yield committed entries in order, and with ``follow`` new ones for ever."""
+        request = admin_pb2.ReadLogRequest(
+            shard=shard,
+            first_index=first_index,
+            last_index=last_index,
+            follow=follow,
+            with_voids=with_voids,
+        )
+        connection = self._connection
+        await connection.ready(self._scope.timeout_s)
+        answers = connection.calls.stream(
+            "Admin/ReadLog",
+            lambda: request,
+            timeout_s=self._scope.timeout_s,
+            route=lambda: endpoint or connection.endpoint_of(shard),
+            shard=shard,
+        )
+        async with aclosing(answers):
+            async for answer in answers:
+                for entry in answer.entries:
+                    yield entry
+                request.first_index = max(request.first_index, answer.last_index + 1)
+                if last_index and request.first_index > last_index:
+                    return
+
+    async def create_namespace(
+        self, name: str, limits: admin_pb2.NamespaceLimits | None = None
+    ) -> None:
+        """Create a namespace in every shard."""
+        await self._do(
+            "CreateNamespace", admin_pb2.CreateNamespaceRequest(namespace=name, limits=limits)
+        )
+
+    async def configure_namespace(self, name: str, limits: admin_pb2.NamespaceLimits) -> None:
+        """Change the limits of a namespace."""
+        await self._do(
+            "ConfigureNamespace", admin_pb2.ConfigureNamespaceRequest(namespace=name, limits=limits)
+        )
+
+    async def delete_namespace(self, name: str) -> None:
+        """Delete a namespace and all that is in it."""
+        await self._do("DeleteNamespace", admin_pb2.DeleteNamespaceRequest(namespace=name))
+
+    async def namespaces(self) -> dict[str, admin_pb2.NamespaceLimits]:
+        """Return the namespaces with their limits."""
+        answer = await self._ask("ListNamespaces", admin_pb2.ListNamespacesRequest())
+        return {each.namespace: each.limits for each in answer.namespaces}
+
+    async def _ask(
+        self, method: str, request: object, endpoint: str | None = None, shard: int | None = None
+    ) -> Any:
+        await self._connection.ready(self._scope.timeout_s)
+        return await self._connection.calls.unary(
+            f"Admin/{method}",
+            request,
+            timeout_s=self._scope.timeout_s,
+            route=None if endpoint is None else lambda: endpoint,
+            shard=shard,
+            is_repeatable=True,
+        )
+
+    async def _do(
+        self, method: str, request: object, shard: int | None = None, endpoint: str | None = None
+    ) -> Any:
+        await self._connection.ready(self._scope.timeout_s)
+        return await self._connection.calls.unary(
+            f"Admin/{method}",
+            request,
+            timeout_s=self._scope.timeout_s,
+            route=None if endpoint is None else lambda: endpoint,
+            shard=shard,
+        )

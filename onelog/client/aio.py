@@ -1,0 +1,171 @@
+"""The async client: ``from onelog import AsyncClient``."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from onelog.client.admin import AsyncAdmin
+from onelog.client.connection import Connection
+from onelog.client.kv import AsyncKV
+from onelog.client.options import DEFAULT_ENDPOINT, ClientOptions, Durability, Scope, Tls
+from onelog.client.queue import AsyncQueue
+from onelog.client.queue_values import QueueInfo
+from onelog.client.queue_values import info_of as queue_info_of
+from onelog.client.stream import AsyncStream
+from onelog.client.stream_values import StreamInfo, stream_info_of
+from onelog.client.tail import AsyncTail
+from onelog.client.timeseries import AsyncTimeSeries
+from onelog.client.transact import AsyncBatch
+from onelog.client.watch import AsyncWatch, Watched
+from onelog.v1 import queue_pb2, stream_pb2
+
+
+class AsyncClient:
+    """A database, as programs see it.
+
+    It connects with its first call. An async client belongs to the loop of that call; a blocking
+    one may be used from many threads. Views made with ``namespace`` and ``scoped`` share its
+    connections; closing one closes all. A client does not survive ``fork``: make one in each
+    process.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
+        *,
+        timeout_s: float | None = None,
+        token: str | None = None,
+        tls: Tls | None = None,
+        options: ClientOptions | None = None,
+    ) -> None:
+        """Endpoints are ``host:port``, one or several; ``options`` has all that can be set."""
+        found = options or ClientOptions()
+        if timeout_s is not None:
+            found = replace(found, timeout_s=timeout_s)
+        if token is not None or tls is not None:
+            found = replace(found, token=token or found.token, tls=tls or found.tls)
+        listed = [endpoints] if isinstance(endpoints, str) else list(endpoints)
+        if not listed:
+            raise ValueError("a client needs an endpoint")
+        self._attach(Connection(listed, found), Scope(timeout_s=found.timeout_s))
+
+    def _attach(self, connection: Connection, scope: Scope) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._kv = AsyncKV(connection, scope)
+        self._ts = AsyncTimeSeries(connection, scope)
+        self._admin = AsyncAdmin(connection, scope)
+
+    @property
+    def kv(self) -> AsyncKV:
+        """Keys."""
+        return self._kv
+
+    @property
+    def ts(self) -> AsyncTimeSeries:
+        """Time series."""
+        return self._ts
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """What operators ask."""
+        return self._admin
+
+    def queue(self, name: str) -> AsyncQueue:
+        """Return a queue."""
+        return AsyncQueue(self._connection, self._scope, name)
+
+    def stream(self, name: str) -> AsyncStream:
+        """Return a stream."""
+        return AsyncStream(self._connection, self._scope, name)
+
+    async def queues(self, prefix: str = "") -> AsyncIterator[QueueInfo]:
+        """Yield the queues whose name begins with ``prefix``."""
+        request = queue_pb2.ListQueuesRequest(namespace=self._scope.namespace, prefix=prefix)
+        async for page in self._pages("Queue/ListQueues", request):
+            for each in page.queues:
+                yield queue_info_of(each)
+
+    async def streams(self, prefix: str = "") -> AsyncIterator[StreamInfo]:
+        """Yield the streams whose name begins with ``prefix``."""
+        request = stream_pb2.ListStreamsRequest(namespace=self._scope.namespace, prefix=prefix)
+        async for page in self._pages("Stream/ListStreams", request):
+            for each in page.streams:
+                yield stream_info_of(each)
+
+    def transact(self) -> AsyncBatch:
+        """Begin an atomic batch over all models."""
+        return AsyncBatch(self._connection, self._scope)
+
+    def watch(
+        self,
+        *watched: Watched,
+        cursor: bytes | None = None,
+        with_previous: bool = False,
+        progress_s: float = 0.0,
+    ) -> AsyncWatch:
+        """Return an iterator over what happens, in all models unless some are named.
+
+        From now on, or from the ``cursor`` of an earlier watch. Without names it is all namespaces.
+        """
+        return AsyncWatch(
+            self._connection,
+            self._scope,
+            watched,
+            cursor=cursor,
+            with_previous=with_previous,
+            progress_s=progress_s,
+        )
+
+    def tail(self, *streams: str, cursor: bytes | None = None) -> AsyncTail:
+        """Return an iterator over what is appended to any of several streams from now on."""
+        starts = [stream_pb2.TailStart(stream=name) for name in streams]
+        return AsyncTail(self._connection, self._scope, starts, None, cursor)
+
+    def namespace(self, name: str) -> Self:
+        """Return a view of another namespace."""
+        return self._view(replace(self._scope, namespace=name))
+
+    def scoped(
+        self, *, timeout_s: float | None = None, durability: Durability | None = None
+    ) -> Self:
+        """Return a view whose calls have another timeout, or whose writes are answered earlier.
+
+        With ``async`` a put, an enqueue, an append or a write of points returns when a majority
+        has received it, and may be lost if a majority loses power at once. Such writes have no
+        session: one whose outcome is not known raises OutcomeUnknown. Others are as always.
+        """
+        scope = self._scope
+        if timeout_s is not None:
+            scope = replace(scope, timeout_s=timeout_s)
+        if durability is not None:
+            scope = replace(scope, durability=durability)
+        return self._view(scope)
+
+    async def connect(self) -> None:
+        """Connect now instead of with the first call."""
+        await self._connection.ready(self._scope.timeout_s)
+
+    async def close(self) -> None:
+        """Close all connections; calls under way fail with CLIENT_CLOSED."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _pages(self, path: str, request: Any) -> AsyncIterator[Any]:
+        while True:
+            answer = await self._connection.call_read(path, request, self._scope.timeout_s)
+            yield answer
+            if not answer.next_page_token:
+                return
+            request.page_token = answer.next_page_token
+
+    def _view(self, scope: Scope) -> Self:
+        view = object.__new__(type(self))
+        view._attach(self._connection, scope)
+        return view

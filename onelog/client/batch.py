@@ -1,0 +1,83 @@
+"""Operations on their way together: one message of a pipeline and who waits for which result.
+
+Invariants: the i-th operation and the i-th waiter belong together, and there are as many of the
+one as of the other. ``earliest_s`` is not above any deadline of an unanswered operation.
+"""
+
+from asyncio import Future
+from collections.abc import Callable
+from typing import Any
+
+from onelog.client.retrying import Backoff
+from onelog.client.sessions import Session
+from onelog.errors import OnelogError
+from onelog.v1 import pipeline_pb2
+
+Decode = Callable[[pipeline_pb2.OperationResult], Any]
+
+# Whose result it is, how it is read, by when it is wanted, and in which shard it was.
+Waiter = tuple[Future[Any], Decode, float, int]
+
+# What an operation takes besides its keys, names and values, about.
+OPERATION_SIZE = 32
+
+
+class Batch:
+    """One message under construction, then under way."""
+
+    __slots__ = (
+        "add", "backoff", "count", "earliest_s", "endpoint", "error", "is_counted",
+        "is_uncertain", "is_written", "request", "sent_s", "sequence", "session", "size", "waiters",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.request = pipeline_pb2.ExecuteRequest()
+        self.add: Callable[[], pipeline_pb2.Operation] = self.request.operations.add
+        self.waiters: list[Waiter] = []
+        self.size = 0
+        self.count = 0  # of all operations that it ever had
+        self.is_counted = False  # in what the whole client has under way
+        self.earliest_s = float("inf")
+        self.session: Session | None = None
+        self.sequence = 0
+        # Of the current attempt, and what is known of those before.
+        self.endpoint = ""
+        self.sent_s = float("inf")
+        self.is_written = False
+        self.is_uncertain = False
+        self.backoff: Backoff | None = None
+        self.error: OnelogError | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether nobody waits for anything of it any more."""
+        return all(waiter[0].done() for waiter in self.waiters)
+
+    def fail(self, error: OnelogError) -> None:
+        """Give everyone who still waits this error."""
+        for future, _, _, _ in self.waiters:
+            if not future.done():
+                future.set_exception(error)
+
+    def expire(self, now_s: float, late: Callable[[], OnelogError]) -> None:
+        """Give those whose time is over the error that ``late`` makes."""
+        earliest_s = float("inf")
+        for future, _, deadline_s, _ in self.waiters:
+            if future.done():
+                continue
+            if deadline_s <= now_s:
+                future.set_exception(late())
+            elif deadline_s < earliest_s:
+                earliest_s = deadline_s
+        self.earliest_s = earliest_s
+
+    def keep_unanswered(self) -> None:
+        """Leave out what is answered, so that it is not done twice."""
+        left = [at for at, waiter in enumerate(self.waiters) if not waiter[0].done()]
+        if len(left) == len(self.waiters):
+            return
+        operations = self.request.operations
+        request = pipeline_pb2.ExecuteRequest()
+        request.operations.extend(operations[at] for at in left)
+        self.request, self.add = request, request.operations.add
+        self.waiters = [self.waiters[at] for at in left]

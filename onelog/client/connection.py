@@ -1,0 +1,393 @@
+"""The core of a client: everything that views of it share, and what holds it together.
+
+One connection belongs to one event loop, the one in which it is first used. It starts with its
+first call: asks an endpoint for the topology, then routes by itself. ``close`` ends every task and
+channel; what is under way fails with CLIENT_CLOSED.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from crc32c import crc32c
+
+from onelog.client.batch import Batch, Decode
+from onelog.client.calls import UNCERTAIN, Calls, raise_if_closed
+from onelog.client.channels import Channels
+from onelog.client.lanes import Lane, ReadLane, WriteLane
+from onelog.client.options import ClientOptions
+from onelog.client.pipe import Pipe
+from onelog.client.routing import routing_key
+from onelog.client.sessions import Session, Sessions
+from onelog.client.topology import Topology
+from onelog.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    OnelogError,
+    SessionExpired,
+    Unavailable,
+)
+from onelog.v1 import pipeline_pb2
+
+# How often deadlines are looked at while something is under way: how late an error may come.
+SWEEP_S = 0.02
+
+
+class Connection:
+    """See the module's text. Made outside of a loop or inside, used inside of one."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self, endpoints: Iterable[str], options: ClientOptions) -> None:
+        self.options = options
+        self.channels = Channels(options)
+        self.topology = Topology(endpoints, self.channels, options)
+        self.calls = Calls(self.channels, self.topology, options)
+        self.sessions = Sessions(self.calls, options)
+        self._batches: dict[Batch, Lane] = {}
+        self._pipes: dict[str, Pipe] = {}
+        self._write_lanes: list[WriteLane] = []
+        self._early_lanes: list[WriteLane] = []
+        self._lanes_by_partition: list[WriteLane] = []
+        self._partition_count = 0
+        self._read_lanes: dict[str, ReadLane] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._process_id = 0
+        self._is_closed = False
+        # Whether a call can go ahead without waiting: started, not closed, room for more.
+        self._is_clear = False
+        self._is_started = False
+        self._operations = 0
+        self._bytes = 0
+        self._room: asyncio.Event | None = None
+
+    # For the models
+
+    def write_lane(self, name: bytes) -> WriteLane | None:
+        """Return the lane of a key's or name's writes; None: wait with ``ready`` first."""
+        if not self._is_clear:
+            return None
+        tag = routing_key(name) if b"{" in name else name
+        return self._lanes_by_partition[crc32c(tag) % self._partition_count]
+
+    def early_lane(self, name: bytes) -> WriteLane | None:
+        """Return the lane of writes that are answered before they are applied.
+
+        They have no session: one would have to keep their results, which are not there yet.
+        """
+        return self._early_lanes[self.topology.shard_of(name)] if self._is_clear else None
+
+    def read_lane(self, shard: int, endpoint: str | None = None) -> ReadLane:
+        """Return the lane of reads to the leader of a shard, or to an endpoint."""
+        target = endpoint or self.topology.endpoint_of(shard)
+        lane = self._read_lanes.get(target)
+        if lane is None:
+            lane = self._read_lanes[target] = ReadLane(self, target)
+        return lane
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether a call can go ahead without waiting."""
+        return self._is_clear
+
+    async def ready(self, timeout_s: float) -> None:
+        """Wait until a call can go ahead."""
+        if self._is_closed:
+            raise FailedPrecondition("the client is closed", reason="CLIENT_CLOSED")
+        if not self._is_started:
+            await self._start(timeout_s)
+        if self._room is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    while self._room is not None:
+                        await self._room.wait()
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"{self._operations} operations with {self._bytes} bytes are under way; "
+                    "there was no room for more in time",
+                    reason="EXPIRED",
+                ) from None
+        if self._is_closed:
+            raise FailedPrecondition("the client is closed", reason="CLIENT_CLOSED")
+
+    async def shard_of(self, name: bytes, timeout_s: float) -> int:
+        """Return the shard of a key or name; waits for the topology."""
+        if not self._is_clear:
+            await self.ready(timeout_s)
+        return self.topology.shard_of(name)
+
+    async def write(
+        self,
+        name: bytes,
+        size: int,
+        timeout_s: float,
+        fill: Callable[[pipeline_pb2.Operation], None],
+        decode: Decode,
+        *,
+        is_early: bool = False,
+    ) -> Any:
+        """Carry out a write operation through the pipeline."""
+        if not self._is_clear:
+            await self.ready(timeout_s)
+        lane = (self._early_lanes if is_early else self._write_lanes)[self.topology.shard_of(name)]
+        return await _submit(lane, size, timeout_s, fill, decode, lane.shard)
+
+    async def read(
+        self,
+        name: bytes,
+        size: int,
+        timeout_s: float,
+        fill: Callable[[pipeline_pb2.Operation], None],
+        decode: Decode,
+        *,
+        is_stale: bool = False,
+    ) -> Any:
+        """Carry out a read operation through the pipeline."""
+        if not self._is_clear:
+            await self.ready(timeout_s)
+        shard = self.topology.shard_of(name)
+        lane = self.read_lane(shard, self.topology.replica_of(shard) if is_stale else None)
+        return await _submit(lane, size, timeout_s, fill, decode, shard)
+
+    async def call_read(
+        self,
+        path: str,
+        request: Any,
+        timeout_s: float,
+        *,
+        name: bytes | None = None,
+        is_stale: bool = False,
+    ) -> Any:
+        """Make a unary call that changes nothing; ``name`` says in which shard, if in one."""
+        if not self._is_clear:
+            await self.ready(timeout_s)
+        shard = None if name is None else self.topology.shard_of(name)
+        route: Callable[[], str] | None = None
+        if is_stale and shard is not None:
+            route = partial(self.topology.replica_of, shard)
+        return await self.calls.unary(
+            path, request, timeout_s=timeout_s, shard=shard, route=route, is_repeatable=True
+        )
+
+    async def call_write(
+        self, path: str, request: Any, timeout_s: float, *, name: bytes, poll_s: float = 0.0
+    ) -> Any:
+        """Make a unary call that writes in one shard, exactly once if sessions are on."""
+        if not self._is_clear:
+            await self.ready(timeout_s)
+        shard = self.topology.shard_of(name)
+        if not self.options.sessions:
+            return await self.calls.unary(
+                path, request, timeout_s=timeout_s, shard=shard, poll_s=poll_s
+            )
+        is_fresh = self.sessions.get(shard, for_calls=True) is None
+        try:
+            return await self._call_in_session(path, request, timeout_s, shard, poll_s)
+        except SessionExpired as expired:
+            # It did nothing in the lost session, unless an earlier attempt may have (Calls.unary).
+            if is_fresh or UNCERTAIN in expired.metadata:
+                raise
+            return await self._call_in_session(path, request, timeout_s, shard, poll_s)
+
+    async def _call_in_session(
+        self, path: str, request: Any, timeout_s: float, shard: int, poll_s: float
+    ) -> Any:
+        session = await self.sessions.open(shard, timeout_s, for_calls=True)
+        sequence = session.take(1, monotonic())
+        try:
+            session.put(request.options.session, sequence)
+            return await self.calls.unary(
+                path,
+                request,
+                timeout_s=timeout_s,
+                shard=shard,
+                is_repeatable=True,
+                poll_s=poll_s,
+            )
+        except SessionExpired:
+            self.sessions.lost(session)
+            raise
+        finally:
+            session.done(sequence)
+
+    # For the lanes
+
+    def pipe(self, endpoint: str) -> Pipe:
+        """Return the pipe to an endpoint."""
+        pipe = self._pipes.get(endpoint)
+        if pipe is None:
+            pipe = self._pipes[endpoint] = Pipe(self.channels.of(endpoint), self.options)
+        return pipe
+
+    def endpoint_of(self, shard: int) -> str:
+        """Return where the leader of a shard is asked."""
+        return self.topology.endpoint_of(shard)
+
+    def session_of(self, shard: int) -> Session | None:
+        """Return the session of a shard, if it is open."""
+        return self.sessions.get(shard)
+
+    def open_session(self, shard: int, opened: Callable[[OnelogError | None], None]) -> None:
+        """Open a session, then call ``opened``."""
+
+        async def run() -> None:
+            error: OnelogError | None = None
+            try:
+                await self.sessions.open(shard, self.options.timeout_s)
+            except OnelogError as failure:
+                error = failure
+            opened(error)
+
+        self._spawn(run(), f"onelog session {shard}")
+
+    def session_lost(self, session: Session) -> None:
+        """Forget a session."""
+        self.sessions.lost(session)
+
+    def attempt_failed(self, shard: int | None, endpoint: str, error: OnelogError) -> None:
+        """Learn from an attempt that failed."""
+        self.calls.failed(shard, endpoint, error)
+
+    def read_again(self, batch: Batch) -> None:
+        """Hand the reads of a batch to the lanes where they belong now."""
+        for at, waiter in enumerate(batch.waiters):
+            self.read_lane(waiter[3]).adopt(batch, at)
+
+    def began(self, batch: Batch, lane: Lane) -> None:
+        """Look after a batch from now on."""
+        self._batches[batch] = lane
+        if self._sweeping is None:
+            self._sweeping = self.loop.call_later(SWEEP_S, self._sweep)
+
+    def entered(self, count: int, size: int) -> None:
+        """Count operations in."""
+        self._operations += count
+        self._bytes += size
+        if self._room is None and not self._has_room():
+            self._room = asyncio.Event()
+            self._is_clear = False
+
+    def ended(self, batch: Batch) -> None:
+        """Forget a batch, and count its operations out."""
+        if self._batches.pop(batch, None) is None or not batch.is_counted:
+            return
+        self._operations -= batch.count
+        self._bytes -= batch.size
+        assert self._operations >= 0, self._operations
+        if self._room is not None and self._has_room():
+            self._room.set()
+            self._room = None
+            self._is_clear = self._is_started and not self._is_closed
+
+    def _has_room(self) -> bool:
+        options = self.options
+        return (
+            self._operations < options.pending_operations_max
+            and self._bytes < options.pending_bytes_max
+        )
+
+    # Beginning and end
+
+    async def _start(self, timeout_s: float) -> None:
+        if self._process_id not in (0, os.getpid()):
+            raise FailedPrecondition(
+                "a client does not work in a forked process; make one there", reason="FORKED"
+            )
+        if self._starting is None:
+            self.loop = asyncio.get_running_loop()
+            self._process_id = os.getpid()
+            self._starting = self.loop.create_task(self._begin(timeout_s), name="onelog start")
+        starting = self._starting
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            raise_if_closed()
+            raise
+        finally:
+            if starting.done() and self._starting is starting and not self._is_started:
+                self._starting = None  # the next call tries again
+
+    async def _begin(self, timeout_s: float) -> None:
+        await self.calls.start(timeout_s)
+        shard_count = self.topology.shard_count
+        self._partition_count = self.topology.partition_count
+        lanes = self._write_lanes = [
+            WriteLane(self, shard, has_session=self.options.sessions)
+            for shard in range(shard_count)
+        ]
+        self._early_lanes = [
+            WriteLane(self, shard, has_session=False) for shard in range(shard_count)
+        ]
+        self._lanes_by_partition = [
+            lanes[partition % shard_count] for partition in range(self._partition_count)
+        ]
+        self._is_started = True
+        self._is_clear = not self._is_closed
+        self._spawn(self._watch_topology(), "onelog topology refresh")
+
+    async def _watch_topology(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.topology_refresh_s)
+            self.topology.refresh_soon()
+
+    def _sweep(self) -> None:
+        self._sweeping = None
+        now_s = monotonic()
+        for batch, lane in list(self._batches.items()):
+            lane.sweep(batch, now_s)
+        if self._batches:
+            self._sweeping = self.loop.call_later(SWEEP_S, self._sweep)
+
+    def _spawn(self, coroutine: Any, name: str) -> None:
+        task = self.loop.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End everything; may be called more than once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._is_clear = False
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+        closed = Unavailable("the client is closed", reason="CLIENT_CLOSED")
+        for lane in (*self._write_lanes, *self._early_lanes, *self._read_lanes.values()):
+            lane.close(closed)
+        for pipe in self._pipes.values():
+            await pipe.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        tasks = [*self._tasks, *([self._starting] if self._starting is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.sessions.close()
+        await self.topology.close()
+        await self.channels.close()
+        for batch in list(self._batches):
+            batch.fail(closed)
+        self._batches.clear()
+
+
+async def _submit(
+    lane: Lane,
+    size: int,
+    timeout_s: float,
+    fill: Callable[[pipeline_pb2.Operation], None],
+    decode: Decode,
+    shard: int,
+) -> Any:
+    operation, answer = lane.begin(size, decode, timeout_s, shard)
+    try:
+        fill(operation)
+    except BaseException:
+        lane.undo()
+        raise
+    return await answer

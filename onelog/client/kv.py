@@ -1,0 +1,360 @@
+"""Keys: ``client.kv``.
+
+Where one idea needs several calls there is an object: ``json(key)`` for a document, ``txn()`` for a
+transaction, ``lease()`` for keys that live as long as somebody cares, ``lock()`` for a lock.
+
+What the client itself costs (bench/client.py: CPU time of its process, 100-byte values, a server
+with four shards in another process, best of six rounds on two cores that others kept busy): plain
+``await put`` from 256 tasks 22 us an operation, from 1,024 tasks 13 us; ``get`` from 256 tasks
+13 us; ``put_many`` 5.7 us. 8 us of a put are ours and asyncio's (2 us of these a bare future). The
+rest is gRPC's price of a message, some 300 us, over the operations in it: a message in a session is
+of one shard, so the puts of 256 tasks travel 36 at a time, and the gets 256 at a time.
+"""
+
+from asyncio import Future
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from onelog.client import kv_requests as fill
+from onelog.client.connection import Connection
+from onelog.client.json_document import AsyncDocument
+from onelog.client.leases import AsyncLease
+from onelog.client.lock import AsyncLock
+from onelog.client.many import results_of
+from onelog.client.options import Scope
+from onelog.client.txn import AsyncTxn
+from onelog.client.values import (
+    ASYNC,
+    Item,
+    Key,
+    Read,
+    Value,
+    Version,
+    item_of,
+    milliseconds,
+    to_bytes,
+)
+from onelog.v1 import kv_pb2, pipeline_pb2
+
+
+class AsyncKV:
+    """Keys with versions, lifetimes, leases, counters and documents."""
+
+    def __init__(self, connection: Connection, scope: Scope) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._namespace = scope.namespace
+        self._timeout_s = scope.timeout_s
+        self._is_async = scope.durability == "async"
+        self._lane_of = connection.early_lane if self._is_async else connection.write_lane
+        self._is_plain = not scope.namespace and not self._is_async
+
+    # One key
+
+    async def put(
+        self,
+        key: Key,
+        value: Value,
+        *,
+        ttl_s: float | None = None,
+        lease: AsyncLease | int = 0,
+        expected_version: int | None = None,
+    ) -> int:
+        """Write a key and return its new version.
+
+        With ``expected_version`` only over that version (else ConditionFailed); 0: only if the key
+        does not exist (else AlreadyExists).
+        """
+        key = key.encode() if isinstance(key, str) else key
+        value = value.encode() if isinstance(value, str) else value
+        lane = self._lane_of(key)
+        if lane is None:
+            await self._connection.ready(self._timeout_s)
+            lane = self._lane_of(key)
+            assert lane is not None
+        size = len(key) + len(value)
+        operation, answer = lane.begin(size, _put_version, self._timeout_s)
+        try:
+            put = operation.put
+            put.key = key
+            put.value = value
+            if ttl_s or lease or expected_version is not None or not self._is_plain:
+                lease_id = lease if isinstance(lease, int) else lease.lease_id
+                fill.fill_put(put, key, value, ttl_s, lease_id, expected_version)
+                self._put_scope(put)
+                if self._is_async:
+                    put.options.durability = ASYNC
+        except BaseException:
+            lane.undo()
+            raise
+        version: int = await answer
+        return version
+
+    async def put_many(
+        self,
+        items: Mapping[Key, Value] | Iterable[tuple[Key, Value]],
+        *,
+        ttl_s: float | None = None,
+    ) -> list[int]:
+        """Write many keys, each by itself, and return their versions in the same order.
+
+        All of them are tried; if some fail the first error is raised, with a note of how many.
+        """
+        connection, timeout_s, ttl_ms = self._connection, self._timeout_s, milliseconds(ttl_s)
+        is_plain = self._is_plain and not ttl_ms
+        answers: list[Future[Any]] = []
+        pairs = items.items() if isinstance(items, Mapping) else items
+        for key, value in pairs:
+            name, data = to_bytes(key), to_bytes(value)
+            lane = self._lane_of(name)
+            if lane is None:
+                await connection.ready(timeout_s)
+                lane = self._lane_of(name)
+                assert lane is not None
+            size = len(name) + len(data)
+            operation, answer = lane.begin(size, _put_version, timeout_s)
+            put = operation.put
+            put.key = name
+            put.value = data
+            if not is_plain:
+                put.ttl_ms = ttl_ms
+                self._put_scope(put)
+                if self._is_async:
+                    put.options.durability = ASYNC
+            answers.append(answer)
+        return await results_of(answers)
+
+    async def get(self, key: Key, *, read: Read | None = None) -> Item | None:
+        """Return a key, or None if it does not exist."""
+        name = key.encode() if isinstance(key, str) else key
+        item: Item | None = await self._get(name, read)
+        return item
+
+    async def get_many(self, keys: Iterable[Key], *, read: Read | None = None) -> list[Item | None]:
+        """Return many keys in the same order; None where one does not exist."""
+        connection = self._connection
+        answers = []
+        for key in keys:
+            if not connection.is_clear:
+                await connection.ready(self._timeout_s)
+            answers.append(self._get_soon(to_bytes(key), read))
+        return await results_of(answers)
+
+    async def exists(self, key: Key, *, read: Read | None = None) -> bool:
+        """Tell whether a key exists."""
+        return await self.get(key, read=read) is not None
+
+    async def delete(self, key: Key, *, expected_version: int | None = None) -> bool:
+        """Delete a key; tell whether there was something to delete."""
+
+        def build(operation: pipeline_pb2.Operation) -> None:
+            fill.fill_delete(operation.delete, key, expected_version)
+            self._put_scope(operation.delete)
+
+        deleted: bool = await self._write(key, 0, build, lambda result: result.delete.deleted)
+        return deleted
+
+    async def touch(
+        self, key: Key, ttl_s: float | None, *, expected_version: int | None = None
+    ) -> int:
+        """Let a key live for ``ttl_s`` from now on (None: for ever); return its version."""
+
+        def build(operation: pipeline_pb2.Operation) -> None:
+            fill.fill_touch(operation.touch, key, ttl_s, expected_version)
+            self._put_scope(operation.touch)
+
+        version: int = await self._write(key, 0, build, lambda result: result.touch.header.index)
+        return version
+
+    async def increment(self, key: Key, by: int = 1) -> int:
+        """Add to a number (a missing key counts as 0) and return it as it is now."""
+        return await self._count(key, add=by)
+
+    async def lower_to(self, key: Key, limit: int) -> int:
+        """Lower a number to ``limit`` if it is above it; return it as it is now."""
+        return await self._count(key, lower_to=limit)
+
+    async def raise_to(self, key: Key, limit: int) -> int:
+        """Raise a number to ``limit`` if it is below it; return it as it is now."""
+        return await self._count(key, raise_to=limit)
+
+    async def append(self, key: Key, data: Value) -> int:
+        """Add bytes at the end of a value and return the size of the whole."""
+
+        def build(operation: pipeline_pb2.Operation) -> None:
+            fill.fill_append(operation.append, key, data)
+            self._put_scope(operation.append)
+
+        size: int = await self._write(key, len(data), build, lambda result: result.append.size)
+        return size
+
+    async def history(self, key: Key, *, read: Read | None = None) -> list[Version]:
+        """Return the versions of a key that are kept, newest first."""
+        name = to_bytes(key)
+        request = kv_pb2.GetHistoryRequest(namespace=self._namespace, key=name)
+        if read is not None:
+            read.put(request.options)
+        answer = await self._connection.call_read(
+            "KV/GetHistory",
+            request,
+            self._timeout_s,
+            name=name,
+            is_stale=read is not None and read.stale,
+        )
+        return [
+            Version(each.version, each.value if each.HasField("value") else None, each.expired)
+            for each in answer.versions
+        ]
+
+    # Several keys
+
+    async def scan(
+        self,
+        prefix: Key | None = None,
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+        limit: int = 0,
+        reverse: bool = False,
+        keys_only: bool = False,
+        routing_key: Key = b"",
+        read: Read | None = None,
+    ) -> AsyncIterator[Item]:
+        """Yield keys in order, as fast as they are taken; goes on where a connection broke.
+
+        With ``routing_key`` only in its shard, and then all at one state unless it had to resume.
+        """
+        request = kv_pb2.ListRequest(
+            namespace=self._namespace,
+            limit=limit,
+            reverse=reverse,
+            keys_only=keys_only,
+            routing_key=to_bytes(routing_key),
+        )
+        fill.put_range(request.range, prefix, start, end)
+        if read is not None:
+            read.put(request.options)
+        connection, topology = self._connection, self._connection.topology
+        await connection.ready(self._timeout_s)
+        shard = topology.shard_of(request.routing_key) if request.routing_key else None
+
+        def route() -> str:
+            if shard is None:
+                return topology.any_endpoint()
+            is_stale = read is not None and read.stale
+            return topology.replica_of(shard) if is_stale else topology.endpoint_of(shard)
+
+        count = 0
+        pages = connection.calls.stream(
+            "KV/Scan", lambda: request, timeout_s=self._timeout_s, route=route, shard=shard
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                # Where to go on if the stream breaks before the next page.
+                request.page_token = page.next_page_token
+                for item in page.items:
+                    count += 1
+                    if limit:
+                        request.limit = limit - count
+                    yield item_of(item)
+                if not page.next_page_token or (limit and count >= limit):
+                    return
+
+    async def delete_range(
+        self,
+        prefix: Key | None = None,
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+        routing_key: Key = b"",
+    ) -> int:
+        """Delete all keys of a range, some thousands at a time; return how many there were."""
+        request = kv_pb2.DeleteRangeRequest(
+            namespace=self._namespace, routing_key=to_bytes(routing_key)
+        )
+        fill.put_range(request.range, prefix, start, end)
+        connection, count, has_more = self._connection, 0, True
+        while has_more:
+            if request.routing_key:
+                answer = await connection.call_write(
+                    "KV/DeleteRange", request, self._timeout_s, name=request.routing_key
+                )
+            else:
+                await connection.ready(self._timeout_s)
+                answer = await connection.calls.unary(
+                    "KV/DeleteRange", request, timeout_s=self._timeout_s
+                )
+            count += answer.deleted_count
+            has_more = answer.has_more
+        return count
+
+    # Objects of several calls
+
+    def json(self, key: Key) -> AsyncDocument:
+        """Return the document in a key."""
+        return AsyncDocument(self._connection, self._scope, key)
+
+    def txn(self) -> AsyncTxn:
+        """Begin a transaction: conditions, then one list of operations or another."""
+        return AsyncTxn(self._connection, self._scope)
+
+    async def lease(self, ttl_s: float, *, key: Key) -> AsyncLease:
+        """Grant a lease for ``key`` and others of its shard: keys put with it go when it goes."""
+        return await AsyncLease.grant(self._connection, self._scope, ttl_s, key)
+
+    def lock(self, name: Key, *, ttl_s: float = 10.0) -> AsyncLock:
+        """Return a lock that all clients share."""
+        return AsyncLock(self._connection, self._scope, name, ttl_s)
+
+    # Parts
+
+    async def _count(self, key: Key, **change: int) -> int:
+        def build(operation: pipeline_pb2.Operation) -> None:
+            fill.fill_count(operation.count, key, **change)
+            self._put_scope(operation.count)
+
+        number: int = await self._write(key, 0, build, lambda result: result.count.number)
+        return number
+
+    async def _write(self, key: Key, size: int, build: Any, decode: Any) -> Any:
+        name = to_bytes(key)
+        size += len(name)
+        return await self._connection.write(name, size, self._timeout_s, build, decode)
+
+    async def _get(self, name: bytes, read: Read | None) -> Any:
+        if not self._connection.is_clear:
+            await self._connection.ready(self._timeout_s)
+        return await self._get_soon(name, read)
+
+    def _get_soon(self, name: bytes, read: Read | None) -> Future[Any]:
+        connection = self._connection
+        topology = connection.topology
+        shard = topology.shard_of(name)
+        is_stale = read is not None and read.stale
+        lane = connection.read_lane(shard, topology.replica_of(shard) if is_stale else None)
+        operation, answer = lane.begin(len(name), _get_item, self._timeout_s, shard)
+        try:
+            get = operation.get
+            get.key = name
+            if self._namespace:
+                get.namespace = self._namespace
+            if read is not None:
+                read.put(get.options)
+        except BaseException:
+            lane.undo()
+            raise
+        return answer
+
+    def _put_scope(self, request: Any) -> None:
+        if self._namespace:
+            request.namespace = self._namespace
+
+
+def _put_version(result: pipeline_pb2.OperationResult) -> Any:
+    return result.put.header.index
+
+
+def _get_item(result: pipeline_pb2.OperationResult) -> Any:
+    get = result.get
+    return item_of(get.item) if get.HasField("item") else None

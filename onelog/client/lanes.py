@@ -1,0 +1,471 @@
+"""Transparent batching: operations called at the same time travel in one message.
+
+An operation joins the open batch of its lane. Batches leave at the end of the loop's iteration:
+whatever was called in one iteration goes together, and nothing waits longer than that unless too
+many messages are under way; then the open batch grows meanwhile.
+
+Writes have a lane for each shard, because a message in a session belongs to one; batches leave in
+the order of the calls. Reads have a lane for each endpoint. A batch counts as under way from its
+first attempt until everything in it is answered, retries included, so a cluster in trouble is not
+flooded, and with one message under way the order of writes is exact.
+
+In a session a batch is sent again as it was, with the same sequences: what was done is answered
+again, what was not is done now. Without a session, and for reads, only what is unanswered is.
+"""
+
+from asyncio import AbstractEventLoop, Future
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Protocol
+
+from onelog.client.batch import OPERATION_SIZE, Batch, Decode
+from onelog.client.options import ClientOptions
+from onelog.client.pipe import ANSWER_TOO_LARGE, Pipe
+from onelog.client.retrying import Backoff, Verdict, judge
+from onelog.client.sessions import Session
+from onelog.errors import (
+    DeadlineExceeded,
+    Internal,
+    OnelogError,
+    OutcomeUnknown,
+    TooLarge,
+    Unavailable,
+)
+from onelog.status import error_of_result
+from onelog.v1 import pipeline_pb2
+
+# What a message takes besides its operations, and each of them besides what callers count.
+MESSAGE_RESERVE = 64 << 10
+
+# How slowly a lane of reads forgets that answers were large.
+ANSWER_DECAY = 0.9
+
+
+class Dispatch(Protocol):
+    """What lanes need of the connection."""
+
+    loop: AbstractEventLoop
+    options: ClientOptions
+
+    def pipe(self, endpoint: str) -> Pipe:
+        """Return the pipe to an endpoint."""
+
+    def endpoint_of(self, shard: int) -> str:
+        """Return where the leader of a shard is asked."""
+
+    def session_of(self, shard: int) -> Session | None:
+        """Return the session of a shard, if it is open."""
+
+    def open_session(self, shard: int, opened: Callable[[OnelogError | None], None]) -> None:
+        """Open a session, then call ``opened``."""
+
+    def session_lost(self, session: Session) -> None:
+        """Forget a session."""
+
+    def attempt_failed(self, shard: int | None, endpoint: str, error: OnelogError) -> None:
+        """Learn from an attempt that failed."""
+
+    def read_again(self, batch: Batch) -> None:
+        """Hand the reads of a batch to the lanes where they belong now."""
+
+    def began(self, batch: Batch, lane: "Lane") -> None:
+        """Look after a batch from now on."""
+
+    def entered(self, count: int, size: int) -> None:
+        """Count operations in."""
+
+    def ended(self, batch: Batch) -> None:
+        """Forget a batch, and count its operations out."""
+
+
+class Lane:
+    """What lanes of reads and of writes have in common."""
+
+    __slots__ = (
+        "_dispatch", "_in_flight", "_is_scheduled", "_loop", "_open", "_operations_max", "_queued",
+        "_size_max",
+    )  # fmt: skip
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+        self._loop = dispatch.loop
+        self._operations_max = dispatch.options.batch_operations_max
+        self._size_max = dispatch.options.batch_bytes_max
+        self._open: Batch | None = None
+        self._queued: deque[Batch] = deque()
+        self._in_flight = 0
+        self._is_scheduled = False
+
+    def begin(
+        self, size: int, decode: Decode, timeout_s: float, shard: int = 0
+    ) -> tuple[pipeline_pb2.Operation, Future[Any]]:
+        """Return the next operation, to be filled in at once, and its future result.
+
+        ``size`` is about the bytes of its keys and values. If filling it in fails, ``undo`` it.
+        """
+        batch = self._open
+        if (
+            batch is None
+            or batch.size + size > self._size_max
+            or batch.count >= self._operations_max
+        ):
+            batch = self._next_batch(size)
+        deadline_s = monotonic() + timeout_s
+        if deadline_s < batch.earliest_s:
+            batch.earliest_s = deadline_s
+        batch.size += size + OPERATION_SIZE
+        batch.count += 1
+        future: Future[Any] = Future(loop=self._loop)
+        batch.waiters.append((future, decode, deadline_s, shard))
+        return batch.add(), future
+
+    def undo(self) -> None:
+        """Take the operation back that was just begun."""
+        batch = self._open
+        assert batch is not None
+        batch.count -= 1
+        batch.waiters.pop()
+        del batch.request.operations[-1]
+
+    def close(self, error: OnelogError) -> None:
+        """Fail what has not been sent; what is under way fails with its pipe."""
+        for batch in (*self._queued, self._open):
+            if batch is not None:
+                batch.fail(error)
+        self._queued.clear()
+        self._open = None
+
+    def adopt(self, batch: Batch, at: int) -> None:
+        """Take over an operation of another lane, with whoever waits for it."""
+        theirs = batch.request.operations[at]
+        future, decode, deadline_s, shard = batch.waiters[at]
+        operation, mine = self.begin(theirs.ByteSize(), decode, 0.0, shard)
+        operation.CopyFrom(theirs)
+        mine.cancel()
+        joined = self._open
+        assert joined is not None
+        joined.waiters[-1] = (future, decode, deadline_s, shard)
+        joined.earliest_s = min(deadline_s, *(waiter[2] for waiter in joined.waiters))
+        joined.backoff, joined.error = batch.backoff, batch.error
+
+    def _next_batch(self, size: int) -> Batch:
+        """Open a batch; if there is one that has no room, let it wait for its turn."""
+        limit = self._dispatch.options.message_bytes_max - MESSAGE_RESERVE
+        if size > limit:
+            raise TooLarge(f"{size} bytes in one operation, limit {limit}")
+        batch = self._open
+        if batch is not None:
+            if not batch.count:
+                return batch
+            self._count(batch)
+            self._queued.append(batch)
+        batch = self._open = Batch()
+        self._dispatch.began(batch, self)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._flush)
+        return batch
+
+    def _count(self, batch: Batch) -> None:
+        """Count a batch that nothing is added to any more."""
+        if not batch.is_counted:
+            batch.is_counted = True
+            self._dispatch.entered(batch.count, batch.size)
+
+    def _flush(self) -> None:
+        self._is_scheduled = False
+        while self._in_flight < self._dispatch.options.messages_in_flight_max:
+            if self._queued:
+                batch = self._queued.popleft()
+            elif self._open is not None:
+                batch, self._open = self._open, None
+            else:
+                return
+            self._count(batch)
+            if batch.is_answered:  # cancelled or late before it was ever sent, or empty
+                self._forget(batch)
+            elif not self._send_first(batch):
+                self._queued.appendleft(batch)
+                return
+
+    def _send_first(self, batch: Batch) -> bool:
+        raise NotImplementedError
+
+    def _post(self, batch: Batch, endpoint: str) -> None:
+        batch.endpoint = endpoint
+        batch.sent_s = monotonic()
+        self._dispatch.pipe(endpoint).send(batch, self)
+
+    def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
+        """Give every waiter its result; what is worth another attempt has one."""
+        results = response.results
+        if len(results) != len(batch.waiters):
+            count = len(batch.waiters)
+            batch.fail(Internal(f"{len(results)} results for {count} operations"))
+            self._finish(batch)
+            return
+        again: OnelogError | None = None
+        for result, (future, decode, _, _) in zip(results, batch.waiters, strict=True):
+            if future.done():
+                continue
+            if result.HasField("error"):
+                again = self._refused(batch, future, error_of_result(result.error)) or again
+                continue
+            try:
+                future.set_result(decode(result))
+            except OnelogError as error:  # of the one message or record that it holds
+                future.set_exception(error)
+        if again is None:
+            self._finish(batch)
+        else:
+            self._again(batch, again)
+
+    def failed(self, batch: Batch, error: OnelogError) -> None:
+        """The whole attempt failed."""
+        if not batch.is_written and judge(error) is Verdict.UNKNOWN:
+            error = Unavailable(error.message, reason="NOT_SENT", retry_after_s=0)
+        again: OnelogError | None = None
+        for future, _, _, _ in batch.waiters:
+            if not future.done():
+                again = self._refused(batch, future, error) or again
+        if again is None:
+            self._finish(batch)
+        else:
+            self._again(batch, again)
+
+    def _refused(self, batch: Batch, future: Future[Any], error: OnelogError) -> OnelogError | None:
+        """Fail the operation, or return the error if it is to be tried again."""
+        raise NotImplementedError
+
+    def _again(self, batch: Batch, error: OnelogError) -> None:
+        """Try again after a while."""
+        batch.error = error
+        batch.sent_s = float("inf")
+        if error.reason == "CLIENT_CLOSED":
+            batch.fail(error)
+            self._finish(batch)
+            return
+        if batch.backoff is None:
+            options = self._dispatch.options
+            batch.backoff = Backoff(options.backoff_first_s, options.backoff_max_s)
+        self._dispatch.attempt_failed(self._shard(batch), batch.endpoint, error)
+        self._loop.call_later(batch.backoff.next_s(error), self._resend, batch)
+
+    def _shard(self, batch: Batch) -> int | None:
+        """Return the shard that all of a batch is in, if it is one."""
+        raise NotImplementedError
+
+    def _resend(self, batch: Batch) -> None:
+        raise NotImplementedError
+
+    def sweep(self, batch: Batch, now_s: float) -> None:
+        """Look after a batch that is not answered yet."""
+        if batch.earliest_s <= now_s:
+            batch.expire(now_s, lambda: self._late(batch))
+        if batch.sent_s > now_s:
+            return
+        if batch.is_answered:
+            self._dispatch.pipe(batch.endpoint).take_back(batch)
+            self._finish(batch)
+        elif now_s - batch.sent_s >= self._dispatch.options.attempt_timeout_s:
+            self._overdue(batch)
+
+    def _overdue(self, batch: Batch) -> None:
+        """An answer takes long: see whether somebody else leads, and ask there."""
+        raise NotImplementedError
+
+    def _late(self, batch: Batch) -> OnelogError:
+        raise NotImplementedError
+
+    def _finish(self, batch: Batch) -> None:
+        self._in_flight -= 1
+        batch.sent_s = float("inf")
+        self._forget(batch)
+        if self._queued or self._open is not None:
+            self._flush()
+
+    def _forget(self, batch: Batch) -> None:
+        self._dispatch.ended(batch)
+
+
+class WriteLane(Lane):
+    """The writes of one shard, in its session or without one."""
+
+    __slots__ = ("_has_session", "_is_opening", "shard")
+
+    def __init__(self, dispatch: Dispatch, shard: int, *, has_session: bool) -> None:
+        super().__init__(dispatch)
+        self.shard = shard
+        self._has_session = has_session
+        self._is_opening = False
+
+    def _send_first(self, batch: Batch) -> bool:
+        dispatch = self._dispatch
+        if self._has_session:
+            session = dispatch.session_of(self.shard)
+            if session is None:
+                if not self._is_opening:
+                    self._is_opening = True
+                    dispatch.open_session(self.shard, self._opened)
+                return False
+            batch.session = session
+            batch.sequence = session.take(len(batch.waiters), monotonic())
+        self._in_flight += 1
+        self._send(batch)
+        return True
+
+    def _opened(self, error: OnelogError | None) -> None:
+        self._is_opening = False
+        if error is not None:
+            # Nobody could open one within a whole timeout: those who wait so long learn why.
+            for batch in (*self._queued, self._open):
+                if batch is not None:
+                    batch.error = error
+                    if judge(error) is Verdict.FINAL:
+                        batch.fail(error)
+        self._flush()
+
+    def _send(self, batch: Batch) -> None:
+        if batch.session is not None:
+            batch.session.put(batch.request.session, batch.sequence)
+        self._post(batch, self._dispatch.endpoint_of(self.shard))
+
+    def _refused(self, batch: Batch, future: Future[Any], error: OnelogError) -> OnelogError | None:
+        verdict = judge(error)
+        match verdict:
+            case Verdict.AGAIN:
+                return error
+            case Verdict.UNKNOWN if batch.session is not None:
+                batch.is_uncertain = True
+                return error
+            case Verdict.REOPEN if not batch.is_uncertain:
+                return error
+            case Verdict.UNKNOWN if not isinstance(error, OutcomeUnknown):
+                error = OutcomeUnknown(f"it may or may not have been done: {error}")
+        future.set_exception(error)
+        return None
+
+    def _again(self, batch: Batch, error: OnelogError) -> None:
+        if judge(error) is Verdict.REOPEN and batch.session is not None:
+            # It did nothing in the lost session, so it is as good as new in the next one.
+            self._dispatch.session_lost(batch.session)
+            self._settle(batch)
+            batch.keep_unanswered()
+        elif batch.session is None:
+            batch.keep_unanswered()
+        super()._again(batch, error)
+
+    def _shard(self, _batch: Batch) -> int | None:
+        return self.shard
+
+    def _resend(self, batch: Batch) -> None:
+        if batch.is_answered:
+            self._finish(batch)
+        elif batch.session is None and self._has_session:
+            self._in_flight -= 1
+            self._queued.appendleft(batch)
+            self._flush()
+        else:
+            self._send(batch)
+
+    def _overdue(self, batch: Batch) -> None:
+        dispatch = self._dispatch
+        error = OutcomeUnknown(f"{batch.endpoint} has not answered for a while")
+        if batch.session is None and batch.is_written:
+            dispatch.attempt_failed(None, batch.endpoint, error)
+        elif dispatch.endpoint_of(self.shard) == batch.endpoint:
+            dispatch.attempt_failed(self.shard, batch.endpoint, error)
+        else:
+            dispatch.pipe(batch.endpoint).take_back(batch)
+            batch.is_uncertain = batch.is_uncertain or batch.is_written
+            self._send(batch)
+
+    def _late(self, batch: Batch) -> OnelogError:
+        last = f"; the last attempt: {batch.error}" if batch.error is not None else ""
+        if batch.is_uncertain or (batch.is_written and batch.sent_s < float("inf")):
+            return OutcomeUnknown("no answer in time" + last)
+        return DeadlineExceeded("not done in time" + last, reason="EXPIRED")
+
+    def _settle(self, batch: Batch) -> None:
+        if batch.session is not None:
+            batch.session.done(batch.sequence)
+            batch.session = None
+
+    def _forget(self, batch: Batch) -> None:
+        self._settle(batch)
+        super()._forget(batch)
+
+
+class ReadLane(Lane):
+    """The reads that one endpoint answers.
+
+    What an answer takes is known when it is there. So batches are as large as the answers before
+    let hope that the next one fits a message; one that does not is asked for in smaller parts.
+    """
+
+    __slots__ = ("_answer_size", "endpoint")
+
+    def __init__(self, dispatch: Dispatch, endpoint: str) -> None:
+        super().__init__(dispatch)
+        self.endpoint = endpoint
+        self._answer_size = 1.0  # bytes for an operation, about
+
+    def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
+        """Learn how large answers are, and give them to those who wait."""
+        size = response.ByteSize() / max(1, len(batch.waiters))
+        self._expect(max(size, self._answer_size * ANSWER_DECAY))
+        super().answered(batch, response)
+
+    def failed(self, batch: Batch, error: OnelogError) -> None:
+        """Ask for less at a time if the answer was too large."""
+        if ANSWER_TOO_LARGE in getattr(error, "__notes__", ()):
+            if len(batch.waiters) == 1:
+                error = TooLarge(f"the answer is above {self._message_max} bytes")
+            self._expect(2 * self._message_max / len(batch.waiters))
+        super().failed(batch, error)
+
+    @property
+    def _message_max(self) -> int:
+        return self._dispatch.options.message_bytes_max
+
+    def _expect(self, answer_size: float) -> None:
+        self._answer_size = max(1.0, answer_size)
+        fitting = int(self._message_max / 2 / self._answer_size)
+        self._operations_max = max(1, min(self._dispatch.options.batch_operations_max, fitting))
+
+    def _send_first(self, batch: Batch) -> bool:
+        self._in_flight += 1
+        self._post(batch, self.endpoint)
+        return True
+
+    def _refused(
+        self, _batch: Batch, future: Future[Any], error: OnelogError
+    ) -> OnelogError | None:
+        if judge(error) in (Verdict.AGAIN, Verdict.UNKNOWN):
+            return error
+        future.set_exception(error)
+        return None
+
+    def _shard(self, batch: Batch) -> int | None:
+        shards = {waiter[3] for waiter in batch.waiters}
+        return shards.pop() if len(shards) == 1 else None
+
+    def _resend(self, batch: Batch) -> None:
+        # Whoever answers them now may be somebody else, and not the same for all.
+        if not batch.is_answered:
+            batch.keep_unanswered()
+            self._dispatch.read_again(batch)
+        self._finish(batch)
+
+    def _overdue(self, batch: Batch) -> None:
+        error = DeadlineExceeded(f"{batch.endpoint} has not answered for a while")
+        self._dispatch.attempt_failed(None, batch.endpoint, error)
+        if any(self._dispatch.endpoint_of(each[3]) != batch.endpoint for each in batch.waiters):
+            self._dispatch.pipe(batch.endpoint).take_back(batch)
+            batch.sent_s = float("inf")
+            self._resend(batch)
+
+    def _late(self, batch: Batch) -> OnelogError:
+        last = f"; the last attempt: {batch.error}" if batch.error is not None else ""
+        return DeadlineExceeded("no answer in time" + last)

@@ -1,0 +1,126 @@
+"""Leases: keys that live as long as somebody says so.
+
+Inside of ``with`` a lease is kept alive in the background and revoked at the end. ``is_lost`` turns
+true when the server says that it is over, and also when nobody could be asked for a whole lifetime:
+what it protected may belong to others then.
+"""
+
+import asyncio
+from typing import Self
+
+from onelog.client.connection import Connection
+from onelog.client.options import Scope
+from onelog.client.values import Key, LeaseInfo, milliseconds, to_bytes
+from onelog.errors import LeaseLost, NotFound, OnelogError
+from onelog.v1 import kv_pb2
+
+# A lease is renewed so often in its lifetime: one renewal may be lost.
+RENEWALS = 3
+
+
+class AsyncLease:
+    """A lease in the shard of one key."""
+
+    def __init__(
+        self, connection: Connection, scope: Scope, lease_id: int, ttl_s: float, key: bytes
+    ) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._key = key
+        self._ttl_s = ttl_s
+        self._keeper: asyncio.Task[None] | None = None
+        self._is_lost = False
+        self._lease_id = lease_id
+        # By this client's clock; the server's lease ends later, since it began later.
+        self._safe_until_s = 0.0
+
+    @classmethod
+    async def grant(
+        cls, connection: Connection, scope: Scope, ttl_s: float, key: Key
+    ) -> "AsyncLease":
+        """Ask for a lease."""
+        name = to_bytes(key)
+        request = kv_pb2.GrantLeaseRequest(
+            namespace=scope.namespace, ttl_ms=milliseconds(ttl_s), routing_key=name
+        )
+        await connection.ready(scope.timeout_s)
+        began_s = connection.loop.time()
+        answer = await connection.call_write("KV/GrantLease", request, scope.timeout_s, name=name)
+        lease = cls(connection, scope, answer.lease_id, ttl_s, name)
+        lease._safe_until_s = began_s + ttl_s
+        return lease
+
+    @property
+    def lease_id(self) -> int:
+        """The number that keys are put with."""
+        return self._lease_id
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is over, as far as this client can know."""
+        return self._is_lost or self._connection.loop.time() >= self._safe_until_s
+
+    async def keep(self) -> None:
+        """Let the lease live for its lifetime from now on."""
+        request = kv_pb2.KeepLeaseRequest(
+            namespace=self._scope.namespace, lease_id=self._lease_id, routing_key=self._key
+        )
+        began_s = self._connection.loop.time()
+        try:
+            await self._connection.call_write(
+                "KV/KeepLease", request, min(self._scope.timeout_s, self._ttl_s), name=self._key
+            )
+        except (NotFound, LeaseLost):
+            self._is_lost = True
+            raise
+        self._safe_until_s = began_s + self._ttl_s
+
+    async def revoke(self) -> int:
+        """End the lease, and its keys with it; return how many there were."""
+        await self._stop()
+        request = kv_pb2.RevokeLeaseRequest(
+            namespace=self._scope.namespace, lease_id=self._lease_id, routing_key=self._key
+        )
+        answer = await self._connection.call_write(
+            "KV/RevokeLease", request, self._scope.timeout_s, name=self._key
+        )
+        self._is_lost = True
+        count: int = answer.deleted_count
+        return count
+
+    async def info(self) -> LeaseInfo:
+        """Show the lease."""
+        request = kv_pb2.GetLeaseRequest(
+            namespace=self._scope.namespace, lease_id=self._lease_id, routing_key=self._key
+        )
+        answer = await self._connection.call_read(
+            "KV/GetLease", request, self._scope.timeout_s, name=self._key
+        )
+        return LeaseInfo(answer.ttl_ms / 1000, answer.expires_ns, list(answer.keys))
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._keeper = loop.create_task(self._keep_alive(), name=f"onelog lease {self._lease_id}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+        if not self.is_lost:
+            try:
+                await self.revoke()
+            except (NotFound, LeaseLost):
+                self._is_lost = True
+
+    async def _keep_alive(self) -> None:
+        while not self._is_lost:
+            await asyncio.sleep(self._ttl_s / RENEWALS)
+            try:
+                await self.keep()
+            except OnelogError:
+                continue  # is_lost says whether that was the end
+
+    async def _stop(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)

@@ -1,0 +1,189 @@
+"""How programs without an event loop use the core: its loop runs in a thread of its own.
+
+Every call of the blocking client is a coroutine of the core, run there while the caller waits. The
+thread starts with the first call and ends with ``close``. It is a daemon, so a program that forgets
+to close still ends. A forked child has no such thread: a client made before ``fork`` is refused.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Generic, TypeVar
+
+from onelog.errors import FailedPrecondition
+
+T = TypeVar("T")
+
+# Items that wait between the loop and the one who iterates.
+ITEMS_AHEAD = 256
+
+
+class LoopThread:
+    """An event loop in a thread, for all views of one client."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._process_id = os.getpid()
+        self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be run any more."""
+        return self._is_closed
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine of the core returns; interrupted, it is cancelled."""
+        try:
+            loop = self._started()
+        except BaseException:
+            coroutine.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, items: AsyncIterator[T], ahead: int = ITEMS_AHEAD) -> Iterator[T]:
+        """Return an iterator over what an async one yields, up to ``ahead`` items before."""
+        return Items(self, items, ahead)
+
+    def forget(self, task: "asyncio.Future[Any]") -> None:
+        """Cancel a task of the loop without waiting, from any thread."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed() and self._process_id == os.getpid():
+            loop.call_soon_threadsafe(task.cancel)
+
+    def close(self) -> None:
+        """End the thread; may be called more than once."""
+        with self._lock:
+            self._is_closed = True
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None and self._process_id == os.getpid():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._process_id != os.getpid():
+            raise FailedPrecondition(
+                "a client does not work in a forked process; make one there", reason="FORKED"
+            )
+        with self._lock:
+            if self._is_closed:
+                raise FailedPrecondition("the client is closed", reason="CLIENT_CLOSED")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._loop,), name="onelog client", daemon=True
+                )
+                self._thread.start()
+            assert threading.current_thread() is not self._thread, "a blocking call in the loop"
+            return self._loop
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+
+class Items(Iterator[T], Generic[T]):
+    """An iterator over what an async iterator yields; a task of the loop fetches ahead.
+
+    It is over with its last item, with ``close``, and when nobody has it any more.
+    """
+
+    def __init__(self, thread: LoopThread, items: AsyncIterator[T], ahead: int) -> None:
+        self._thread = thread
+        self._source = items
+        self._ahead = ahead
+        self._queue: asyncio.Queue[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._taken: list[Any] = []
+        self._is_over = False
+
+    def __next__(self) -> T:
+        if self._is_over:
+            raise StopIteration
+        if not self._taken:
+            self._taken = self._thread.run(self._take())[::-1]
+        kind, item = self._taken.pop()
+        if kind == "item":
+            found: T = item
+            return found
+        self._is_over = True
+        if kind == "error":
+            raise item
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop fetching."""
+        self._is_over = True
+        if self._task is not None:
+            self._thread.forget(self._task)
+
+    def __del__(self) -> None:
+        self.close()
+
+    async def _take(self) -> list[Any]:
+        """Wait for an item, and return it with all others that are there."""
+        if self._queue is None:
+            self._queue = asyncio.Queue(self._ahead)
+            loop = asyncio.get_running_loop()
+            # It must not know this object: then it would never be forgotten.
+            self._task = loop.create_task(_fetch(self._source, self._queue), name="onelog items")
+        taken = [await self._queue.get()]
+        while not self._queue.empty():
+            taken.append(self._queue.get_nowait())
+        return taken
+
+
+async def _fetch(items: AsyncIterator[Any], queue: "asyncio.Queue[Any]") -> None:
+    try:
+        async for item in items:
+            await queue.put(("item", item))
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # noqa: BLE001 - raised by the one who iterates
+        await queue.put(("error", error))
+    else:
+        await queue.put(("end", None))
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class Facade:
+    """Base of the blocking classes: an object of the core and the thread that runs it."""
+
+    def __init__(self, core: Any, thread: LoopThread) -> None:
+        self._core = core
+        self._thread = thread
+
+    def _same(self, core: Any) -> Any:
+        """Return this object for its own core, else one like it."""
+        return self if core is self._core else type(self)._of(core, self._thread)
+
+    @classmethod
+    def _of(cls, core: Any, thread: LoopThread) -> Any:
+        made = object.__new__(cls)
+        Facade.__init__(made, core, thread)
+        return made
+
+
+def core_of(value: Any) -> Any:
+    """Return the core's object where a caller gives the blocking one."""
+    return value._core if isinstance(value, Facade) else value

@@ -1,0 +1,395 @@
+"""Queues: ``client.queue("jobs")``.
+
+Delivery is at least once. A leased message belongs to whoever has its token, until the lease ends;
+who comes late gets LeaseLost. ``worker`` is the comfortable way to consume.
+"""
+
+from asyncio import Future
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from onelog.client.connection import Connection
+from onelog.client.many import results_of
+from onelog.client.options import Scope
+from onelog.client.queue_values import (
+    NewMessage,
+    QueueConfig,
+    QueueInfo,
+    Schedule,
+    error_of_settled,
+    info_of,
+    message_of,
+    settled_of,
+)
+from onelog.client.values import (
+    ASYNC,
+    Enqueued,
+    Message,
+    Read,
+    Settled,
+    Value,
+    milliseconds,
+)
+from onelog.client.worker import AsyncWorker
+from onelog.status import error_of_result
+from onelog.v1 import pipeline_pb2, queue_pb2
+
+# What the server takes in one request.
+MESSAGES_MAX = 1_000
+
+
+class AsyncQueue:
+    """One queue, by its name. It must have been created."""
+
+    def __init__(self, connection: Connection, scope: Scope, name: str) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._name = name
+        self._route = name.encode()
+        self._timeout_s = scope.timeout_s
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        return self._name
+
+    # The queue itself
+
+    async def create(self, config: QueueConfig | None = None) -> int:
+        """Create the queue and return its id; AlreadyExists if it is there."""
+        request = self._named(queue_pb2.CreateQueueRequest())
+        (config or QueueConfig()).put(request.config)
+        queue_id: int = (await self._change("Queue/CreateQueue", request)).queue_id
+        return queue_id
+
+    async def configure(self, config: QueueConfig) -> None:
+        """Replace the settings."""
+        request = self._named(queue_pb2.ConfigureQueueRequest())
+        config.put(request.config)
+        await self._change("Queue/ConfigureQueue", request)
+
+    async def delete(self) -> None:
+        """Delete the queue and all that is in it."""
+        await self._change("Queue/DeleteQueue", self._named(queue_pb2.DeleteQueueRequest()))
+
+    async def info(self, *, read: Read | None = None) -> QueueInfo:
+        """Return settings and state."""
+        answer = await self._look("Queue/GetQueue", queue_pb2.GetQueueRequest(), read)
+        return info_of(answer.queue)
+
+    async def pause(self) -> None:
+        """Give out no more messages until ``resume``."""
+        request = self._named(queue_pb2.PauseQueueRequest(paused=True))
+        await self._change("Queue/PauseQueue", request)
+
+    async def resume(self) -> None:
+        """Give out messages again."""
+        request = self._named(queue_pb2.PauseQueueRequest(paused=False))
+        await self._change("Queue/PauseQueue", request)
+
+    # Producing
+
+    async def enqueue(
+        self,
+        body: Value,
+        *,
+        priority: int = 8,
+        delay_s: float = 0.0,
+        at_ns: int = 0,
+        ttl_s: float = 0.0,
+        dedup_id: Value = b"",
+        group: Value = b"",
+        tenant: Value = b"",
+        headers: Mapping[str, Value] | None = None,
+    ) -> Enqueued:
+        """Put a message into the queue; see ``NewMessage`` for what the arguments mean."""
+        message = NewMessage(
+            body, priority, delay_s, at_ns, ttl_s, dedup_id, group, tenant, headers or {}
+        )
+        if not self._connection.is_clear:
+            await self._connection.ready(self._timeout_s)
+        enqueued: Enqueued = await self._enqueue(message)
+        return enqueued
+
+    async def enqueue_many(self, messages: Iterable[NewMessage | Value]) -> list[Enqueued]:
+        """Put many messages into the queue, in order, each by itself.
+
+        All of them are tried; if some fail the first error is raised, with a note of how many.
+        """
+        answers = []
+        for each in messages:
+            if not self._connection.is_clear:
+                await self._connection.ready(self._timeout_s)
+            answers.append(
+                self._enqueue(each if isinstance(each, NewMessage) else NewMessage(each))
+            )
+        return await results_of(answers)
+
+    # Consuming
+
+    async def lease(
+        self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
+    ) -> list[Message]:
+        """Take up to ``count`` messages; waits ``wait_s`` for the first, and may return none."""
+        request = self._named(queue_pb2.LeaseRequest(count=count))
+        request.visibility_ms = milliseconds(visibility_s)
+        if wait_s:
+            # A long poll has a call of its own: in a pipeline others would wait for it.
+            request.wait_ms = milliseconds(wait_s)
+            answer = await self._connection.call_write(
+                "Queue/Lease", request, self._timeout_s, name=self._route, poll_s=wait_s
+            )
+        else:
+            answer = await self._operate(lambda each: each.lease.CopyFrom(request), "lease")
+        return [message_of(each) for each in answer.messages]
+
+    async def consume(
+        self, *, credit: int = 100, visibility_s: float | None = None
+    ) -> AsyncIterator[Message]:
+        """Yield messages as they come, never more unsettled ones than ``credit``.
+
+        What is still leased when the iteration ends is released. After a broken connection it goes
+        on, and messages that were not settled come again.
+        """
+        request = self._named(
+            queue_pb2.ConsumeRequest(credit=credit, visibility_ms=milliseconds(visibility_s))
+        )
+        shard = await self._connection.shard_of(self._route, self._timeout_s)
+        answers = self._connection.calls.stream(
+            "Queue/Consume",
+            lambda: request,
+            timeout_s=self._timeout_s,
+            route=lambda: self._connection.endpoint_of(shard),
+            shard=shard,
+        )
+        async with aclosing(answers):
+            async for answer in answers:
+                for each in answer.messages:
+                    yield message_of(each)
+
+    def worker(
+        self,
+        handler: Callable[[Message], Awaitable[Any] | Any],
+        *,
+        concurrency: int = 8,
+        visibility_s: float = 30.0,
+        stop_timeout_s: float = 30.0,
+    ) -> AsyncWorker:
+        """Return a worker that calls ``handler`` for each message, several at a time."""
+        return AsyncWorker(
+            self,
+            handler,
+            concurrency=concurrency,
+            visibility_s=visibility_s,
+            stop_timeout_s=stop_timeout_s,
+        )
+
+    async def ack(self, message: Message) -> None:
+        """A message is done; LeaseLost if somebody else has it by now."""
+        _check(await self.ack_many([message]))
+
+    async def ack_many(self, messages: Sequence[Message], *, strict: bool = False) -> list[Settled]:
+        """Messages are done; returns what became of each. ``strict``: all of them, or none."""
+        return await self._settle("ack", queue_pb2.AckRequest(strict=strict), messages)
+
+    async def nack(
+        self, message: Message, *, delay_s: float | None = None, reason: str = ""
+    ) -> Settled:
+        """A message failed: it comes again after ``delay_s`` (None: the queue's), or is dead."""
+        return _check(await self.nack_many([message], delay_s=delay_s, reason=reason))
+
+    async def nack_many(
+        self,
+        messages: Sequence[Message],
+        *,
+        delay_s: float | None = None,
+        reason: str = "",
+        strict: bool = False,
+    ) -> list[Settled]:
+        """Messages failed."""
+        request = queue_pb2.NackRequest(reason=reason, strict=strict)
+        if delay_s is not None:
+            request.delay_ms = milliseconds(delay_s)
+        return await self._settle("nack", request, messages)
+
+    async def extend(self, message: Message, visibility_s: float | None = None) -> None:
+        """The lease is to last so long from now on."""
+        _check(await self.extend_many([message], visibility_s))
+
+    async def extend_many(
+        self, messages: Sequence[Message], visibility_s: float | None = None
+    ) -> list[Settled]:
+        """Leases are to last longer."""
+        request = queue_pb2.ExtendRequest(visibility_ms=milliseconds(visibility_s))
+        return await self._settle("extend", request, messages)
+
+    async def release(self, message: Message) -> None:
+        """Give a message back as if it had not been taken."""
+        _check(await self.release_many([message]))
+
+    async def release_many(self, messages: Sequence[Message]) -> list[Settled]:
+        """Give messages back."""
+        return await self._settle("release", queue_pb2.ReleaseRequest(), messages)
+
+    # Looking after it
+
+    async def cancel(self, message_ids: Sequence[int]) -> list[Settled]:
+        """Remove messages that are not leased."""
+        request = self._named(queue_pb2.CancelRequest(message_ids=message_ids))
+        answer = await self._change("Queue/Cancel", request)
+        return [settled_of(each) for each in answer.results]
+
+    async def prioritise(self, message_ids: Sequence[int], priority: int) -> list[Settled]:
+        """Give messages that are not leased another priority."""
+        request = self._named(
+            queue_pb2.PrioritiseRequest(message_ids=message_ids, priority=priority)
+        )
+        answer = await self._change("Queue/Prioritise", request)
+        return [settled_of(each) for each in answer.results]
+
+    async def peek(
+        self, limit: int = 10, *, from_id: int = 0, from_ns: int = 0, read: Read | None = None
+    ) -> list[Message]:
+        """Return messages without taking them, by id."""
+        request = queue_pb2.PeekRequest(limit=limit, from_id=from_id, from_ns=from_ns)
+        answer = await self._look("Queue/Peek", request, read)
+        return [message_of(each) for each in answer.messages]
+
+    async def purge(
+        self, *, below_id: int = 0, before_ns: int = 0, leased_too: bool = False
+    ) -> int:
+        """Remove many messages at once; return how many there were."""
+        request = self._named(
+            queue_pb2.PurgeRequest(below_id=below_id, before_ns=before_ns, leased_too=leased_too)
+        )
+        count: int = (await self._change("Queue/Purge", request)).purged_count
+        return count
+
+    async def redrive(
+        self,
+        *,
+        target: str = "",
+        first_id: int = 0,
+        last_id: int = 0,
+        failed_from_ns: int = 0,
+        failed_until_ns: int = 0,
+        failure_contains: str = "",
+        limit: int = 0,
+        rate_per_s: int = 0,
+    ) -> int:
+        """Move dead letters back to where they came from, or to ``target``; return an id.
+
+        It goes on by itself; ``cancel_redrive`` stops it.
+        """
+        request = self._named(
+            queue_pb2.RedriveRequest(
+                target_queue=target,
+                first_id=first_id,
+                last_id=last_id,
+                failed_from_ns=failed_from_ns,
+                failed_until_ns=failed_until_ns,
+                failure_contains=failure_contains,
+                limit=limit,
+                rate_per_s=rate_per_s,
+            )
+        )
+        redrive_id: int = (await self._change("Queue/Redrive", request)).redrive_id
+        return redrive_id
+
+    async def cancel_redrive(self, redrive_id: int) -> None:
+        """Stop a redrive where it is."""
+        request = self._named(queue_pb2.CancelRedriveRequest(redrive_id=redrive_id))
+        await self._change("Queue/CancelRedrive", request)
+
+    async def schedule(self, cron: str, message: NewMessage | Value) -> int:
+        """Send the message whenever the cron expression (UTC) says so; return the schedule's id."""
+        request = self._named(queue_pb2.CreateScheduleRequest(cron=cron))
+        new = message if isinstance(message, NewMessage) else NewMessage(message)
+        new.put(request.message)
+        schedule_id: int = (await self._change("Queue/CreateSchedule", request)).schedule_id
+        return schedule_id
+
+    async def unschedule(self, schedule_id: int) -> None:
+        """Stop a schedule; messages that it made stay."""
+        request = self._named(queue_pb2.DeleteScheduleRequest(schedule_id=schedule_id))
+        await self._change("Queue/DeleteSchedule", request)
+
+    async def schedules(self, *, read: Read | None = None) -> list[Schedule]:
+        """Return the schedules of the queue."""
+        answer = await self._look("Queue/ListSchedules", queue_pb2.ListSchedulesRequest(), read)
+        return [Schedule(each.schedule_id, each.cron, each.next_ns) for each in answer.schedules]
+
+    # Parts
+
+    def _named(self, request: Any) -> Any:
+        request.namespace = self._scope.namespace
+        request.queue = self._name
+        return request
+
+    async def _change(self, path: str, request: Any) -> Any:
+        return await self._connection.call_write(path, request, self._timeout_s, name=self._route)
+
+    async def _look(self, path: str, request: Any, read: Read | None) -> Any:
+        self._named(request)
+        if read is not None:
+            read.put(request.options)
+        is_stale = read is not None and read.stale
+        return await self._connection.call_read(
+            path, request, self._timeout_s, name=self._route, is_stale=is_stale
+        )
+
+    async def _operate(self, build: Any, result: str, size: int = 64) -> Any:
+        return await self._connection.write(
+            self._route, size, self._timeout_s, build, lambda found: getattr(found, result)
+        )
+
+    def _enqueue(self, message: NewMessage) -> Future[Any]:
+        """Send one message: an operation of its own, so that in a session each is exact."""
+        is_early = self._scope.durability == "async"
+        connection = self._connection
+        lane = (connection.early_lane if is_early else connection.write_lane)(self._route)
+        assert lane is not None
+        size = len(message.body) + len(self._route)
+        operation, answer = lane.begin(size, _enqueued, self._timeout_s)
+        try:
+            request = operation.enqueue
+            request.queue = self._name
+            if self._scope.namespace:
+                request.namespace = self._scope.namespace
+            if is_early:
+                request.options.durability = ASYNC
+            message.put(request.messages.add())
+        except BaseException:
+            lane.undo()
+            raise
+        return answer
+
+    async def _settle(self, kind: str, request: Any, messages: Sequence[Message]) -> list[Settled]:
+        self._named(request)
+        settled: list[Settled] = []
+        for first in range(0, len(messages), MESSAGES_MAX):
+            del request.messages[:]
+            for message in messages[first : first + MESSAGES_MAX]:
+                request.messages.add(message_id=message.message_id, token=message.token)
+
+            def build(operation: pipeline_pb2.Operation) -> None:
+                getattr(operation, kind).CopyFrom(request)
+
+            answer = await self._operate(build, "settle", 24 * len(request.messages))
+            settled += [settled_of(each) for each in answer.results]
+        return settled
+
+
+def _check(settled: list[Settled]) -> Settled:
+    (one,) = settled
+    if one.reason:
+        raise error_of_settled(one)
+    return one
+
+
+def _enqueued(result: pipeline_pb2.OperationResult) -> Any:
+    (found,) = result.enqueue.results
+    if found.HasField("error"):
+        raise error_of_result(found.error)
+    return Enqueued(found.message_id, found.deduplicated)

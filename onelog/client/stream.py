@@ -1,0 +1,242 @@
+"""Streams: ``client.stream("events")``.
+
+A record's offset is its place in the log of the stream's shard: offsets rise, and are not
+contiguous. Readers keep their own place, or share one in a group (``group``).
+"""
+
+from asyncio import Future
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from onelog.client.connection import Connection
+from onelog.client.group import AsyncGroup
+from onelog.client.many import results_of
+from onelog.client.options import Scope
+from onelog.client.stream_values import (
+    NewRecord,
+    Producer,
+    RecordFilter,
+    Retention,
+    StreamInfo,
+    record_of,
+    stream_info_of,
+)
+from onelog.client.tail import AsyncTail
+from onelog.client.values import ASYNC, Appended, Read, Record, Value, milliseconds
+from onelog.errors import InvalidArgument
+from onelog.status import error_of_result
+from onelog.v1 import pipeline_pb2, stream_pb2
+
+
+class AsyncStream:
+    """One stream, by its name. It must have been created."""
+
+    def __init__(self, connection: Connection, scope: Scope, name: str) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._name = name
+        self._route = name.encode()
+        self._timeout_s = scope.timeout_s
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+        return self._name
+
+    # The stream itself
+
+    async def create(self, *, partitions: int = 1, retention: Retention | None = None) -> int:
+        """Create the stream and return its id; AlreadyExists if it is there."""
+        request = self._named(stream_pb2.CreateStreamRequest(partition_count=partitions))
+        (retention or Retention()).put(request.retention)
+        stream_id: int = (await self._change("Stream/CreateStream", request)).stream_id
+        return stream_id
+
+    async def configure(self, retention: Retention) -> None:
+        """Replace what is kept."""
+        request = self._named(stream_pb2.ConfigureStreamRequest())
+        retention.put(request.retention)
+        await self._change("Stream/ConfigureStream", request)
+
+    async def delete(self) -> None:
+        """Delete the stream with its records and groups."""
+        await self._change("Stream/DeleteStream", self._named(stream_pb2.DeleteStreamRequest()))
+
+    async def info(self, *, read: Read | None = None) -> StreamInfo:
+        """Return settings and state."""
+        answer = await self._look("Stream/GetStream", stream_pb2.GetStreamRequest(), read)
+        return stream_info_of(answer.stream)
+
+    # Writing
+
+    async def append(
+        self,
+        value: Value,
+        *,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        tag: str = "",
+        partition: int | None = None,
+        producer: Producer | None = None,
+    ) -> Appended:
+        """Append a record and return where it stands.
+
+        A client's own retries are exact anyway; ``producer`` makes appends exact across restarts of
+        a program that counts what it sends.
+        """
+        record = NewRecord(value, key, headers or {}, tag, partition)
+        if not self._connection.is_clear:
+            await self._connection.ready(self._timeout_s)
+        appended: Appended = await self._append(record, producer)
+        return appended
+
+    async def append_many(self, records: Iterable[NewRecord | Value]) -> list[Appended]:
+        """Append many records in order, each by itself.
+
+        All of them are tried; if some fail the first error is raised, with a note of how many.
+        """
+        answers = []
+        for each in records:
+            if not self._connection.is_clear:
+                await self._connection.ready(self._timeout_s)
+            record = each if isinstance(each, NewRecord) else NewRecord(each)
+            answers.append(self._append(record, None))
+        return await results_of(answers)
+
+    async def trim(
+        self,
+        *,
+        below_offset: int | None = None,
+        age_s: float | None = None,
+        keep_size: int | None = None,
+        keep_count: int | None = None,
+        partition: int | None = None,
+        past_groups: bool = False,
+    ) -> None:
+        """Remove records from the start, by one bound; unless asked not past any group."""
+        request = self._named(stream_pb2.TrimRequest(past_groups=past_groups))
+        bounds = {
+            "below_offset": below_offset,
+            "age_ms": None if age_s is None else milliseconds(age_s),
+            "keep_size": keep_size,
+            "keep_count": keep_count,
+        }
+        given = {name: value for name, value in bounds.items() if value is not None}
+        if len(given) != 1:
+            raise InvalidArgument("a trim has one bound", reason="BOUND_INVALID")
+        for name, value in given.items():
+            setattr(request, name, value)
+        if partition is not None:
+            request.partition = partition
+        await self._change("Stream/Trim", request)
+
+    # Reading
+
+    async def read(
+        self,
+        *,
+        from_offset: int = 0,
+        from_ns: int = 0,
+        to_offset: int | None = None,
+        partition: int = 0,
+        only: RecordFilter | None = None,
+        read: Read | None = None,
+    ) -> AsyncIterator[Record]:
+        """Yield the records of a partition that are there now, page by page.
+
+        From an offset or a time, up to and including ``to_offset``. A record with a ``gap`` stands
+        for records that are gone.
+        """
+        request = stream_pb2.ReadRecordsRequest(
+            partition=partition, from_offset=from_offset, from_ns=from_ns
+        )
+        if only is not None:
+            only.put(request.filter)
+        end: int | None = to_offset
+        while True:
+            answer = await self._look("Stream/ReadRecords", request, read)
+            if end is None:
+                end = answer.header.applied_index
+            for record in answer.records:
+                if record.offset > end:
+                    return
+                yield record_of(record)
+            is_over = not answer.next_offset or answer.next_offset > end
+            if is_over or answer.next_offset == request.from_offset:
+                return
+            request.from_offset, request.from_ns = answer.next_offset, 0
+
+    def tail(
+        self,
+        *,
+        from_offset: int | None = None,
+        from_ns: int = 0,
+        partition: int | None = None,
+        only: RecordFilter | None = None,
+        cursor: bytes | None = None,
+    ) -> AsyncTail:
+        """Return an iterator over records from an offset or a time on, and over new ones for ever.
+
+        With neither it is new ones only. ``cursor`` is that of an earlier tail: it goes on there.
+        """
+        start = stream_pb2.TailStart(stream=self._name, from_ns=from_ns)
+        if from_offset is not None:
+            start.from_offset = from_offset
+        if partition is not None:
+            start.partition = partition
+        return AsyncTail(self._connection, self._scope, [start], only, cursor)
+
+    def group(self, name: str) -> AsyncGroup:
+        """Return a consumer group of the stream."""
+        return AsyncGroup(self._connection, self._scope, self._name, name)
+
+    # Parts
+
+    def _named(self, request: Any) -> Any:
+        request.namespace = self._scope.namespace
+        request.stream = self._name
+        return request
+
+    async def _change(self, path: str, request: Any) -> Any:
+        return await self._connection.call_write(path, request, self._timeout_s, name=self._route)
+
+    async def _look(self, path: str, request: Any, read: Read | None) -> Any:
+        self._named(request)
+        if read is not None:
+            read.put(request.options)
+        is_stale = read is not None and read.stale
+        return await self._connection.call_read(
+            path, request, self._timeout_s, name=self._route, is_stale=is_stale
+        )
+
+    def _append(self, record: NewRecord, producer: Producer | None) -> Future[Any]:
+        """Send one record: an operation of its own, so that in a session each is exact."""
+        is_early = self._scope.durability == "async"
+        connection = self._connection
+        lane = (connection.early_lane if is_early else connection.write_lane)(self._route)
+        assert lane is not None
+        size = len(record.value) + len(record.key or b"") + len(self._route)
+        operation, answer = lane.begin(size, _appended, self._timeout_s)
+        try:
+            request = operation.append_records
+            request.stream = self._name
+            if self._scope.namespace:
+                request.namespace = self._scope.namespace
+            if is_early:
+                request.options.durability = ASYNC
+            if producer is not None:
+                request.producer.producer_id = producer.producer_id
+                request.producer.epoch = producer.epoch
+                request.producer.sequence = producer.sequence
+            record.put(request.records.add())
+        except BaseException:
+            lane.undo()
+            raise
+        return answer
+
+
+def _appended(result: pipeline_pb2.OperationResult) -> Any:
+    (found,) = result.append_records.results
+    if found.HasField("error"):
+        raise error_of_result(found.error)
+    return Appended(found.offset, found.partition, found.duplicate)

@@ -1,0 +1,1 @@
+"""The blocking client, written by ``onelog.client.sync_source``; see there."""

@@ -1,0 +1,114 @@
+"""``onelog/client/admin.py`` for programs without an event loop.
+
+Written by ``python -m onelog.client.sync_source``: change it there.
+"""
+
+from collections.abc import Iterator
+
+from onelog.client.loop_thread import Facade
+from onelog.v1 import admin_pb2, log_pb2
+
+
+class Admin(Facade):
+    """Status, topology, members, leadership, snapshots, the log itself, namespaces.
+
+    ``endpoint`` says which node answers; without, some node, or the shard's leader.
+    """
+
+    def status(self, *, endpoint: str | None = None) -> admin_pb2.GetStatusResponse:
+        """Show a node and all of its shards."""
+        found: admin_pb2.GetStatusResponse = self._thread.run(self._core.status(endpoint=endpoint))
+        return found
+
+    def topology(self) -> admin_pb2.GetTopologyResponse:
+        """Say which endpoint serves which shard."""
+        found: admin_pb2.GetTopologyResponse = self._thread.run(self._core.topology())
+        return found
+
+    def members(self) -> admin_pb2.ListMembersResponse:
+        """List the members of every shard's group."""
+        found: admin_pb2.ListMembersResponse = self._thread.run(self._core.members())
+        return found
+
+    def add_member(self, node_id: str, node_name: str, peer_address: str) -> None:
+        """Add a node as a learner, in every shard."""
+        self._thread.run(self._core.add_member(node_id, node_name, peer_address))
+
+    def promote_member(self, node_id: str) -> None:
+        """Make a learner that has caught up a voter, in every shard."""
+        self._thread.run(self._core.promote_member(node_id))
+
+    def remove_member(self, node_id: str) -> None:
+        """Remove a node from every shard."""
+        self._thread.run(self._core.remove_member(node_id))
+
+    def transfer_leadership(self, shard: int, node_id: str = "") -> str:
+        """Hand the leadership of a shard to a node, or to the one that has most; return its id."""
+        found: str = self._thread.run(self._core.transfer_leadership(shard, node_id))
+        return found
+
+    def take_snapshot(
+        self, shard: int, *, endpoint: str | None = None
+    ) -> admin_pb2.TakeSnapshotResponse:
+        """Take a snapshot of a shard on a node."""
+        found: admin_pb2.TakeSnapshotResponse = self._thread.run(
+            self._core.take_snapshot(shard, endpoint=endpoint)
+        )
+        return found
+
+    def state_hash(
+        self, shard: int, *, endpoint: str | None = None
+    ) -> admin_pb2.GetStateHashResponse:
+        """Return the hash of a shard's state on a node, with its index."""
+        found: admin_pb2.GetStateHashResponse = self._thread.run(
+            self._core.state_hash(shard, endpoint=endpoint)
+        )
+        return found
+
+    def log_ranges(
+        self, shard: int, *, endpoint: str | None = None
+    ) -> admin_pb2.ListLogRangesResponse:
+        """List which indexes of a shard a node holds, and where."""
+        found: admin_pb2.ListLogRangesResponse = self._thread.run(
+            self._core.log_ranges(shard, endpoint=endpoint)
+        )
+        return found
+
+    def read_log(
+        self,
+        shard: int,
+        *,
+        first_index: int = 1,
+        last_index: int = 0,
+        follow: bool = False,
+        with_voids: bool = False,
+        endpoint: str | None = None,
+    ) -> Iterator[log_pb2.Entry]:
+        """Yield committed entries in order, and with ``follow`` new ones for ever."""
+        return self._thread.iterate(
+            self._core.read_log(
+                shard,
+                first_index=first_index,
+                last_index=last_index,
+                follow=follow,
+                with_voids=with_voids,
+                endpoint=endpoint,
+            )
+        )
+
+    def create_namespace(self, name: str, limits: admin_pb2.NamespaceLimits | None = None) -> None:
+        """Create a namespace in every shard."""
+        self._thread.run(self._core.create_namespace(name, limits))
+
+    def configure_namespace(self, name: str, limits: admin_pb2.NamespaceLimits) -> None:
+        """Change the limits of a namespace."""
+        self._thread.run(self._core.configure_namespace(name, limits))
+
+    def delete_namespace(self, name: str) -> None:
+        """Delete a namespace and all that is in it."""
+        self._thread.run(self._core.delete_namespace(name))
+
+    def namespaces(self) -> dict[str, admin_pb2.NamespaceLimits]:
+        """Return the namespaces with their limits."""
+        found: dict[str, admin_pb2.NamespaceLimits] = self._thread.run(self._core.namespaces())
+        return found

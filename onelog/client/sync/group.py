@@ -1,0 +1,109 @@
+"""``onelog/client/group.py`` for programs without an event loop.
+
+Written by ``python -m onelog.client.sync_source``: change it there.
+"""
+
+from collections.abc import Iterable
+from typing import Self
+
+from onelog.client.loop_thread import Facade
+from onelog.client.stream_values import GroupConfig, GroupInfo
+from onelog.client.values import Read, Record
+
+
+class Group(Facade):
+    """One consumer group of a stream, by its name."""
+
+    def create(
+        self, *, from_offset: int | None = None, from_ns: int = 0, config: GroupConfig | None = None
+    ) -> None:
+        """Create the group; it begins at an offset or a time, or with what is new."""
+        self._thread.run(self._core.create(from_offset=from_offset, from_ns=from_ns, config=config))
+
+    def configure(self, config: GroupConfig) -> None:
+        """Replace the settings."""
+        self._thread.run(self._core.configure(config))
+
+    def delete(self) -> None:
+        """Delete the group."""
+        self._thread.run(self._core.delete())
+
+    def info(self, *, read: Read | None = None) -> GroupInfo:
+        """Return members, places and what is pending."""
+        found: GroupInfo = self._thread.run(self._core.info(read=read))
+        return found
+
+    def seek(
+        self, *, offset: int | None = None, time_ns: int | None = None, partition: int | None = None
+    ) -> None:
+        """Move the group's place, back or forward, to an offset or a time."""
+        self._thread.run(self._core.seek(offset=offset, time_ns=time_ns, partition=partition))
+
+    def join(self, *, session_s: float = 30.0, limit: int = 100) -> "Consumer":
+        """Become a member; ``limit`` is how many records are fetched at a time."""
+        return Consumer(
+            self._thread.run(self._core.join(session_s=session_s, limit=limit)), self._thread
+        )
+
+
+class Consumer(Facade):
+    """A member of a group: an iterator over its records. Leaves the group when it is closed."""
+
+    @property
+    def member_id(self) -> int:
+        """The member's number in the group."""
+        found: int = self._core.member_id
+        return found
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions that are the member's own now."""
+        found: tuple[int, ...] = self._core.partitions
+        return found
+
+    def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> list[Record]:
+        """Take the next records; waits ``wait_s`` for the first, and may return none."""
+        found: list[Record] = self._thread.run(self._core.fetch(wait_s=wait_s, limit=limit))
+        return found
+
+    def ack(self, records: Record | Iterable[Record]) -> int:
+        """Records are done; returns how many were pending with this member."""
+        found: int = self._thread.run(self._core.ack(records))
+        return found
+
+    def nack(
+        self, records: Record | Iterable[Record], *, delay_s: float = 0.0, reason: str = ""
+    ) -> int:
+        """Records failed: they come again after a delay, or go to the dead-letter stream."""
+        found: int = self._thread.run(self._core.nack(records, delay_s=delay_s, reason=reason))
+        return found
+
+    def claim(self, idle_s: float, *, limit: int = 100) -> list[Record]:
+        """Take over records that have been pending with somebody for ``idle_s``."""
+        found: list[Record] = self._thread.run(self._core.claim(idle_s, limit=limit))
+        return found
+
+    def commit(self, records: Record | Iterable[Record]) -> None:
+        """Set the group's places behind these records, for groups that keep no pending list."""
+        self._thread.run(self._core.commit(records))
+
+    def close(self) -> None:
+        """Leave the group; what is pending may be claimed by others."""
+        self._thread.run(self._core.close())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        try:
+            found: Record = self._thread.run(self._core.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return found
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._core.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.run(self._core.__aexit__(*error))

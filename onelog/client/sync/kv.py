@@ -1,0 +1,162 @@
+"""``onelog/client/kv.py`` for programs without an event loop.
+
+Written by ``python -m onelog.client.sync_source``: change it there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from onelog.client.loop_thread import Facade, core_of
+from onelog.client.sync.json_document import Document
+from onelog.client.sync.leases import Lease
+from onelog.client.sync.lock import Lock
+from onelog.client.sync.txn import Txn
+from onelog.client.values import Item, Key, Read, Value, Version
+
+
+class KV(Facade):
+    """Keys with versions, lifetimes, leases, counters and documents."""
+
+    def put(
+        self,
+        key: Key,
+        value: Value,
+        *,
+        ttl_s: float | None = None,
+        lease: Lease | int = 0,
+        expected_version: int | None = None,
+    ) -> int:
+        """Write a key and return its new version.
+
+        With ``expected_version`` only over that version (else ConditionFailed); 0: only if the key
+        does not exist (else AlreadyExists).
+        """
+        found: int = self._thread.run(
+            self._core.put(
+                key, value, ttl_s=ttl_s, lease=core_of(lease), expected_version=expected_version
+            )
+        )
+        return found
+
+    def put_many(
+        self,
+        items: Mapping[Key, Value] | Iterable[tuple[Key, Value]],
+        *,
+        ttl_s: float | None = None,
+    ) -> list[int]:
+        """Write many keys, each by itself, and return their versions in the same order.
+
+        All of them are tried; if some fail the first error is raised, with a note of how many.
+        """
+        found: list[int] = self._thread.run(self._core.put_many(items, ttl_s=ttl_s))
+        return found
+
+    def get(self, key: Key, *, read: Read | None = None) -> Item | None:
+        """Return a key, or None if it does not exist."""
+        found: Item | None = self._thread.run(self._core.get(key, read=read))
+        return found
+
+    def get_many(self, keys: Iterable[Key], *, read: Read | None = None) -> list[Item | None]:
+        """Return many keys in the same order; None where one does not exist."""
+        found: list[Item | None] = self._thread.run(self._core.get_many(keys, read=read))
+        return found
+
+    def exists(self, key: Key, *, read: Read | None = None) -> bool:
+        """Tell whether a key exists."""
+        found: bool = self._thread.run(self._core.exists(key, read=read))
+        return found
+
+    def delete(self, key: Key, *, expected_version: int | None = None) -> bool:
+        """Delete a key; tell whether there was something to delete."""
+        found: bool = self._thread.run(self._core.delete(key, expected_version=expected_version))
+        return found
+
+    def touch(self, key: Key, ttl_s: float | None, *, expected_version: int | None = None) -> int:
+        """Let a key live for ``ttl_s`` from now on (None: for ever); return its version."""
+        found: int = self._thread.run(
+            self._core.touch(key, ttl_s, expected_version=expected_version)
+        )
+        return found
+
+    def increment(self, key: Key, by: int = 1) -> int:
+        """Add to a number (a missing key counts as 0) and return it as it is now."""
+        found: int = self._thread.run(self._core.increment(key, by))
+        return found
+
+    def lower_to(self, key: Key, limit: int) -> int:
+        """Lower a number to ``limit`` if it is above it; return it as it is now."""
+        found: int = self._thread.run(self._core.lower_to(key, limit))
+        return found
+
+    def raise_to(self, key: Key, limit: int) -> int:
+        """Raise a number to ``limit`` if it is below it; return it as it is now."""
+        found: int = self._thread.run(self._core.raise_to(key, limit))
+        return found
+
+    def append(self, key: Key, data: Value) -> int:
+        """Add bytes at the end of a value and return the size of the whole."""
+        found: int = self._thread.run(self._core.append(key, data))
+        return found
+
+    def history(self, key: Key, *, read: Read | None = None) -> list[Version]:
+        """Return the versions of a key that are kept, newest first."""
+        found: list[Version] = self._thread.run(self._core.history(key, read=read))
+        return found
+
+    def scan(
+        self,
+        prefix: Key | None = None,
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+        limit: int = 0,
+        reverse: bool = False,
+        keys_only: bool = False,
+        routing_key: Key = b"",
+        read: Read | None = None,
+    ) -> Iterator[Item]:
+        """Yield keys in order, as fast as they are taken; goes on where a connection broke.
+
+        With ``routing_key`` only in its shard, and then all at one state unless it had to resume.
+        """
+        return self._thread.iterate(
+            self._core.scan(
+                prefix,
+                start=start,
+                end=end,
+                limit=limit,
+                reverse=reverse,
+                keys_only=keys_only,
+                routing_key=routing_key,
+                read=read,
+            )
+        )
+
+    def delete_range(
+        self,
+        prefix: Key | None = None,
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+        routing_key: Key = b"",
+    ) -> int:
+        """Delete all keys of a range, some thousands at a time; return how many there were."""
+        found: int = self._thread.run(
+            self._core.delete_range(prefix, start=start, end=end, routing_key=routing_key)
+        )
+        return found
+
+    def json(self, key: Key) -> "Document":
+        """Return the document in a key."""
+        return Document(self._core.json(key), self._thread)
+
+    def txn(self) -> "Txn":
+        """Begin a transaction: conditions, then one list of operations or another."""
+        return Txn(self._core.txn(), self._thread)
+
+    def lease(self, ttl_s: float, *, key: Key) -> "Lease":
+        """Grant a lease for ``key`` and others of its shard: keys put with it go when it goes."""
+        return Lease(self._thread.run(self._core.lease(ttl_s, key=key)), self._thread)
+
+    def lock(self, name: Key, *, ttl_s: float = 10.0) -> "Lock":
+        """Return a lock that all clients share."""
+        return Lock(self._core.lock(name, ttl_s=ttl_s), self._thread)

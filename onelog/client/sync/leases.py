@@ -1,0 +1,46 @@
+"""``onelog/client/leases.py`` for programs without an event loop.
+
+Written by ``python -m onelog.client.sync_source``: change it there.
+"""
+
+from typing import Self
+
+from onelog.client.loop_thread import Facade
+from onelog.client.values import LeaseInfo
+
+
+class Lease(Facade):
+    """A lease in the shard of one key."""
+
+    @property
+    def lease_id(self) -> int:
+        """The number that keys are put with."""
+        found: int = self._core.lease_id
+        return found
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is over, as far as this client can know."""
+        found: bool = self._core.is_lost
+        return found
+
+    def keep(self) -> None:
+        """Let the lease live for its lifetime from now on."""
+        self._thread.run(self._core.keep())
+
+    def revoke(self) -> int:
+        """End the lease, and its keys with it; return how many there were."""
+        found: int = self._thread.run(self._core.revoke())
+        return found
+
+    def info(self) -> LeaseInfo:
+        """Show the lease."""
+        found: LeaseInfo = self._thread.run(self._core.info())
+        return found
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._core.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.run(self._core.__aexit__(*error))

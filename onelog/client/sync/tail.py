@@ -1,0 +1,43 @@
+"""``onelog/client/tail.py`` for programs without an event loop.
+
+Written by ``python -m onelog.client.sync_source``: change it there.
+"""
+
+from typing import Self
+
+from onelog.client.loop_thread import Facade
+from onelog.client.values import Record
+
+
+class Tail(Facade):
+    """An iterator over records. Ends when it is closed, or at the end of ``with``.
+
+    After each record ``cursor`` says where to go on after it.
+    """
+
+    @property
+    def cursor(self) -> bytes:
+        """Where to go on after the last record that was taken."""
+        found: bytes = self._core.cursor
+        return found
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        try:
+            found: Record = self._thread.run(self._core.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return found
+
+    def close(self) -> None:
+        """End the tail."""
+        self._thread.run(self._core.close())
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._core.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.run(self._core.__aexit__(*error))

@@ -1,0 +1,127 @@
+"""``onelog/client/timeseries.py`` for programs without an event loop.
+
+Written by ``python -m onelog.client.sync_source``: change it there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from numpy.typing import ArrayLike
+
+from onelog.client.loop_thread import Facade
+from onelog.client.series_arrays import SeriesData
+from onelog.client.timeseries import Aggregate, Matchers, MeasurementConfig, MeasurementInfo, Rule
+from onelog.client.values import Read
+
+
+class TimeSeries(Facade):
+    """Points of ``measurement{tag=value,…}`` with fields."""
+
+    def write(
+        self,
+        measurement: str,
+        times_ns: ArrayLike,
+        fields: Mapping[str, ArrayLike],
+        *,
+        tags: Mapping[str, str] | None = None,
+    ) -> int:
+        """Write points of one series; return how many values were written.
+
+        Times in any order, int64 nanoseconds or datetime64; every field has as many values.
+        """
+        found: int = self._thread.run(self._core.write(measurement, times_ns, fields, tags=tags))
+        return found
+
+    def write_many(self, measurement: str, series: Iterable[SeriesData]) -> int:
+        """Write points of several series at once; return how many values were written."""
+        found: int = self._thread.run(self._core.write_many(measurement, series))
+        return found
+
+    def query(
+        self,
+        measurement: str,
+        field: str,
+        from_ns: int,
+        to_ns: int,
+        *,
+        where: Matchers | None = None,
+        aggregate: Aggregate = "",
+        percentile: float = 0.0,
+        window_s: float = 0.0,
+        group_by: Sequence[str] = (),
+        by_series: bool = False,
+        top: int = 0,
+        limit: int = 0,
+        read: Read | None = None,
+    ) -> list[SeriesData]:
+        """Return points, or aggregates of windows, from ``from_ns`` to before ``to_ns``.
+
+        One result for each combination of the tags in ``group_by``, or for each series with
+        ``by_series``, else one for all. Without ``window_s`` everything is one window.
+        """
+        found: list[SeriesData] = self._thread.run(
+            self._core.query(
+                measurement,
+                field,
+                from_ns,
+                to_ns,
+                where=where,
+                aggregate=aggregate,
+                percentile=percentile,
+                window_s=window_s,
+                group_by=group_by,
+                by_series=by_series,
+                top=top,
+                limit=limit,
+                read=read,
+            )
+        )
+        return found
+
+    def series(
+        self, measurement: str, *, where: Matchers | None = None, read: Read | None = None
+    ) -> Iterator[Mapping[str, str]]:
+        """Yield the tags of each series that matches."""
+        return self._thread.iterate(self._core.series(measurement, where=where, read=read))
+
+    def delete(
+        self,
+        measurement: str,
+        *,
+        where: Matchers | None = None,
+        first_ns: int | None = None,
+        last_ns: int | None = None,
+    ) -> int:
+        """Delete points of series that match, or the series with neither time; return how many."""
+        found: int = self._thread.run(
+            self._core.delete(measurement, where=where, first_ns=first_ns, last_ns=last_ns)
+        )
+        return found
+
+    def create(self, measurement: str, config: MeasurementConfig | None = None) -> None:
+        """Create a measurement with settings of its own; a first write does it with defaults."""
+        self._thread.run(self._core.create(measurement, config))
+
+    def configure(self, measurement: str, config: MeasurementConfig) -> None:
+        """Replace the settings of a measurement."""
+        self._thread.run(self._core.configure(measurement, config))
+
+    def drop(self, measurement: str) -> None:
+        """Delete a measurement with all of its series."""
+        self._thread.run(self._core.drop(measurement))
+
+    def info(self, measurement: str, *, read: Read | None = None) -> MeasurementInfo:
+        """Return settings and state of a measurement."""
+        found: MeasurementInfo = self._thread.run(self._core.info(measurement, read=read))
+        return found
+
+    def measurements(self, prefix: str = "") -> Iterator[MeasurementInfo]:
+        """Yield the measurements whose name begins with ``prefix``."""
+        return self._thread.iterate(self._core.measurements(prefix))
+
+    def set_rule(self, measurement: str, rule: Rule) -> None:
+        """Set a downsampling rule: a field ``f`` becomes ``f_mean``, ``f_max``, …"""
+        self._thread.run(self._core.set_rule(measurement, rule))
+
+    def delete_rule(self, measurement: str, name: str) -> None:
+        """Delete a downsampling rule; what it wrote stays."""
+        self._thread.run(self._core.delete_rule(measurement, name))

@@ -1,0 +1,44 @@
+"""``onelog/client/watch.py`` for programs without an event loop.
+
+Written by ``python -m onelog.client.sync_source``: change it there.
+"""
+
+from typing import Self
+
+from onelog.client.loop_thread import Facade
+from onelog.client.watch import Event
+
+
+class Watch(Facade):
+    """An iterator over events. Ends when it is closed, or at the end of ``with``."""
+
+    @property
+    def cursor(self) -> bytes:
+        """Where to go on after the last event that was taken."""
+        found: bytes = self._core.cursor
+        return found
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            found: Event = self._thread.run(self._core.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return found
+
+    def start(self) -> None:
+        """Wait until the watch has begun: what happens from now on is seen."""
+        self._thread.run(self._core.start())
+
+    def close(self) -> None:
+        """End the watch."""
+        self._thread.run(self._core.close())
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._core.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.run(self._core.__aexit__(*error))

@@ -1,0 +1,314 @@
+"""Time series: ``client.ts``, with numpy arrays in and out.
+
+::
+
+    client.ts.write("cpu", times_ns, {"load": loads}, tags={"host": "a"})
+    for group in client.ts.query("cpu", "load", start, end, aggregate="mean", window_s=60):
+        plot(group.times_ns, group.values)
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import ArrayLike
+
+from onelog.client.connection import Connection
+from onelog.client.options import Scope
+from onelog.client.series_arrays import SeriesData, data_of, fill_points
+from onelog.client.values import ASYNC, Read, milliseconds
+from onelog.errors import InvalidArgument
+from onelog.v1 import pipeline_pb2, timeseries_pb2
+
+Duplicates = Literal["last", "first", "reject"]
+Aggregate = Literal[
+    "", "mean", "sum", "count", "min", "max", "first", "last", "stddev", "percentile", "rate",
+    "delta",
+]  # fmt: skip
+
+# A tag's value, or an operator (=, !=, =~, !~) and a value.
+Matchers = Mapping[str, str | tuple[str, str]]
+
+_OPERATORS: dict[str, timeseries_pb2.MatchOperator] = {
+    "=": timeseries_pb2.MATCH_OPERATOR_EQUAL,
+    "!=": timeseries_pb2.MATCH_OPERATOR_NOT_EQUAL,
+    "=~": timeseries_pb2.MATCH_OPERATOR_REGEX,
+    "!~": timeseries_pb2.MATCH_OPERATOR_NOT_REGEX,
+}
+_TYPES = {1: "f64", 2: "i64", 3: "bool"}
+_DUPLICATES: tuple[Duplicates, ...] = ("last", "last", "first", "reject")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementConfig:
+    """Settings of a measurement."""
+
+    # Which of two points of the same series, field and time counts.
+    duplicates: Duplicates = "last"
+
+    # Points older than this may go; 0: kept.
+    retention_s: float = 0.0
+
+    # Series that there may be; 0: 100,000.
+    series_max: int = 0
+
+    def put(self, config: timeseries_pb2.MeasurementConfig) -> None:
+        """Write it into a request."""
+        config.duplicates = _DUPLICATES.index(self.duplicates, 1)  # type: ignore[assignment]
+        config.retention_ms = milliseconds(self.retention_s)
+        config.series_max = self.series_max
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Downsampling: aggregates of each window are written to another measurement."""
+
+    name: str
+    window_s: float
+    aggregates: Sequence[Aggregate]
+    target_measurement: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementInfo:
+    """A measurement: settings, fields with their types, how many series, rules."""
+
+    measurement: str
+    config: MeasurementConfig
+    fields: Mapping[str, str]
+    series_count: int
+    rules: tuple[Rule, ...]
+
+
+class AsyncTimeSeries:
+    """Points of ``measurement{tag=value,…}`` with fields."""
+
+    def __init__(self, connection: Connection, scope: Scope) -> None:
+        self._connection = connection
+        self._scope = scope
+
+    async def write(
+        self,
+        measurement: str,
+        times_ns: ArrayLike,
+        fields: Mapping[str, ArrayLike],
+        *,
+        tags: Mapping[str, str] | None = None,
+    ) -> int:
+        """Write points of one series; return how many values were written.
+
+        Times in any order, int64 nanoseconds or datetime64; every field has as many values.
+        """
+        request = timeseries_pb2.WritePointsRequest(measurement=measurement)
+        fill_points(request.series.add(), times_ns, fields, tags)
+        return await self._write(request)
+
+    async def write_many(self, measurement: str, series: Iterable[SeriesData]) -> int:
+        """Write points of several series at once; return how many values were written."""
+        request = timeseries_pb2.WritePointsRequest(measurement=measurement)
+        for each in series:
+            fill_points(request.series.add(), each.times_ns, each.fields, each.tags)
+        return await self._write(request)
+
+    async def query(
+        self,
+        measurement: str,
+        field: str,
+        from_ns: int,
+        to_ns: int,
+        *,
+        where: Matchers | None = None,
+        aggregate: Aggregate = "",
+        percentile: float = 0.0,
+        window_s: float = 0.0,
+        group_by: Sequence[str] = (),
+        by_series: bool = False,
+        top: int = 0,
+        limit: int = 0,
+        read: Read | None = None,
+    ) -> list[SeriesData]:
+        """Return points, or aggregates of windows, from ``from_ns`` to before ``to_ns``.
+
+        One result for each combination of the tags in ``group_by``, or for each series with
+        ``by_series``, else one for all. Without ``window_s`` everything is one window.
+        """
+        request = timeseries_pb2.QueryRequest(
+            namespace=self._scope.namespace,
+            measurement=measurement,
+            field=field,
+            from_ns=from_ns,
+            to_ns=to_ns,
+            aggregate=aggregate_number(aggregate),
+            parameter=percentile,
+            window_ns=round(window_s * 1e9),
+            group_by=group_by,
+            by_series=by_series,
+            top=top,
+            limit=limit,
+        )
+        _put_matchers(request.matchers, where)
+        answer = await self._look("TimeSeries/Query", request, measurement, read)
+        return [data_of(group) for group in answer.groups]
+
+    async def series(
+        self, measurement: str, *, where: Matchers | None = None, read: Read | None = None
+    ) -> AsyncIterator[Mapping[str, str]]:
+        """Yield the tags of each series that matches."""
+        request = timeseries_pb2.ListSeriesRequest(
+            namespace=self._scope.namespace, measurement=measurement
+        )
+        _put_matchers(request.matchers, where)
+        while True:
+            answer = await self._look("TimeSeries/ListSeries", request, measurement, read)
+            for each in answer.series:
+                yield dict(each.tags)
+            if not answer.next_page_token:
+                return
+            request.page_token = answer.next_page_token
+
+    async def delete(
+        self,
+        measurement: str,
+        *,
+        where: Matchers | None = None,
+        first_ns: int | None = None,
+        last_ns: int | None = None,
+    ) -> int:
+        """Delete points of series that match, or the series with neither time; return how many."""
+        request = timeseries_pb2.DeletePointsRequest(measurement=measurement)
+        _put_matchers(request.matchers, where)
+        if first_ns is not None:
+            request.first_ns = first_ns
+        if last_ns is not None:
+            request.last_ns = last_ns
+        answer = await self._change("TimeSeries/DeletePoints", request)
+        count: int = answer.series_count
+        return count
+
+    # Measurements
+
+    async def create(self, measurement: str, config: MeasurementConfig | None = None) -> None:
+        """Create a measurement with settings of its own; a first write does it with defaults."""
+        request = timeseries_pb2.CreateMeasurementRequest(measurement=measurement)
+        (config or MeasurementConfig()).put(request.config)
+        await self._change("TimeSeries/CreateMeasurement", request)
+
+    async def configure(self, measurement: str, config: MeasurementConfig) -> None:
+        """Replace the settings of a measurement."""
+        request = timeseries_pb2.ConfigureMeasurementRequest(measurement=measurement)
+        config.put(request.config)
+        await self._change("TimeSeries/ConfigureMeasurement", request)
+
+    async def drop(self, measurement: str) -> None:
+        """Delete a measurement with all of its series."""
+        request = timeseries_pb2.DeleteMeasurementRequest(measurement=measurement)
+        await self._change("TimeSeries/DeleteMeasurement", request)
+
+    async def info(self, measurement: str, *, read: Read | None = None) -> MeasurementInfo:
+        """Return settings and state of a measurement."""
+        request = timeseries_pb2.GetMeasurementRequest(
+            namespace=self._scope.namespace, measurement=measurement
+        )
+        answer = await self._look("TimeSeries/GetMeasurement", request, measurement, read)
+        return _info_of(answer.measurement)
+
+    async def measurements(self, prefix: str = "") -> AsyncIterator[MeasurementInfo]:
+        """Yield the measurements whose name begins with ``prefix``."""
+        request = timeseries_pb2.ListMeasurementsRequest(
+            namespace=self._scope.namespace, prefix=prefix
+        )
+        while True:
+            answer = await self._connection.call_read(
+                "TimeSeries/ListMeasurements", request, self._scope.timeout_s
+            )
+            for each in answer.measurements:
+                yield _info_of(each)
+            if not answer.next_page_token:
+                return
+            request.page_token = answer.next_page_token
+
+    async def set_rule(self, measurement: str, rule: Rule) -> None:
+        """Set a downsampling rule: a field ``f`` becomes ``f_mean``, ``f_max``, …"""
+        request = timeseries_pb2.SetRuleRequest(measurement=measurement)
+        request.rule.name = rule.name
+        request.rule.window_ns = round(rule.window_s * 1e9)
+        request.rule.aggregates.extend(aggregate_number(each) for each in rule.aggregates)
+        request.rule.target_measurement = rule.target_measurement
+        await self._change("TimeSeries/SetRule", request)
+
+    async def delete_rule(self, measurement: str, name: str) -> None:
+        """Delete a downsampling rule; what it wrote stays."""
+        request = timeseries_pb2.DeleteRuleRequest(measurement=measurement, rule=name)
+        await self._change("TimeSeries/DeleteRule", request)
+
+    # Parts
+
+    async def _write(self, request: timeseries_pb2.WritePointsRequest) -> int:
+        if self._scope.namespace:
+            request.namespace = self._scope.namespace
+        is_early = self._scope.durability == "async"
+        if is_early:
+            request.options.durability = ASYNC
+
+        def build(operation: pipeline_pb2.Operation) -> None:
+            operation.write_points.CopyFrom(request)
+
+        count: int = await self._connection.write(
+            request.measurement.encode(),
+            request.ByteSize(),
+            self._scope.timeout_s,
+            build,
+            lambda result: result.write_points.written_count,
+            is_early=is_early,
+        )
+        return count
+
+    async def _change(self, path: str, request: Any) -> Any:
+        request.namespace = self._scope.namespace
+        name = request.measurement.encode()
+        return await self._connection.call_write(path, request, self._scope.timeout_s, name=name)
+
+    async def _look(self, path: str, request: Any, measurement: str, read: Read | None) -> Any:
+        if read is not None:
+            read.put(request.options)
+        return await self._connection.call_read(
+            path,
+            request,
+            self._scope.timeout_s,
+            name=measurement.encode(),
+            is_stale=read is not None and read.stale,
+        )
+
+
+def aggregate_number(aggregate: Aggregate) -> Any:
+    """Return an aggregate as it is sent."""
+    name = f"AGGREGATE_{aggregate.upper() or 'UNSPECIFIED'}"
+    try:
+        return timeseries_pb2.Aggregate.Value(name)
+    except ValueError:
+        raise InvalidArgument(
+            f"there is no aggregate {aggregate!r}", reason="AGGREGATE_INVALID"
+        ) from None
+
+
+def _put_matchers(matchers: Any, where: Matchers | None) -> None:
+    for tag, wanted in (where or {}).items():
+        operator, value = ("=", wanted) if isinstance(wanted, str) else wanted
+        if operator not in _OPERATORS:
+            raise InvalidArgument(
+                f"{operator!r} is none of {' '.join(_OPERATORS)}", reason="MATCHER_INVALID"
+            )
+        matchers.add(tag=tag, operator=_OPERATORS[operator], value=value)
+
+
+def _info_of(info: timeseries_pb2.MeasurementInfo) -> MeasurementInfo:
+    config = MeasurementConfig(
+        _DUPLICATES[info.config.duplicates], info.config.retention_ms / 1000, info.config.series_max
+    )
+    rules = []
+    for rule in info.rules:
+        names = (timeseries_pb2.Aggregate.Name(each) for each in rule.aggregates)
+        aggregates: Any = tuple(name.removeprefix("AGGREGATE_").lower() for name in names)
+        rules.append(Rule(rule.name, rule.window_ns / 1e9, aggregates, rule.target_measurement))
+    fields = {field.name: _TYPES.get(field.type, "") for field in info.fields}
+    return MeasurementInfo(info.measurement, config, fields, info.series_count, tuple(rules))

@@ -1,0 +1,188 @@
+"""Which endpoint to ask for what: learnt from the servers, refreshed when something looks wrong.
+
+What is known may be out of date at any moment, and that is no error: a server that is not asked
+rightly forwards the request or says where to go. Partition and shard counts never change while a
+cluster lives. An endpoint that answers for another cluster is refused: its keys are other keys.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+
+import grpc.aio  # type: ignore[import-untyped]
+
+from onelog.client.channels import Channels
+from onelog.client.options import ClientOptions
+from onelog.client.routing import shard_of
+from onelog.errors import FailedPrecondition, OnelogError, Unavailable
+from onelog.status import error_of
+from onelog.v1 import admin_pb2
+
+# Whatever fails, nobody asks more often than this.
+REFRESH_INTERVAL_S_MIN = 0.05
+
+# How long one endpoint is waited for before another one is asked as well.
+HEDGE_S = 0.2
+
+
+class Topology:
+    """See the module's text."""
+
+    def __init__(self, seeds: Iterable[str], channels: Channels, options: ClientOptions) -> None:
+        self._channels = channels
+        self._options = options
+        self._seeds = tuple(seeds)
+        self._nodes: tuple[str, ...] = ()
+        self._turn = random.randrange(len(self._seeds))  # noqa: S311 - spreads load, hides nothing
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshed_s = float("-inf")
+        self._listeners: list[Callable[[], None]] = []
+        self.cluster_id = ""
+        self.shard_count = 0
+        self.partition_count = 0
+        # By shard; None while nobody is known to lead.
+        self.leaders: list[str | None] = []
+        self.replicas: list[tuple[str, ...]] = []
+        # In which term each leader was elected: one that was replaced may not know it yet.
+        self._terms: list[int] = []
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a server has answered yet."""
+        return self.shard_count > 0
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after each refresh."""
+        self._listeners.append(listener)
+
+    def shard_of(self, name: bytes) -> int:
+        """Return the shard of a key or name."""
+        return shard_of(name, self.partition_count, self.shard_count)
+
+    def endpoint_of(self, shard: int) -> str:
+        """Return where to send what the leader of a shard has to do."""
+        return self.leaders[shard] or self.any_endpoint()
+
+    def replica_of(self, shard: int) -> str:
+        """Return some replica of a shard, another one each time."""
+        replicas = self.replicas[shard]
+        if not replicas:
+            return self.endpoint_of(shard)
+        self._turn += 1
+        return replicas[self._turn % len(replicas)]
+
+    def any_endpoint(self) -> str:
+        """Return some endpoint, another one each time."""
+        endpoints = self.endpoints()
+        self._turn += 1
+        return endpoints[self._turn % len(endpoints)]
+
+    def endpoints(self) -> tuple[str, ...]:
+        """Return all endpoints: those of the nodes, then those that were given at first."""
+        return tuple(dict.fromkeys((*self._nodes, *self._seeds)))
+
+    def redirect(self, shard: int, endpoint: str) -> None:
+        """A server says who leads a shard."""
+        if endpoint and shard < self.shard_count:
+            self.leaders[shard] = endpoint
+
+    def forget_leader(self, shard: int, endpoint: str) -> None:
+        """An endpoint does not answer for a shard: until somebody knows better, ask anyone."""
+        if shard < self.shard_count and self.leaders[shard] == endpoint:
+            self.leaders[shard] = None
+
+    def refresh_soon(self) -> None:
+        """Ask for the topology in the background, unless that was just done."""
+        now_s = asyncio.get_running_loop().time()
+        if self._refreshing is None and now_s - self._refreshed_s >= REFRESH_INTERVAL_S_MIN:
+            self._start()
+
+    async def refresh(self) -> None:
+        """Ask for the topology now; raises Unavailable if no endpoint answers."""
+        await asyncio.shield(self._refreshing or self._start())
+
+    def _start(self) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._refresh(), name="onelog topology")
+        self._refreshing = task
+        task.add_done_callback(self._refreshed)
+        return task
+
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
+        self._refreshing = None
+        self._refreshed_s = asyncio.get_running_loop().time()
+        if not task.cancelled():
+            task.exception()  # seen: whoever waits for it raises it
+
+    async def _refresh(self) -> None:
+        """Ask one endpoint after the other, the next one as soon as one is slow; the first wins."""
+        error: OnelogError = Unavailable("no endpoint", reason="NO_ENDPOINT")
+        endpoints = list(self.endpoints())
+        self._turn += 1
+        first = self._turn % len(endpoints)
+        left = endpoints[first:] + endpoints[:first]
+        loop = asyncio.get_running_loop()
+        asked: set[asyncio.Task[admin_pb2.GetTopologyResponse]] = set()
+        try:
+            while left or asked:
+                if left:
+                    asked.add(loop.create_task(self._ask(left.pop(0)), name="onelog topology"))
+                done, asked = await asyncio.wait(
+                    asked,
+                    timeout=HEDGE_S if left else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    try:
+                        self._learn(task.result())
+                    except Unavailable as unavailable:
+                        error = unavailable
+                    except grpc.aio.AioRpcError as failure:
+                        error = error_of(failure)
+                    else:
+                        return
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        raise error
+
+    async def _ask(self, endpoint: str) -> admin_pb2.GetTopologyResponse:
+        channel = self._channels.of(endpoint)
+        await channel.ready(self._options.connect_timeout_s)
+        answer: admin_pb2.GetTopologyResponse = await channel.method("Admin/GetTopology")(
+            admin_pb2.GetTopologyRequest(),
+            timeout=self._options.connect_timeout_s,
+            metadata=channel.metadata,
+        )
+        return answer
+
+    def _learn(self, answer: admin_pb2.GetTopologyResponse) -> None:
+        if not answer.shard_count or not answer.partition_count:
+            raise Unavailable("the server does not know its topology yet", reason="NO_TOPOLOGY")
+        known = (self.cluster_id, self.shard_count, self.partition_count)
+        found = (answer.cluster_id, answer.shard_count, answer.partition_count)
+        if self.is_known and known != found:
+            raise FailedPrecondition(
+                f"an endpoint answers for cluster {found}, the client speaks with {known}",
+                reason="TOPOLOGY_MISMATCH",
+            )
+        if not self.is_known:
+            self.leaders = [None] * answer.shard_count
+            self.replicas = [()] * answer.shard_count
+            self._terms = [0] * answer.shard_count
+        self.cluster_id, self.shard_count, self.partition_count = found
+        for shard in answer.shards:
+            if shard.shard < self.shard_count and shard.term >= self._terms[shard.shard]:
+                self._terms[shard.shard] = shard.term
+                self.leaders[shard.shard] = shard.leader_endpoint or None
+                self.replicas[shard.shard] = tuple(shard.endpoints)
+        nodes = (endpoint for node in answer.nodes for endpoint in node.endpoints)
+        self._nodes = tuple(nodes) or self._nodes
+        for listener in self._listeners:
+            listener()
+
+    async def close(self) -> None:
+        """Stop asking."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)

@@ -1,0 +1,181 @@
+"""One watch over all models: ``client.watch()``.
+
+Events come once and in the order of each shard's log, across reconnects and leader changes. After
+each event ``cursor`` says where to go on after it; kept somewhere, it lets another process do so.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from onelog.client.connection import Connection
+from onelog.client.options import Scope
+from onelog.client.resume import ResumePoint
+from onelog.client.series_arrays import SeriesData, data_of
+from onelog.client.stream_values import record_of
+from onelog.client.values import Item, Key, Record, item_of, milliseconds, to_bytes
+from onelog.v1 import log_pb2, pipeline_pb2
+
+Model = Literal["kv", "queue", "stream", "ts"]
+
+_OWNERS: dict[Model, log_pb2.Owner] = {
+    "kv": log_pb2.OWNER_KV,
+    "queue": log_pb2.OWNER_QUEUE,
+    "stream": log_pb2.OWNER_STREAM,
+    "ts": log_pb2.OWNER_TIME_SERIES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What to watch: a model, all of it or one name, or names with a prefix."""
+
+    model: Model
+    name: Key | None = None
+    prefix: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: ``kind`` to ``name`` in a model.
+
+    Kinds of kv are put, deleted, expired; the others are those of the protos in lower case.
+    """
+
+    model: Model
+    kind: str
+    name: bytes
+    namespace: str
+    shard: int
+    index: int
+    timestamp_ns: int
+
+    # Of kv: the key as it is now, and as it was if that was asked for.
+    item: Item | None = None
+    previous: Item | None = None
+
+    # Of a queue, a stream, a measurement.
+    message_ids: tuple[int, ...] = ()
+    record: Record | None = None
+    points: tuple[SeriesData, ...] = field(default=())
+
+
+class AsyncWatch:
+    """An iterator over events. Ends when it is closed, or at the end of ``with``."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        scope: Scope,
+        watched: tuple[Watched, ...],
+        *,
+        cursor: bytes | None,
+        with_previous: bool,
+        progress_s: float,
+    ) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._point = ResumePoint(cursor)
+        self._request = pipeline_pb2.WatchRequest(
+            with_previous=with_previous, progress_ms=milliseconds(progress_s)
+        )
+        for each in watched:
+            added = self._request.filters.add(namespace=scope.namespace, owner=_OWNERS[each.model])
+            if each.prefix is not None:
+                added.name, added.is_prefix = to_bytes(each.prefix), True
+            elif each.name is not None:
+                added.name = to_bytes(each.name)
+        self._events: AsyncGenerator[Event | None, None] | None = None
+
+    @property
+    def cursor(self) -> bytes:
+        """Where to go on after the last event that was taken."""
+        return self._point.token()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        await self.start()
+        assert self._events is not None
+        event = await anext(self._events)
+        assert event is not None, "begun twice"
+        return event
+
+    async def start(self) -> None:
+        """Wait until the watch has begun: what happens from now on is seen."""
+        if self._events is None:
+            self._events = self._run()
+            await anext(self._events)
+
+    async def close(self) -> None:
+        """End the watch."""
+        events, self._events = self._events, None
+        if events is not None:
+            await events.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _run(self) -> AsyncGenerator[Event | None, None]:
+        """Yield None when the watch has begun, then the events."""
+        connection, point = self._connection, self._point
+        await connection.ready(self._scope.timeout_s)
+
+        def request() -> pipeline_pb2.WatchRequest:
+            point.reopen(self._request.cursor)
+            return self._request
+
+        answers = connection.calls.stream(
+            "Pipeline/Watch",
+            request,
+            timeout_s=self._scope.timeout_s,
+            route=connection.topology.any_endpoint,
+        )
+        has_begun = False
+        async with aclosing(answers):
+            async for answer in answers:
+                if not has_begun:
+                    has_begun = True
+                    yield None
+                for event in answer.events:
+                    if point.is_new(event.shard):
+                        yield event_of(event)
+                point.arrive(answer.cursor)
+
+
+def event_of(event: pipeline_pb2.Event) -> Event:
+    """Return an event as the server sends it."""
+    place = (event.namespace, event.shard, event.index, event.timestamp_ns)
+    match event.WhichOneof("event"):
+        case "key":
+            key = event.key
+            item = item_of(key.item) if key.HasField("item") else None
+            previous = item_of(key.previous) if key.HasField("previous") else None
+            kind = "put" if item is not None else "expired" if key.expired else "deleted"
+            return Event("kv", kind, key.key, *place, item=item, previous=previous)
+        case "queue":
+            queue = event.queue
+            kind = _kind(pipeline_pb2.QueueEvent.Kind, queue.kind)
+            ids = tuple(queue.message_ids)
+            return Event("queue", kind, queue.queue.encode(), *place, message_ids=ids)
+        case "stream":
+            stream = event.stream
+            kind = _kind(pipeline_pb2.StreamEvent.Kind, stream.kind)
+            record = record_of(stream.record) if stream.HasField("record") else None
+            return Event("stream", kind, stream.stream.encode(), *place, record=record)
+        case _:
+            series = event.series
+            kind = _kind(pipeline_pb2.SeriesEvent.Kind, series.kind)
+            points = tuple(data_of(each) for each in series.points)
+            return Event("ts", kind, series.measurement.encode(), *place, points=points)
+
+
+def _kind(enum: Any, value: int) -> str:
+    name: str = enum.Name(value)
+    return name.lower()

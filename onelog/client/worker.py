@@ -1,0 +1,250 @@
+"""A worker: takes messages of a queue, several at a time, and settles each by what became of it.
+
+A handler that returns acknowledges its message, one that raises fails it with the reason, and
+``Reject`` says with which delay. While a handler runs its lease is extended; when the lease is lost
+nevertheless the handler is cancelled (a handler in a thread cannot be: it sees ``LeaseLost`` when
+its message is settled, which the worker only logs). ``stop`` takes no new messages, lets handlers
+finish for ``stop_timeout_s``, then cancels them and gives their messages back.
+
+Handlers are coroutine functions, or plain functions, which run in threads. Delivery is at least
+once: a handler may see a message twice and must not mind.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, Self
+
+from onelog.client.retrying import Backoff
+from onelog.client.values import Message, Settled
+from onelog.errors import LeaseLost, NotFound, OnelogError
+
+_log = logging.getLogger("onelog.worker")
+
+POLL_S = 10.0
+EXTENSIONS = 3  # so often in a lease's length: one may be lost
+REASON_SIZE_MAX = 256
+
+
+class Reject(Exception):
+    """Raised by a handler: the message failed, and comes again after ``delay_s``."""
+
+    def __init__(self, reason: str = "", delay_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.delay_s = delay_s
+
+
+class Source(Protocol):
+    """What a worker needs of a queue."""
+
+    async def lease(
+        self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
+    ) -> list[Message]:
+        """Take messages."""
+
+    async def ack(self, message: Message) -> None:
+        """A message is done."""
+
+    async def nack(
+        self, message: Message, *, delay_s: float | None = None, reason: str = ""
+    ) -> Settled:
+        """A message failed."""
+
+    async def extend(self, message: Message, visibility_s: float | None = None) -> None:
+        """A lease is to last longer."""
+
+    async def release(self, message: Message) -> None:
+        """Give a message back."""
+
+
+class AsyncWorker:
+    """See the module's text. ``run`` until ``stop``, or use it in ``with``."""
+
+    def __init__(
+        self,
+        queue: Source,
+        handler: Callable[[Message], Awaitable[Any] | Any],
+        *,
+        concurrency: int,
+        visibility_s: float,
+        stop_timeout_s: float,
+    ) -> None:
+        if concurrency < 1 or visibility_s <= 0:
+            raise ValueError(f"{concurrency} handlers, leases of {visibility_s} s")
+        self._queue = queue
+        self._handler = handler
+        self._concurrency = concurrency
+        self._visibility_s = visibility_s
+        self._stop_timeout_s = stop_timeout_s
+        self._stopping = asyncio.Event()
+        self._slots = asyncio.Semaphore(concurrency)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._threads: ThreadPoolExecutor | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._done_count = 0
+        self._failed_count = 0
+
+    @property
+    def done_count(self) -> int:
+        """Messages that were acknowledged."""
+        return self._done_count
+
+    @property
+    def failed_count(self) -> int:
+        """Messages whose handler failed."""
+        return self._failed_count
+
+    async def run(self) -> None:
+        """Work until ``stop``; raises if the queue does not exist or may not be used."""
+        if not inspect.iscoroutinefunction(self._handler):
+            self._threads = ThreadPoolExecutor(self._concurrency, "onelog worker")
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await self._take(stopping)
+        finally:
+            stopping.cancel()
+            await self._finish()
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def stop(self) -> None:
+        """Take no new messages; returns when those under way are settled."""
+        self._stopping.set()
+        if self._running is not None:
+            await self._running
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._running = loop.create_task(self.run(), name="onelog worker")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _take(self, stopping: "asyncio.Future[Any]") -> None:
+        """Lease messages for free slots until somebody says stop."""
+        backoff = Backoff(0.1, 5.0)
+        while not self._stopping.is_set():
+            if not await _unless(stopping, self._slots.acquire()):
+                return
+            free = 1
+            while not self._slots.locked() and free < self._concurrency:
+                await self._slots.acquire()
+                free += 1
+            messages: list[Message] = []
+            try:
+                leasing = self._queue.lease(
+                    free, visibility_s=self._visibility_s, wait_s=min(POLL_S, self._visibility_s)
+                )
+                found = await _unless(stopping, leasing)
+                messages = found or []
+                backoff.attempts = 0
+            except OnelogError as error:
+                if isinstance(error, NotFound) or error.code in (3, 7, 12, 16):
+                    raise
+                _log.warning("no messages could be leased: %s", error)
+                await _unless(stopping, asyncio.sleep(backoff.next_s(error)))
+            for _ in range(free - len(messages)):
+                self._slots.release()
+            for message in messages:
+                self._start(message)
+
+    def _start(self, message: Message) -> None:
+        loop = asyncio.get_running_loop()
+        name = f"onelog message {message.message_id}"
+        task = loop.create_task(self._work(message), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._slots.release()
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a message could not be settled", exc_info=task.exception())
+
+    async def _work(self, message: Message) -> None:
+        loop = asyncio.get_running_loop()
+        handling = asyncio.ensure_future(self._call(message))
+        lease = loop.create_task(self._keep(message, handling), name="onelog lease")
+        try:
+            await handling
+        except asyncio.CancelledError:
+            if lease.done():  # lost: it belongs to somebody else
+                return
+            await asyncio.shield(self._settle(self._queue.release(message), message))
+            raise
+        except Reject as reject:
+            self._failed_count += 1
+            nack = self._queue.nack(message, delay_s=reject.delay_s, reason=_text(reject.reason))
+            await self._settle(nack, message)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises fails its message
+            self._failed_count += 1
+            _log.warning("message %d failed", message.message_id, exc_info=error)
+            reason = _text(f"{type(error).__name__}: {error}")
+            await self._settle(self._queue.nack(message, reason=reason), message)
+        else:
+            if await self._settle(self._queue.ack(message), message):
+                self._done_count += 1
+        finally:
+            lease.cancel()
+
+    async def _call(self, message: Message) -> None:
+        if self._threads is None:
+            await self._handler(message)
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._handler, message)
+
+    async def _keep(self, message: Message, handling: "asyncio.Future[None]") -> None:
+        """Extend the lease until it is lost."""
+        while True:
+            await asyncio.sleep(self._visibility_s / EXTENSIONS)
+            try:
+                await self._queue.extend(message, self._visibility_s)
+            except (LeaseLost, NotFound):
+                _log.warning("the lease of message %d is lost", message.message_id)
+                asyncio.get_running_loop().call_soon(handling.cancel)
+                return
+            except OnelogError as error:
+                _log.warning("message %d: lease not extended: %s", message.message_id, error)
+
+    async def _settle(self, settling: Awaitable[Any], message: Message) -> bool:
+        try:
+            await settling
+        except (LeaseLost, NotFound) as error:
+            _log.warning("message %d is settled too late: %s", message.message_id, error)
+            return False
+        return True
+
+    async def _finish(self) -> None:
+        """Let handlers finish; cancel those that take too long."""
+        if not self._tasks:
+            return
+        await asyncio.wait(self._tasks, timeout=self._stop_timeout_s)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+async def _unless(stopping: "asyncio.Future[Any]", waiting: Awaitable[Any]) -> Any:
+    """Return what is waited for, or None if the worker is to stop first."""
+    task = asyncio.ensure_future(waiting)
+    try:
+        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return None
+
+
+def _text(reason: str) -> str:
+    """Cut a reason to what the server takes."""
+    return reason.encode()[:REASON_SIZE_MAX].decode(errors="ignore")

@@ -1,0 +1,79 @@
+"""What entries did to keys, for those who tell others of it: the recent past, not state.
+
+Most of it can be read off the log: a put says itself what it wrote. What a counter became, which
+keys a range, a lease or an expiry took away, which list of a transaction ran: only apply knows,
+and notes it here. Values are referred to, not copied. Nothing here is hashed or saved; a replay
+makes it again, and ``complete_from`` says from which index on nothing is missing.
+
+Entries that were taken back (a refused batch or transaction) may have left notes. They are void in
+the log, and whoever asks skips those.
+"""
+
+from typing import NamedTuple
+
+# Bytes of keys and values that one shard remembers, and what each note takes besides them.
+CHANGES_SIZE_MAX = 8 << 20
+CHANGE_OVERHEAD = 250
+
+
+class Change(NamedTuple):
+    """A version that an entry wrote; ``value`` is None where it deleted the key."""
+
+    namespace: str
+    key: bytes
+    value: bytes | None
+    expires_ns: int = 0
+    lease: int = 0
+    expired: bool = False
+
+
+class Changes:
+    """Changes by index, of the newest entries."""
+
+    __slots__ = ("_by_index", "_size", "complete_from", "is_told", "size_max")
+
+    def __init__(self, size_max: int = CHANGES_SIZE_MAX) -> None:
+        self._by_index: dict[int, list[Change]] = {}  # rising indexes
+        self._size = 0
+        self.size_max = size_max
+        self.complete_from = 1
+        # While an entry is applied that says itself what it writes: nothing to note.
+        self.is_told = False
+
+    def __len__(self) -> int:
+        return len(self._by_index)
+
+    @property
+    def size(self) -> int:
+        """The bytes that are referred to."""
+        return self._size
+
+    def add(self, index: int, change: Change) -> None:
+        """Note what the entry at ``index`` did; forget the oldest if there is too much."""
+        if self.is_told:
+            return
+        self._by_index.setdefault(index, []).append(change)
+        self._size += _size(change)
+        while self._size > self.size_max:
+            oldest = next(iter(self._by_index))
+            self._size -= sum(map(_size, self._by_index.pop(oldest)))
+            self.complete_from = oldest + 1
+
+    def get(self, index: int) -> list[Change]:
+        """Return what the entry did, the last word on each key, in the order of first touch."""
+        changes = self._by_index.get(index)
+        if changes is None:
+            return []
+        if len(changes) == 1:
+            return changes
+        return list({(each.namespace, each.key): each for each in changes}.values())
+
+    def reset(self, complete_from: int) -> None:
+        """Forget everything: what is known begins at an index."""
+        self._by_index.clear()
+        self._size = 0
+        self.complete_from = complete_from
+
+
+def _size(change: Change) -> int:
+    return CHANGE_OVERHEAD + len(change.key) + len(change.value or b"")

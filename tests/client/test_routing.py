@@ -1,0 +1,19 @@
+"""Client and server must agree on where a name lives, for ever."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onelog.client.routing import routing_key, shard_of
+from ual import routing
+
+names = st.one_of(
+    st.binary(min_size=1, max_size=40),
+    st.text(alphabet="{}ab", min_size=1, max_size=20).map(str.encode),
+)
+
+
+@given(names, st.integers(1, 300), st.integers(1, 20))
+def test_the_client_routes_as_the_server_does(name: bytes, partitions: int, shards: int) -> None:
+    assert routing_key(name) == routing.routing_key(name)
+    expected = routing.shard_of(routing.partition_of(name, partitions), shards)
+    assert shard_of(name, partitions, shards) == expected

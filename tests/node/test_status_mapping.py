@@ -1,0 +1,206 @@
+"""Every reason, from where it arises to the exception that a client catches."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
+import pytest
+from google.rpc import status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status  # type: ignore[import-untyped]
+
+import cluster.errors
+from node.shard_driver import Stopping
+from node.status_mapping import (
+    class_of_reason,
+    error_of_cluster,
+    error_of_exception,
+    error_of_refusal,
+    put_error,
+    status_of,
+)
+from onelog import errors
+from onelog.errors import OnelogError, class_of
+from onelog.status import DETAILS_KEY, error_of, error_of_result
+from onelog.v1 import common_pb2
+from projections.errors import BadDocument, BadPayload
+from projections.reasons import Reason
+from projections.result import Refused
+from ual.errors import CorruptFile, DiskFull, IndexDropped, IndexInFuture
+
+
+def subclasses(base: type[Any]) -> Iterator[type[Any]]:
+    found: list[type[Any]] = base.__subclasses__()
+    for each in found:
+        yield each
+        yield from subclasses(each)
+
+
+def cluster_errors() -> list[cluster.errors.ClusterError]:
+    made: list[cluster.errors.ClusterError] = [
+        cluster.errors.NotLeader(UUID(int=3)),
+        cluster.errors.Discarded(7),
+        cluster.errors.Diverged(7, 2),
+        cluster.errors.StaleBoundExceeded(2.0, 1.0),
+        cluster.errors.StateDiverged(9, (1,)),
+    ]
+    known = {type(each) for each in made}
+    others = (each for each in subclasses(cluster.errors.ClusterError) if each not in known)
+    return made + [each("words") for each in others]
+
+
+def over_the_wire(error: OnelogError) -> OnelogError:
+    """Return what a client makes of the status that a server sends."""
+    status = rpc_status.to_status(status_of(error))
+    rpc_error = grpc.aio.AioRpcError(
+        status.code,
+        initial_metadata=grpc.aio.Metadata(),
+        trailing_metadata=grpc.aio.Metadata(*status.trailing_metadata),
+        details=status.details,
+    )
+    return error_of(rpc_error)
+
+
+def in_an_answer(error: OnelogError) -> OnelogError:
+    message = common_pb2.Error()
+    put_error(message, error)
+    return error_of_result(common_pb2.Error.FromString(message.SerializeToString()))
+
+
+def assert_same(sent: OnelogError, got: OnelogError) -> None:
+    assert type(got) is type(sent)
+    assert got.reason == sent.reason
+    assert got.message == sent.message
+    assert got.metadata == sent.metadata
+    assert (got.retry_after_s is None) == (sent.retry_after_s is None)
+    if sent.retry_after_s is not None:
+        assert got.retry_after_s == pytest.approx(sent.retry_after_s, abs=0.001)
+
+
+@pytest.mark.parametrize("reason", list(Reason), ids=lambda reason: reason.name)
+def test_every_reason_of_a_projection_arrives_as_it_was_sent(reason: Reason) -> None:
+    sent = error_of_refusal(Refused(reason, 42))
+    assert sent.reason == reason.name
+    for way in (over_the_wire, in_an_answer):
+        got = way(sent)
+        assert got.reason == sent.reason
+        assert got.metadata == {"detail": "42"}
+        assert got.message == sent.message
+        # The class follows from code and reason alone: a client has no table of all reasons.
+        assert type(got) is class_of(sent.code, sent.reason)
+        assert isinstance(got, class_of(sent.code, ""))
+
+
+@pytest.mark.parametrize("error", cluster_errors(), ids=lambda error: error.reason)
+def test_every_error_of_the_cluster_arrives_as_it_was_sent(
+    error: cluster.errors.ClusterError,
+) -> None:
+    sent = error_of_cluster(error)
+    assert not isinstance(sent, errors.Internal), "nobody decided what clients are told"
+    assert sent.reason == error.reason
+    for way in (over_the_wire, in_an_answer):
+        assert_same(sent, way(sent))
+
+
+@pytest.mark.parametrize("kind", list(subclasses(OnelogError)), ids=lambda kind: kind.__name__)
+def test_every_exception_of_the_api_arrives_as_it_was_sent(kind: type[OnelogError]) -> None:
+    sent = kind("words", metadata={"limit": "7"}, retry_after_s=1.25)
+    for way in (over_the_wire, in_an_answer):
+        assert_same(sent, way(sent))
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (Reason.NAMESPACE_UNKNOWN, errors.NotFound),
+        (Reason.KEY_NOT_FOUND, errors.NotFound),
+        (Reason.ALREADY_EXISTS, errors.AlreadyExists),
+        (Reason.CONDITION_FAILED, errors.ConditionFailed),
+        (Reason.KEY_SIZE_INVALID, errors.InvalidArgument),
+        (Reason.VALUE_TOO_LARGE, errors.TooLarge),
+        (Reason.COMPACTED, errors.OutOfRange),
+        (Reason.INDEX_IN_FUTURE, errors.OutOfRange),
+        (Reason.LEASE_LOST, errors.LeaseLost),
+        (Reason.LEASES_FULL, errors.ResourceExhausted),
+        (Reason.SESSION_EXPIRED, errors.SessionExpired),
+        (Reason.PAYLOAD_TRUNCATED, errors.Internal),
+    ],
+)
+def test_reasons_are_of_the_class_that_their_name_says(
+    reason: Reason, kind: type[OnelogError]
+) -> None:
+    assert class_of_reason(reason) is kind
+
+
+def test_a_refused_whole_has_the_class_of_the_part_that_was_to_blame() -> None:
+    refused = Refused(Reason.TRANSACTION_REFUSED, 3, Reason.KEY_NOT_FOUND)
+    error = error_of_refusal(refused)
+    assert type(error) is errors.NotFound
+    assert error.reason == "TRANSACTION_REFUSED"
+    assert error.metadata == {"position": "3", "cause": "KEY_NOT_FOUND"}
+    assert_same(error, over_the_wire(error))
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "reason"),
+    [
+        (errors.NotFound("x", reason="X"), errors.NotFound, "X"),
+        (Stopping("soon"), errors.Unavailable, "STOPPING"),
+        (BadPayload(Reason.TTL_INVALID, 9), errors.InvalidArgument, "TTL_INVALID"),
+        (BadDocument(Reason.JSON_INVALID), errors.InvalidArgument, "JSON_INVALID"),
+        (IndexDropped(1, 5, 9), errors.OutOfRange, "COMPACTED"),
+        (IndexInFuture(10, 5, 9), errors.OutOfRange, "INDEX_IN_FUTURE"),
+        (DiskFull("no"), errors.ResourceExhausted, "DISK_FULL"),
+        (CorruptFile("/secret/place", "rule"), errors.DataLoss, "DATA_LOSS"),
+        (TimeoutError(), errors.DeadlineExceeded, "EXPIRED"),
+        (ZeroDivisionError("secret"), errors.Internal, "INTERNAL"),
+    ],
+)
+def test_what_is_raised_becomes_an_answer_that_tells_no_secrets(
+    raised: Exception, kind: type[OnelogError], reason: str
+) -> None:
+    error = error_of_exception(raised)
+    assert type(error) is kind
+    assert error.reason == reason
+    assert "secret" not in str(error)
+
+
+def test_a_mistake_of_ours_is_logged_under_the_number_that_the_client_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error = error_of_exception(ZeroDivisionError("what went wrong"))
+    assert error.metadata["number"] in caplog.text
+    assert "what went wrong" in caplog.text
+
+
+def test_a_status_without_details_has_the_class_of_its_code() -> None:
+    for code in grpc.StatusCode:
+        if code is grpc.StatusCode.OK:
+            continue
+        rpc_error = grpc.aio.AioRpcError(
+            code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="no connection"
+        )
+        error = error_of(rpc_error)
+        assert error.reason == code.name
+        assert isinstance(error, class_of(code.value[0], ""))
+        assert error.message == "no connection"
+
+
+def test_an_unknown_reason_of_a_newer_server_still_has_the_right_class() -> None:
+    assert class_of(5, "BRAND_NEW") is errors.NotFound
+    assert class_of(3, "THING_TOO_LARGE") is errors.TooLarge
+    assert class_of(99, "BRAND_NEW") is OnelogError
+    # A reason that means something else under another code does not decide.
+    assert class_of(14, "NOT_LEADER") is errors.Unavailable
+
+
+def test_details_of_another_status_are_not_believed() -> None:
+    status = status_pb2.Status(code=5, message="other")
+    rpc_error = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.aio.Metadata(),
+        grpc.aio.Metadata((DETAILS_KEY, status.SerializeToString())),
+        details="broken",
+    )
+    assert type(error_of(rpc_error)) is errors.Unavailable
