@@ -50,10 +50,11 @@ def install(
     assert base.index > log.commit_index, (base, log.commit_index)
     kept = []
     for segment in log.segments.segments:
-        if segment.last_index <= new.keep_through:
-            if not isinstance(segment, SealedSegment):
-                raise CorruptFile(str(segment.path), "it was to stay, and is damaged by now", 0)
-            kept.append(segment)
+        if isinstance(segment, UnsealedSegment) or segment.last_index > new.keep_through:
+            break  # an empty one behind the last that stays ends where that ends
+        if not isinstance(segment, SealedSegment):
+            raise CorruptFile(str(segment.path), "it was to stay, and is damaged by now", 0)
+        kept.append(segment)
     headers = [*(segment.header for segment in kept), *new.received]
     first = headers[0] if headers else SegmentHeader(0, 0, base.index + 1, base.proposal + 1)
     _check_sequence(paths, headers, base)

@@ -153,3 +153,24 @@ def test_a_full_disk_leaves_everything_as_it_was() -> None:
     log.sync()
     install(log, disk, paths, installation(theirs, headers, keep_through), ApplyNotes())
     assert log.last_index == theirs.last_index
+
+
+def test_an_empty_active_file_behind_what_stays_is_in_nobodys_way() -> None:
+    theirs = source()
+    disk = SimDisk()
+    paths = make_shard(disk)
+    log, _ = open_shard(disk, paths)
+    first = theirs.segments.segments[0]
+    number = 1
+    while log.last_index < first.last_index:
+        log.append_group(theirs.segments.proposal(number))
+        number += 1
+    log.close_active()
+    settle_to(log, first.last_index)
+    log.seal()
+    assert log.segments.sealed_index == log.segments.segments[-1].last_index == first.last_index
+    headers = receive(theirs, disk, paths, first.last_index + 1)
+
+    install(log, disk, paths, installation(theirs, headers, first.last_index), ApplyNotes())
+
+    assert content(log) == content(theirs)
