@@ -32,6 +32,7 @@ from node.requests import Drafts, Results
 from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from node.status_mapping import error_of_cluster, error_of_reason
+from node.waits import Waits
 from onelog.errors import InvalidArgument, TooLarge
 from onelog.v1 import common_pb2
 from projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
@@ -97,6 +98,7 @@ class Edge:
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="log-reads")
         self._clock = context.clock
         self._request_bytes_max = context.config.shard.request_bytes_max
+        self._waits: dict[int, Waits] = {}
 
     # Where
 
@@ -145,6 +147,13 @@ class Edge:
         if driver is None or driver.shard.member.state != LEADER:
             raise Elsewhere(shard, self._leader_endpoint(shard))
         return driver
+
+    def waits(self, shard: int) -> Waits:
+        """Return where calls wait for what a shard of this process will apply."""
+        waits = self._waits.get(shard)
+        if waits is None:
+            waits = self._waits[shard] = Waits(self.replica(shard), self.context.stopping)
+        return waits
 
     def _leader_endpoint(self, shard: int) -> str | None:
         topology = self._topology
