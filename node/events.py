@@ -12,9 +12,11 @@ is deleted as a whole.
 Another model adds its maker to ``MAKERS``, by the owner of its entries.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
+from node.events_queue import expiry_events, queue_events
+from node.happenings import Happening
 from node.messages import put_item
 from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2
@@ -26,36 +28,10 @@ from projections.kv_reads import KeyValue
 from projections.payload import read_prefix
 from projections.system_commands import TYPE_EXPIRE
 from projections.table import Projections
-from ual.entry import OWNER_KV, OWNER_SYSTEM, Entry
+from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, Entry
 
 # Operations on keys that write no version.
 _QUIET = frozenset(OWNER_KV << 8 | OPERATIONS[each] for each in (Touch, LeaseGrant, LeaseKeepalive))
-EVENT_OVERHEAD = 200
-
-
-class Happening:
-    """One event, before it is known who wants it. Subclasses fill in their part."""
-
-    __slots__ = ("index", "name", "namespace", "owner", "size", "timestamp_ns")
-
-    def __init__(self, entry: Entry, owner: int, namespace: str, name: bytes, size: int) -> None:
-        self.index = entry.index
-        self.timestamp_ns = entry.timestamp_ns
-        self.owner = owner
-        self.namespace = namespace
-        self.name = name
-        self.size = size + EVENT_OVERHEAD
-
-    def put(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
-        """Write the event."""
-        event.index = self.index
-        event.timestamp_ns = self.timestamp_ns
-        event.namespace = self.namespace
-        self.put_own(event, with_previous=with_previous)
-
-    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
-        """Write the part of the model."""
-        raise NotImplementedError
 
 
 class KeyHappening(Happening):
@@ -104,16 +80,19 @@ def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
 
 MAKERS: dict[int, Maker] = {
     OWNER_KV: _key_events,
+    OWNER_QUEUE: queue_events,
 }
 
 
-def events_of(projections: Projections, entry: Entry, *, of_keys: bool) -> list[Happening]:
-    """Return what an entry did that took effect; ``of_keys``: key events are wanted."""
+def events_of(projections: Projections, entry: Entry, owners: Container[int]) -> list[Happening]:
+    """Return what an entry did that took effect, to the models that somebody wants to hear of."""
     found: list[Happening] = []
-    maker = MAKERS.get(entry.owner)
+    maker = MAKERS.get(entry.owner) if entry.owner in owners else None
     if maker is not None:
         found += maker(projections, entry)
-    if of_keys and entry.entry_type != TYPE_PUT:
+    if entry.entry_type == TYPE_EXPIRE and OWNER_QUEUE in owners:
+        found += expiry_events(projections, entry)
+    if OWNER_KV in owners and entry.entry_type != TYPE_PUT:
         changes = projections.kv.changes
         if entry.index < changes.complete_from and _may_change_keys(entry):
             raise OutOfRange(

@@ -31,11 +31,12 @@ from node.edge import (
     write_options,
 )
 from node.forwarding import Elsewhere
-from node.operations import Read, Write, put_answer
+from node.operations import Lacking, Read, Room, Write, make_drafts, put_answer, put_content
 from node.requests import Results
 from node.services import kv_operations as kv
+from node.services import queue_operations as queue
 from node.status_mapping import error_of_exception, error_of_reason, put_error
-from onelog.errors import InvalidArgument, OnelogError
+from onelog.errors import InvalidArgument, NotFound, OnelogError
 from onelog.status import error_of_result
 from onelog.v1 import common_pb2, pipeline_pb2
 from projections.kv_commands import TYPE_PUT
@@ -43,6 +44,7 @@ from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED, VALUE_SIZE_MAX
 from projections.payload import SessionRef, encode_prefix
 from projections.reasons import Reason
 from projections.result import APPLIED, Result
+from projections.table import Projections
 from ual.routing import routing_key
 
 OPERATIONS_MAX = 10_000
@@ -58,6 +60,7 @@ OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
     "append": kv.APPEND,
     "set_json": kv.SET_JSON,
     "txn": kv.TXN,
+    **queue.OPERATIONS,
 }
 ANSWERS: Mapping[str, str] = {
     "ack": "settle",
@@ -75,6 +78,18 @@ _join = b"".join
 
 
 @dataclass(slots=True)
+class _Operation:
+    """One operation that is no plain put, and which drafts of its run are its entries."""
+
+    position: int
+    kind: str
+    request: Any
+    session: SessionRef | None = None
+    at: int = 0
+    count: int = 0
+
+
+@dataclass(slots=True)
 class _Run:
     """Operations of one shard that go together: one proposal, or one read."""
 
@@ -82,7 +97,9 @@ class _Run:
     drafts: list[tuple[int, bytes, int]] = field(default_factory=list)
     # Of plain puts: their positions in the message, as many as drafts; else the operations.
     puts: list[int] = field(default_factory=list)
-    operations: list[tuple[int, str, Any, int, int]] = field(default_factory=list)
+    operations: list[_Operation] = field(default_factory=list)
+    # Some entries need the state: all are made when the run is written.
+    needs_state: bool = False
 
 
 class Executor:
@@ -98,6 +115,7 @@ class Executor:
         if len(request.operations) > OPERATIONS_MAX:
             raise error_of_reason(Reason.LIMIT_INVALID, len(request.operations))
         message = _Message(self._edge, request)
+        message.room = Room(self._edge)
         message.size = request.ByteSize()
         message.sort()
         shards = message.shards
@@ -142,20 +160,33 @@ class Executor:
     async def _write(self, message: "_Message", shard: int, run: _Run, call: Call) -> None:
         driver = self._edge.leading(shard)
         assert run.durability is not None
+        if run.needs_state:
+            await self._edge.bind(
+                shard, call, lambda state, is_certain: message.bind(run, state, is_certain)
+            )
+        state = driver.shard.projections
+        if not run.drafts:
+            message.fill(shard, run, state, (), 0)
+            return
         self._edge.check_size(run.drafts, message.size)
         outcome = await driver.propose(run.drafts, call.deadline_s, run.durability)
+        lacking: Sequence[Lacking] = ()
+        state = driver.shard.projections
         if isinstance(outcome, Results):
-            message.fill(shard, run, outcome, outcome.first_index)
+            lacking = message.fill(shard, run, state, outcome, outcome.first_index)
         elif isinstance(outcome, Received):
-            message.fill(shard, run, [APPLIED] * len(run.drafts), outcome.first_index)
+            results = [APPLIED] * len(run.drafts)
+            message.fill(shard, run, state, results, outcome.first_index)
         else:
             raise self._edge.failure(shard, outcome)
+        if lacking:
+            await put_content(self._edge, shard, lacking, call, message.room)
 
     async def _read(self, message: "_Message", shard: int, run: _Run, call: Call) -> None:
         """One read for all: as fresh as the most demanding one needs it."""
         wanted = common_pb2.ReadOptions(level=common_pb2.READ_LEVEL_STALE)
-        for _, _, request, _, _ in run.operations:
-            options = read_options(request)
+        for operation in run.operations:
+            options = read_options(operation.request)
             wanted.min_index = max(wanted.min_index, options.min_index)
             if options.level != common_pb2.READ_LEVEL_STALE:
                 wanted.level = common_pb2.READ_LEVEL_LINEARIZABLE
@@ -199,6 +230,7 @@ class _Message:
         self.results = [add() for _ in request.operations]
         self.shards: dict[int, list[_Run]] = {}
         self.size = 0
+        self.room: Room | None = None
         self._session: SessionRef | None = None
 
     def sort(self) -> None:
@@ -275,7 +307,7 @@ class _Message:
             session = None
             if self._session is not None and isinstance(entry, Write):
                 session = self._session._replace(sequence=sequence)
-                sequence += 1
+                sequence += entry.width(getattr(operation, str(kind)))
             try:
                 self._add(position, str(kind), entry, operation, session)
             except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
@@ -296,13 +328,45 @@ class _Message:
         namespace = namespace_of(request.namespace)
         if isinstance(entry, Read):
             run = self._run(shard, None)
-            run.operations.append((position, kind, request, 0, 0))
+            run.operations.append(_Operation(position, kind, request))
             return
         options = write_options(request)
-        drafts = entry.drafts(request, namespace, session or session_of(options))
-        run = self._run(shard, durability_of(options))
-        run.operations.append((position, kind, request, len(run.drafts), len(drafts)))
+        durability, session = durability_of(options), session or session_of(options)
+        drafts: Sequence[Any] = ()
+        if not entry.needs_state:
+            drafts = make_drafts(entry, None, request, namespace, session)
+        run = self._run(shard, durability)
+        run.needs_state |= entry.needs_state
+        run.operations.append(
+            _Operation(position, kind, request, session, len(run.drafts), len(drafts))
+        )
         run.drafts += drafts
+
+    def bind(self, run: _Run, state: Projections, is_certain: bool) -> None:  # noqa: FBT001
+        """Make the entries of a run anew, now that the state is there that they need."""
+        drafts: list[Any] = []
+        bound: list[_Operation] = []
+        for operation in run.operations:
+            entry, request = OPERATIONS[operation.kind], operation.request
+            assert isinstance(entry, Write), operation.kind
+            try:
+                made = make_drafts(
+                    entry,
+                    state,
+                    request,
+                    namespace_of(request.namespace),
+                    operation.session,
+                    is_first=not drafts,
+                )
+            except Exception as error:
+                if isinstance(error, NotFound) and not is_certain:
+                    raise
+                put_error(self.results[operation.position].error, error_of_exception(error))
+                continue
+            operation.at, operation.count = len(drafts), len(made)
+            bound.append(operation)
+            drafts += made
+        run.operations, run.drafts = bound, drafts
 
     def _run(self, shard: int, durability: Durability | None) -> _Run:
         """Return the run that the next operation of a shard belongs to."""
@@ -320,9 +384,17 @@ class _Message:
 
     # Answers
 
-    def fill(self, shard: int, run: _Run, outcome: Sequence[Result], first_index: int) -> None:
-        """Put the results of a run's entries into the answer."""
+    def fill(
+        self,
+        shard: int,
+        run: _Run,
+        state: Projections,
+        outcome: Sequence[Result],
+        first_index: int,
+    ) -> list[Lacking]:
+        """Put the results of a run's entries into the answer; return what it still lacks."""
         results = self.results
+        lacking: list[Lacking] = []
         if run.puts:
             index = first_index
             for position, result in zip(run.puts, outcome, strict=True):
@@ -333,35 +405,41 @@ class _Message:
                     if shard:
                         header.shard = shard
                 else:
-                    self._answer("put", None, target, shard, index, (result,))
+                    self._answer("put", state, None, target, shard, index, (result,), lacking)
                 index += 1
-            return
-        for position, kind, request, at, count in run.operations:
-            part = outcome[at : at + count]
-            self._answer(kind, request, results[position], shard, first_index + at, part)
+            return lacking
+        for each in run.operations:
+            part, index = outcome[each.at : each.at + each.count], first_index + each.at
+            target = results[each.position]
+            self._answer(each.kind, state, each.request, target, shard, index, part, lacking)
+        return lacking
 
     def _answer(
         self,
         kind: str,
+        state: Projections,
         request: Any,
         target: pipeline_pb2.OperationResult,
         shard: int,
         index: int,
         results: Sequence[Result],
+        lacking: list[Lacking],
     ) -> None:
         entry = OPERATIONS[kind]
         assert isinstance(entry, Write), kind
         try:
-            put_answer(
-                entry, request, getattr(target, ANSWERS.get(kind, kind)), shard, index, results
-            )
+            answer = getattr(target, ANSWERS.get(kind, kind))
+            indexes = put_answer(entry, state, request, answer, shard, index, results)
+            if indexes:
+                lacking.append((entry.content, request, answer, indexes))
         except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
             put_error(target.error, error_of_exception(error))
 
     def look(self, view: Any, run: _Run) -> None:
         """Put what the reads of a run find into the answer."""
-        for position, kind, request, _, _ in run.operations:
-            entry, target = OPERATIONS[kind], self.results[position]
+        for each in run.operations:
+            kind, request = each.kind, each.request
+            entry, target = OPERATIONS[kind], self.results[each.position]
             assert isinstance(entry, Read), kind
             try:
                 options = read_options(request)
@@ -374,7 +452,7 @@ class _Message:
 
     def refuse(self, run: _Run, error: OnelogError) -> None:
         """Answer all operations of a run with the same error."""
-        for position in (*run.puts, *(each[0] for each in run.operations)):
+        for position in (*run.puts, *(each.position for each in run.operations)):
             put_error(self.results[position].error, error)
 
     def part(self, runs: Iterable[_Run]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
@@ -386,16 +464,22 @@ class _Message:
         positions: Sequence[int] = sorted(
             position
             for run in runs
-            for position in (*run.puts, *(each[0] for each in run.operations))
+            for position in (*run.puts, *(each.position for each in run.operations))
         )
         part = pipeline_pb2.ExecuteRequest(request_id=self._request.request_id)
         if self._session is not None:
             positions = range(positions[0], len(self.results))
             part.session.CopyFrom(self._request.session)
             part.session.sequence += sum(
-                isinstance(OPERATIONS.get(each.WhichOneof("operation") or ""), Write)
-                for each in self._request.operations[: positions[0]]
+                _width(each) for each in self._request.operations[: positions[0]]
             )
         operations = self._request.operations
         part.operations.extend(operations[position] for position in positions)
         return positions, part
+
+
+def _width(operation: pipeline_pb2.Operation) -> int:
+    """Return how many sequences of a session an operation takes."""
+    kind = operation.WhichOneof("operation") or ""
+    entry = OPERATIONS.get(kind)
+    return entry.width(getattr(operation, kind)) if isinstance(entry, Write) else 0
