@@ -289,6 +289,7 @@ def snake_case(name: str) -> str:
 
 
 def stopping() -> Unavailable:
+    """Return what a call is told that the end of the node cuts short."""
     message = "this node is shutting down; another one goes on"
     return Unavailable(message, reason="STOPPING", retry_after_s=0.1)
 

@@ -5,26 +5,26 @@ waits for the queue (node/queue_lines.py), and sends it. Room comes back when me
 (node/queue_credit.py). One batch is on its way at a time: a client that does not read is not
 leased more, and is dropped after a while (node/calls.py).
 
-However a stream ends, what it still holds is given back by an entry, tried a few times; if all of
-them fail, the leases end by themselves. When this node leads no more the stream ends with where to
-go (NOT_LEADER).
+However a stream ends, what it still holds is given back (node/queue_returns.py), and so is what a
+lease gets that was on its way. When this node leads no more the stream ends with where to go
+(NOT_LEADER).
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 
 from cluster.member import LEADER
 from node.calls import Call, stopping
 from node.edge import Edge, namespace_of
 from node.forwarding import Elsewhere
-from node.operations import answer_of, run_write
+from node.operations import answer_of
 from node.queue_credit import Credit, Held
 from node.queue_lines import Lines
 from node.queue_requests import check_name, draft_of, lease_of, queue_of
-from node.services.queue_operations import LEASE, RELEASE
+from node.queue_returns import Returns, items_of
+from node.services.queue_operations import LEASE
 from node.status_mapping import error_of_reason
-from onelog.errors import FailedPrecondition, OnelogError
+from onelog.errors import FailedPrecondition
 from onelog.v1 import common_pb2, queue_pb2
 from projections.queue_limits import ITEMS_MAX
 from projections.reasons import Reason
@@ -34,26 +34,22 @@ CREDIT_MAX = 10_000
 # A wait is begun anew now and then; nothing depends on how often.
 WAIT_S = 60.0
 WRITE_DEADLINE_S = 10.0
-RELEASE_ATTEMPTS = 3
-RELEASE_DEADLINE_S = 5.0
-RELEASE_METHOD = "/onelog.v1.Queue/Release"
 
 _NO_OPTIONS = common_pb2.WriteOptions()
-_log = logging.getLogger("onelog.node.queues")
 
 
 class Consumers:
     """The streams of one process."""
 
-    def __init__(self, edge: Edge, lines: Lines) -> None:
+    def __init__(self, edge: Edge, lines: Lines, returns: Returns) -> None:
         self._edge = edge
         self._lines = lines
+        self._returns = returns
         self._credits: dict[int, Credit] = {}
-        self._releases: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """Return how many streams there are, those included whose messages are being released."""
-        return sum(map(len, self._credits.values())) + len(self._releases)
+        """Return how many streams there are."""
+        return sum(map(len, self._credits.values()))
 
     async def consume(
         self, request: queue_pb2.ConsumeRequest, call: Call
@@ -87,7 +83,7 @@ class Consumers:
             raise elsewhere.error() from None  # not passed on: the client has a way to go there
         finally:
             self._credit(shard).close(held)
-            self._release(request, held, call)
+            self._returns.begin(lease, list(held.by_id.items()), call, held.writing)
 
     async def _has_room(self, shard: int, held: Held, credit: int) -> None:
         """Wait until there is credit; raises if nothing comes of it here."""
@@ -121,16 +117,17 @@ class Consumers:
             queue_of(edge.leading(shard).shard.projections, namespace, lease.queue)
             lease.count = ticket.promised
             drafts = draft_of(lease_of(held.queue_id, lease), namespace, None)
+            held.writing = asyncio.ensure_future(edge.write(shard, drafts, _NO_OPTIONS, call))
+            # If this is cancelled, what it gets is given back: see the end of ``consume``.
+            written = await asyncio.shield(held.writing)
+            held.writing = None
             try:
-                written = await edge.write(shard, drafts, _NO_OPTIONS, call)
-                answer = await answer_of(edge, LEASE, lease, written, call)
+                held.by_id.update(items_of(written))
             except FailedPrecondition as refused:
                 if refused.reason != Reason.QUEUE_PAUSED.name:
                     raise
                 return queue_pb2.LeaseResponse()
-        for message in answer.messages:
-            held.by_id[message.message_id] = message.token
-        return answer
+        return await answer_of(edge, LEASE, lease, written, call)
 
     def _credit(self, shard: int) -> Credit:
         credit = self._credits.get(shard)
@@ -138,44 +135,3 @@ class Consumers:
             driver = self._edge.replica(shard)
             credit = self._credits[shard] = Credit(driver, self._edge.waits(shard))
         return credit
-
-    def _release(self, request: queue_pb2.ConsumeRequest, held: Held, call: Call) -> None:
-        """Give back what a stream still holds, without its client waiting for it."""
-        if held.by_id:
-            task = asyncio.create_task(self._release_all(request, held, call))
-            self._releases.add(task)
-            task.add_done_callback(self._releases.discard)
-
-    async def _release_all(
-        self, request: queue_pb2.ConsumeRequest, held: Held, stream: Call
-    ) -> None:
-        items = list(held.by_id.items())
-        for first in range(0, len(items), ITEMS_MAX):
-            release = queue_pb2.ReleaseRequest(namespace=request.namespace, queue=request.queue)
-            for message_id, token in items[first : first + ITEMS_MAX]:
-                release.messages.add(message_id=message_id, token=token)
-            for _ in range(RELEASE_ATTEMPTS):
-                if await self._release_some(release, stream):
-                    break
-
-    async def _release_some(self, release: queue_pb2.ReleaseRequest, stream: Call) -> bool:
-        """Release messages wherever the queue is led; tell whether that needs no other attempt."""
-        calls, now_s = self._edge.calls, self._edge.context.clock.now_s()
-        call = Call(
-            RELEASE_METHOD,
-            queue_pb2.SettleResponse,
-            stream.client,
-            now_s,
-            now_s + RELEASE_DEADLINE_S,
-        )
-        call.metadata = stream.metadata
-        try:
-            await calls.somewhere(
-                call,
-                lambda: run_write(self._edge, RELEASE, release, call),
-                lambda elsewhere: calls.forward(call, elsewhere, release),
-            )
-        except OnelogError as error:
-            _log.info("messages of a stream are not released: %s", error)
-            return isinstance(error, FailedPrecondition)
-        return True

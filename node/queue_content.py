@@ -106,7 +106,7 @@ def put_rows(
     entries: Sequence[Entry],
     room: Room,
 ) -> Sequence[Draft]:
-    """Put bodies and headers in; cut what there is no room for, and give it back if it is leased."""
+    """Put bodies and headers in; cut what there is no room for, and give leases of it back."""
     messages = answer.messages
     fitting = 0
     for message, entry in zip(messages, entries, strict=False):

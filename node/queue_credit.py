@@ -11,6 +11,7 @@ group that was looked at.
 
 import asyncio
 
+from node.edge import Written
 from node.shard_driver import ShardDriver
 from node.waits import Waits
 from projections.payload import U64, read_prefix
@@ -40,13 +41,14 @@ _SWEEPING = frozenset(
 
 
 class Held:
-    """What one stream holds: messages and the tokens of their leases."""
+    """What one stream holds: messages and the tokens of their leases, and a lease on its way."""
 
-    __slots__ = ("by_id", "queue_id")
+    __slots__ = ("by_id", "queue_id", "writing")
 
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
         self.by_id: dict[int, int] = {}
+        self.writing: asyncio.Future[Written] | None = None
 
     def __len__(self) -> int:
         return len(self.by_id)

@@ -197,9 +197,9 @@ def schedule_of(queue_id: int, request: queue_pb2.CreateScheduleRequest) -> Sche
     message, cron = request.message, request.cron.encode()
     if message.delay_ms or message.at_ns or message.dedup_id:
         raise invalid("SCHEDULE_MESSAGE_INVALID", "delay, time and dedup id are not for schedules")
+    if len(cron) > CRON_SIZE_MAX:
+        raise error_of_reason(Reason.CRON_INVALID)
     try:
-        if len(cron) > CRON_SIZE_MAX:
-            raise BadCron(0)
         parse_cron(cron)
     except BadCron as error:
         raise error_of_reason(Reason.CRON_INVALID, error.field) from None

@@ -4,6 +4,7 @@ Queues over several shards are listed by name: names are unique over all shards,
 ended is one name, and that is the page token.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from node import queue_requests as ask
@@ -21,6 +22,7 @@ from node.edge import invalid as invalid_argument
 from node.operations import answer_of, applied, put_header, run_read, run_write
 from node.queue_consume import Consumers
 from node.queue_lines import Lines
+from node.queue_returns import Returns
 from node.services import queue_operations as op
 from node.status_mapping import error_of_reason, error_of_refusal
 from onelog.errors import FailedPrecondition
@@ -44,7 +46,8 @@ class QueueService:
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self.lines = Lines(edge)
-        self.consumers = Consumers(edge, self.lines)
+        self.returns = Returns(edge)
+        self.consumers = Consumers(edge, self.lines, self.returns)
 
     async def create_queue(
         self, request: queue_pb2.CreateQueueRequest, call: Call
@@ -181,13 +184,18 @@ class QueueService:
                 # Of the state of now: raises if the queue is gone.
                 ask.queue_of(edge.leading(shard).shard.projections, namespace, request.queue)
                 drafts = ask.draft_of(command, namespace, session)
+                writing = asyncio.ensure_future(edge.write(shard, drafts, options, call))
                 try:
-                    written = await edge.write(shard, drafts, options, call)
+                    written = await asyncio.shield(writing)
                     answer = await answer_of(edge, op.LEASE, request, written, call)
                 except FailedPrecondition as refused:
                     if refused.reason != Reason.QUEUE_PAUSED.name:
                         raise
                     answer = _nothing(shard)
+                except asyncio.CancelledError:
+                    if session is None:  # in a session the client may ask for the answer again
+                        self.returns.begin(request, (), call, writing)
+                    raise
             if answer.messages or session is not None or now_s() >= until_s:
                 return answer
 
