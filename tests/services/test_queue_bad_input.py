@@ -102,10 +102,7 @@ BAD_SCHEDULES = [
     )
     for cron, fields, reason in [
         *(("* * * * *", fields, reason) for fields, reason in MESSAGES),
-        *(
-            ("* * * * *", fields, "SCHEDULE_MESSAGE_INVALID")
-            for fields, _ in DELAYS
-        ),
+        *(("* * * * *", fields, "SCHEDULE_MESSAGE_INVALID") for fields, _ in DELAYS),
         ("", {}, "CRON_INVALID"),
         ("60 * * * *", {}, "CRON_INVALID"),
         ("* * * *", {}, "CRON_INVALID"),

@@ -440,9 +440,7 @@ def test_a_waiting_message_is_cancelled_or_given_another_priority(tmp_path: Path
         assert [each.reason for each in answer.results] == ["", "MESSAGE_UNKNOWN"]
         (urgent,) = await jobs.lease()
         assert (urgent.body, urgent.priority) == (b"c", 1)
-        answer = await jobs.stub.Cancel(
-            q.CancelRequest(queue="jobs", message_ids=[ids[0], ids[2]])
-        )
+        answer = await jobs.stub.Cancel(q.CancelRequest(queue="jobs", message_ids=[ids[0], ids[2]]))
         assert [each.reason for each in answer.results] == ["", "MESSAGE_LEASED"]
         assert await jobs.bodies() == [b"b", b"d"]
         assert (await jobs.info()).cancelled_count == 1
