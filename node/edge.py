@@ -116,8 +116,10 @@ class Edge:
         topology = self._topology
         return int(crc32c(routing_key(name)) % topology.partitions % topology.shards)
 
-    def shard_of_all(self, names: Iterable[bytes]) -> int:
+    def shard_of_all(self, names: Sequence[bytes]) -> int:
         """Return the shard of all of these; refuse names of several shards."""
+        if len(names) == 1:
+            return self.shard_of(names[0])
         shards = {self.shard_of(name) for name in names}
         if len(shards) > 1:
             raise InvalidArgument(

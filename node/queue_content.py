@@ -21,7 +21,7 @@ from projections.queue_message import (
 )
 from projections.queue_reads import Peeked
 from projections.queue_results import Leased, dead_headers
-from projections.queue_row import DELAYED, LEASED, READY, Dead
+from projections.queue_row import DELAYED, LEASED, PRIORITY_MASK, PRIORITY_SHIFT, READY, Dead
 from projections.queue_store import QueueState
 from projections.result import Refused
 from projections.table import Projections
@@ -67,11 +67,12 @@ def _put_place(
     message: queue_pb2.Message, queue: QueueState, message_id: int, body_index: int
 ) -> None:
     """Show what only the state knows: a priority that was changed, when a schedule fired."""
-    row = queue.table.get(message_id)
-    if row is not None:
-        message.priority = row.priority
+    place = queue.table.find(message_id)
+    if place is not None:
+        block, at = place
+        message.priority = block.meta[at] >> PRIORITY_SHIFT & PRIORITY_MASK
         if body_index != message_id:
-            message.enqueued_ns = row.since_ns
+            message.enqueued_ns = block.since[at]
 
 
 def put_peeked(answer: queue_pb2.PeekResponse, peeked: Peeked) -> Sequence[int]:

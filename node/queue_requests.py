@@ -6,7 +6,7 @@ what was meant for the first.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from node.edge import invalid
 from node.status_mapping import error_of_reason, error_of_refusal
@@ -15,7 +15,7 @@ from onelog.v1 import queue_pb2
 from projections import queue_commands as commands
 from projections.limits import TTL_NS_MAX
 from projections.payload import SessionRef, encode_prefix
-from projections.queue_commands import Command, Items, encode_command
+from projections.queue_commands import TYPE_ACK, Command, Items, encode_command
 from projections.queue_config import QueueConfig
 from projections.queue_limits import (
     CRON_SIZE_MAX,
@@ -56,6 +56,7 @@ SESSION_SIZE = 24
 
 _pack_session = struct.Struct("<QQQ").pack  # as encode_prefix has it
 _pack_plain = struct.Struct("<QBB").pack  # queue, no options, priority
+_pack_ack = struct.Struct("<QBHQQ").pack  # queue, options, one item: id, token
 _join = b"".join
 
 
@@ -135,10 +136,23 @@ def enqueue_drafts(
     namespace: str,
     session: SessionRef | None,
 ) -> list[Draft]:
-    """Return an entry for each message; in a session they take one sequence after the other."""
-    messages = request.messages
-    check_count(len(messages))
-    queue_id = queue_of(state, namespace, request.queue).id
+    """Return the entries of a request."""
+    check_count(len(request.messages))
+    return message_drafts(state, request.queue, request.messages, namespace, session)
+
+
+def message_drafts(
+    state: Projections,
+    queue: str,
+    messages: Iterable[queue_pb2.NewMessage],
+    namespace: str,
+    session: SessionRef | None,
+) -> list[Draft]:
+    """Return an entry for each message; in a session they take one sequence after the other.
+
+    This loop is what a pipelined message costs before the log.
+    """
+    queue_id = queue_of(state, namespace, queue).id
     prefix, numbers = encode_prefix(namespace, session), b""
     if session is not None:
         prefix = prefix[:-SESSION_SIZE]  # of each message its own follows
@@ -262,6 +276,20 @@ def lease_of(queue_id: int, request: queue_pb2.LeaseRequest) -> commands.Lease:
     return commands.Lease(
         queue_id, check_count(request.count or 1), visibility_ns_of(request.visibility_ms)
     )
+
+
+def ack_drafts(
+    state: Projections, request: queue_pb2.AckRequest, namespace: str, session: SessionRef | None
+) -> list[Draft]:
+    """Return the entry of a request; most of them name one message."""
+    queue_id = queue_of(state, namespace, request.queue).id
+    messages = request.messages
+    if len(messages) != 1:
+        items = items_of(messages)
+        return draft_of(commands.Ack(queue_id, items, request.strict), namespace, session)
+    one = messages[0]
+    body = _pack_ack(queue_id, request.strict, 1, one.message_id, one.token)
+    return [Draft(TYPE_ACK, encode_prefix(namespace, session) + body)]
 
 
 def nack_of(queue_id: int, request: queue_pb2.NackRequest) -> commands.Nack:

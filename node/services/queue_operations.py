@@ -248,8 +248,8 @@ LEASE = replace(
     content=Content(put_rows),
     is_idle=_is_nothing_ready,
 )
-ACK = _settle(
-    lambda queue, request: commands.Ack(queue, ask.items_of(request.messages), request.strict)
+ACK: _Settle = Write(
+    queue_pb2.SettleResponse, _by_queue, ask.ack_drafts, _answer_settle, needs_state=True
 )
 NACK = _settle(ask.nack_of)
 EXTEND = _settle(

@@ -45,9 +45,7 @@ def test_a_message_is_sent_leased_and_settled(tmp_path: Path) -> None:
         await queue.release(second)
         with pytest.raises(LeaseLost):
             await queue.extend(second)
-        assert [each.reason for each in await queue.release_many([second])] == [
-            "LEASE_TOKEN_STALE"
-        ]
+        assert [each.reason for each in await queue.release_many([second])] == ["LEASE_TOKEN_STALE"]
         (second,) = await queue.lease(wait_s=1)
         assert not (await queue.nack(second, reason="no", delay_s=3600)).dead
         assert [each.state for each in await queue.peek()] == ["delayed"]

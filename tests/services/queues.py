@@ -67,7 +67,9 @@ class Jobs:
         return [result.dead for result in answer.results]
 
     async def info(self) -> q.QueueInfo:
-        return (await self.stub.GetQueue(q.GetQueueRequest(queue=self.name))).queue
+        answer: q.GetQueueResponse
+        answer = await self.stub.GetQueue(q.GetQueueRequest(queue=self.name))
+        return answer.queue
 
     async def peek(self, **fields: Any) -> list[q.Message]:
         return list((await self.stub.Peek(q.PeekRequest(queue=self.name, **fields))).messages)

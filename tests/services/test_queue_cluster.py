@@ -1,4 +1,4 @@
-"""Queues on three nodes while leaders change: nothing is lost, and what is settled stays settled."""
+"""Queues on three nodes while leaders change: nothing is lost, what is settled stays so."""
 
 import asyncio
 from collections import Counter

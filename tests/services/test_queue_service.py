@@ -5,7 +5,7 @@ from pathlib import Path
 
 from onelog import errors
 from onelog.v1 import queue_pb2 as q
-from tests.services.nodes import Node, cluster, eventually, refusal, run, single
+from tests.services.nodes import eventually, refusal, run, single
 from tests.services.queues import Jobs, headers, on_a_node
 
 FAR_NS = 3600 * 10**9
@@ -202,7 +202,7 @@ def test_a_schedule_sends_its_message_when_its_minute_comes(tmp_path: Path) -> N
         assert (shown_id, cron, next_ns % (300 * 10**9)) == (schedule, "*/5 * * * *", 0)
         # Minutes are not ours to wait for: the log's clock is put forward.
         log_time = jobs.node.context.drivers[0].shard.log_time
-        log_time._now_ns = max(log_time._now_ns, next_ns)  # noqa: SLF001
+        log_time._now_ns = max(log_time._now_ns, next_ns)
         (tick,) = await jobs.lease(wait_ms=20_000)
         assert (tick.body, headers(tick)) == (b"tick", {"h": b"v"})
         assert tick.enqueued_ns >= next_ns
@@ -446,57 +446,3 @@ def test_a_waiting_message_is_cancelled_or_given_another_priority(tmp_path: Path
         assert (await jobs.info()).cancelled_count == 1
 
     on_a_node(tmp_path, test)
-
-
-def test_bodies_come_from_the_disk_when_memory_has_forgotten_them(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with single(tmp_path, shards=1) as node:
-            jobs = Jobs(node)
-            await jobs.create()
-            await jobs.send(b"first", headers=[q.Header(name="h", value=b"v")])
-        async with single(tmp_path, shards=1) as node:
-            jobs = Jobs(node)
-            ring = node.context.drivers[0].shard.log.ring
-            assert ring.first_index > 3
-            (peeked,) = await jobs.peek()
-            (message,) = await jobs.lease()
-            assert peeked.body == message.body == b"first"
-            assert headers(message) == {"h": b"v"}
-
-    run(test())
-
-
-def test_answers_hold_no_more_than_a_message_can(tmp_path: Path) -> None:
-    """What a lease got beyond that is given back at once, and a peek ends earlier."""
-
-    async def test(jobs: Jobs) -> None:
-        size = 3 << 20
-        for number in range(4):
-            await jobs.send(bytes([number]) * size)
-        peeked = await jobs.stub.Peek(q.PeekRequest(queue="jobs"))
-        assert len(peeked.messages) == 2
-        assert peeked.next_id > peeked.messages[-1].message_id
-        (first, second) = await jobs.lease(10)
-        assert (first.body[:1], second.body[:1]) == (b"\0", b"\1")
-        (third, fourth) = await jobs.lease(10)
-        assert (third.body[:1], third.delivery_count, fourth.body[:1]) == (b"\2", 1, b"\3")
-
-    on_a_node(tmp_path, test)
-
-
-def test_any_node_takes_any_call(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with cluster(tmp_path, shards=1) as nodes:
-            for node in nodes:
-                await _use(node, f"queue of {node.server.config.node.name}")
-
-    async def _use(node: Node, name: str) -> None:
-        jobs = Jobs(node, name)
-        await jobs.create()
-        await jobs.send(b"1", b"2")
-        messages = await jobs.lease(5)
-        assert [each.body for each in messages] == [b"1", b"2"]
-        assert await jobs.ack(messages) == ["", ""]
-        assert (await jobs.info()).acked_count == 2
-
-    run(test())

@@ -4,6 +4,7 @@ Every test here is about D12: long poll and push with credit, release on disconn
 """
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ from node import calls
 from node.edge import Edge, edge_of
 from node.services import queue as queue_service
 from onelog.status import error_of
-from onelog.v1 import common_pb2
+from onelog.v1 import common_pb2, queue_pb2_grpc
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import queue_pb2 as q
-from onelog.v1 import queue_pb2_grpc
 from tests.services.nodes import Node, refusal, until
 from tests.services.queues import Jobs, on_a_node
 
@@ -41,6 +41,10 @@ def services(monkeypatch: pytest.MonkeyPatch) -> list[queue_service.QueueService
 
 def waiting(node: Node) -> int:
     return len(edge_of(node.context).waits(0))
+
+
+def are_waiting(node: Node, count: int) -> bool:
+    return waiting(node) == count
 
 
 class Stream:
@@ -72,7 +76,7 @@ def test_two_hundred_who_wait_cost_one_entry_for_each_message(tmp_path: Path) ->
         for number in range(POLLS):
             polls.append(asyncio.create_task(jobs.lease(wait_ms=WAIT_MS)))
             if number in (0, POLLS - 1):  # the first one is the first in line
-                await until(lambda number=number: waiting(jobs.node) == number + 1)
+                await until(partial(are_waiting, jobs.node, number + 1))
         assert jobs.last_index == index
         await jobs.send(b"one")
         await until(polls[0].done)
