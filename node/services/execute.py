@@ -231,17 +231,15 @@ class _Message:
                 put_error(self.results[position].error, error_of_exception(error))
 
     def _add_enqueue(self, position: int, request: Any, session: SessionRef | None) -> bool:
-        """Add an enqueue of one message to those before it, if that is all there is to it."""
+        """Add an enqueue of one message to those before it, if that is all there is to it.
+
+        Nothing is in between, so in a session their numbers follow each other.
+        """
         if request.HasField("options") or len(request.messages) != 1:
             return False
         namespace, name = request.namespace, request.queue
         last = self._enqueues
-        if (
-            last is None
-            or name != last.queue
-            or namespace != last.namespace
-            or (session is not None and not last.is_followed_by(session))
-        ):
+        if last is None or name != last.queue or namespace != last.namespace:
             try:
                 shard = self._edge.shard_of_all(queue.ENQUEUE.names(request))
             except OnelogError:

@@ -38,11 +38,6 @@ class Enqueues:
     messages: list[Any] = field(default_factory=list)
     at: int = 0
 
-    def is_followed_by(self, session: SessionRef) -> bool:
-        """Whether a request is the next of its session after these."""
-        first = self.session
-        return first is not None and session.sequence == first.sequence + len(self.positions)
-
     def operations(self, request: pipeline_pb2.ExecuteRequest) -> list[Operation]:
         """Return them one by one."""
         found = []

@@ -291,17 +291,15 @@ def _page(
 
 
 def merge(parts: list[queue_pb2.ListQueuesResponse], limit: int) -> queue_pb2.ListQueuesResponse:
-    """Return one page of the pages of several shards: up to where the first of them stopped."""
-    stops = [each.next_page_token[1:].decode() for each in parts if each.next_page_token]
-    stop = min(stops, default=None)
+    """Return one page of the pages of several shards.
+
+    Whoever has more than its page has a full one, so nothing of it is missing below the end of the
+    page of all.
+    """
     queues = sorted((queue for each in parts for queue in each.queues), key=lambda each: each.queue)
-    if stop is not None:
-        queues = [queue for queue in queues if queue.queue <= stop]
     answer = queue_pb2.ListQueuesResponse(queues=queues[:limit])
-    if len(queues) > limit:
-        answer.next_page_token = TOKEN_VERSION + queues[limit - 1].queue.encode()
-    elif stop is not None:
-        answer.next_page_token = TOKEN_VERSION + stop.encode()
+    if len(queues) > limit or any(each.next_page_token for each in parts):
+        answer.next_page_token = TOKEN_VERSION + answer.queues[-1].queue.encode()
     return answer
 
 
