@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from cluster.member import LEADER
 from node.calls import stopping
 from node.edge import Edge
+from node.queue_requests import was_answered
 from node.shard_driver import ShardDriver
 from node.waits import Waits
 from projections.payload import SessionRef
@@ -58,12 +59,7 @@ class Line:
 
     def was_answered(self, session: SessionRef) -> bool:
         """Whether the session has had an answer to this request: then it has it again."""
-        found = self._driver.shard.projections.system.sessions.get(session.session)
-        return (
-            found is None
-            or session.sequence < found.first_unacknowledged
-            or session.sequence in found.results
-        )
+        return was_answered(self._driver.shard.projections, session)
 
 
 class Ticket:

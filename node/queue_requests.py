@@ -278,6 +278,16 @@ def lease_of(queue_id: int, request: queue_pb2.LeaseRequest) -> commands.Lease:
     )
 
 
+def was_answered(state: Projections, session: SessionRef) -> bool:
+    """Whether a request came before, or its session is over: then the log has to tell."""
+    found = state.system.sessions.get(session.session)
+    return (
+        found is None
+        or session.sequence < found.first_unacknowledged
+        or session.sequence in found.results
+    )
+
+
 def ack_drafts(
     state: Projections, request: queue_pb2.AckRequest, namespace: str, session: SessionRef | None
 ) -> list[Draft]:

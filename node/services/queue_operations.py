@@ -192,19 +192,9 @@ def _is_nothing_ready(
     """Whether a lease would get nothing, and is not the repetition of one that did."""
     queue = ask.queue_of(state, namespace, request.queue)
     _pipelined_lease_of(queue.id, request)  # refuses what is wrong, though nothing is written
-    if session is not None and was_answered(state, session):
+    if session is not None and ask.was_answered(state, session):
         return False
     return queue.is_paused or queue.next_ready() is None
-
-
-def was_answered(state: Projections, session: SessionRef) -> bool:
-    """Whether the session has sent this request before."""
-    found = state.system.sessions.get(session.session)
-    return (
-        found is None
-        or session.sequence < found.first_unacknowledged
-        or (session.sequence in found.results)
-    )
 
 
 def _pipelined_lease_of(queue: int, request: queue_pb2.LeaseRequest) -> commands.Lease:
