@@ -96,6 +96,10 @@ class Column:
             return _NO_ROWS
         return np.frombuffer(self.blocks, dtype=np.int64).reshape(-1, BLOCK_WORDS).copy()
 
+    def cut(self) -> "ColumnCut":
+        """Return what there is now, to be read by any thread at any time."""
+        return ColumnCut(self)
+
     def points_hash(self) -> int:
         """Return the hash of the buffered points."""
         times, bits = self.buffered()
@@ -144,6 +148,50 @@ class Column:
         assert bool((rows[:, 3] > 0).all()), "an empty block"
         assert self.blocks is None or len(self.blocks), "an empty list of blocks"
         assert self.deleted == useful_ranges(self.deleted, rows), "a range that deletes nothing"
+
+
+class ColumnCut:
+    """A column at one moment. Taking it costs a few references, whatever the column holds.
+
+    Buffers and lists of blocks are only ever appended to, or replaced by others; what a rollback
+    takes away was never seen by anybody else. So the first so many bytes stay what they were. They
+    are copied by one slice, which the interpreter does not interrupt: a view would forbid the
+    buffer to grow as long as it lives, and whoever applies entries would fail for it.
+    """
+
+    __slots__ = ("_blocks", "_count", "_times", "_values", "_words", "deleted", "field_type", "key")
+
+    def __init__(self, column: Column) -> None:
+        self.key = column.key
+        self.field_type = column.field_type
+        self.deleted = column.deleted
+        self._times = column.times
+        self._values = column.values
+        self._count = len(column.times) >> 3
+        self._blocks = column.blocks
+        self._words = 0 if column.blocks is None else len(column.blocks)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks there are."""
+        return self._words // BLOCK_WORDS
+
+    def buffered(self) -> tuple[Times, U64Array]:
+        """Return the buffered times and value bits."""
+        count = self._count
+        times = np.frombuffer(self._times[: 8 * count], dtype=np.int64)
+        size = count * VALUE_SIZES[self.field_type]
+        return times, bits_of(self.field_type, self._values[:size], count)
+
+    def rows(self) -> Rows:
+        """Return the blocks as rows of (index, first time, last time, points)."""
+        if self._blocks is None:
+            return _NO_ROWS
+        words = self._blocks[: self._words]
+        return np.frombuffer(words, dtype=np.int64).reshape(-1, BLOCK_WORDS)
 
 
 def bits_of(field_type: FieldType, values: bytes | bytearray | memoryview, count: int) -> U64Array:
