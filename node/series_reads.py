@@ -66,7 +66,7 @@ class SeriesReads:
         self._context = context
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="series-reads")
         self._readers: dict[int, Reader] = {}
-        self._count = 0
+        self.count = 0  # reads under way
         self._is_closed = False
 
     def close(self) -> None:
@@ -91,9 +91,9 @@ class SeriesReads:
                 run = partial(_run, self._reader(view), plan, turn.pause, pack)
                 try:
                     return await turn.beside(run), index
-                except IndexUnavailable:
+                except IndexUnavailable as error:
                     if attempts == ATTEMPTS_MAX:
-                        raise
+                        raise DataLoss(str(error), reason="BLOCK_MISSING") from error
                     attempts += 1
                 except (CorruptFile, CorruptBlock) as error:
                     raise self._damage(view, error) from error
@@ -173,7 +173,7 @@ class SeriesReads:
 
     @contextmanager
     def _turn(self, view: "View") -> "Iterator[_Turn]":
-        if self._count >= READS_MAX:
+        if self.count >= READS_MAX:
             raise ResourceExhausted(
                 f"{READS_MAX} queries are under way, which is the limit",
                 reason="TOO_MANY_QUERIES",
@@ -181,11 +181,11 @@ class SeriesReads:
                 retry_after_s=RETRY_S,
             )
         turn = _Turn(self, view.deadline_s)
-        self._count += 1
+        self.count += 1
         try:
             yield turn
         finally:
-            self._count -= 1
+            self.count -= 1
             turn.is_wanted = False
 
     def check(self, deadline_s: float) -> None:
