@@ -18,7 +18,12 @@ from onelog.packed import TIMES, VALUES, sized, unsized
 from onelog.v1 import timeseries_pb2
 from projections.reasons import Reason
 from projections.ts_batch import Run
-from projections.ts_limits import BATCH_POINTS_MAX, BATCH_RUNS_MAX, BATCH_SERIES_MAX
+from projections.ts_limits import (
+    BATCH_FIELDS_MAX,
+    BATCH_POINTS_MAX,
+    BATCH_RUNS_MAX,
+    BATCH_SERIES_MAX,
+)
 from projections.ts_names import parse_series, series_name
 from projections.ts_types import FieldType
 
@@ -38,21 +43,24 @@ def count_values(series: Sequence[timeseries_pb2.SeriesPoints]) -> int:
 
 def runs_of(measurement: str, series: Sequence[timeseries_pb2.SeriesPoints]) -> list[Run]:
     """Return the points of a request as runs of a batch; refuse what cannot be."""
-    for count, limit, what in (
-        (len(series), BATCH_SERIES_MAX, "series"),
-        (sum(len(each.columns) for each in series), BATCH_RUNS_MAX, "columns"),
-        (count_values(series), BATCH_POINTS_MAX, "values"),
-    ):
-        if count > limit:
-            metadata = {"limit": str(limit), "of": what}
-            raise TooLarge(f"{count} {what}", reason="POINTS_TOO_LARGE", metadata=metadata)
+    _check_count(len(series), BATCH_SERIES_MAX, "series")
+    _check_count(sum(len(each.columns) for each in series), BATCH_RUNS_MAX, "columns")
+    _check_count(count_values(series), BATCH_POINTS_MAX, "values")
     runs: list[Run] = []
     types: dict[str, FieldType] = {}
     for points in series:
         _add_runs(runs, types, measurement, points)
     if not runs:
         raise invalid("POINTS_MISSING", "there are no points to write")
+    _check_count(len(types), BATCH_FIELDS_MAX, "fields")
     return runs
+
+
+def _check_count(count: int, limit: int, what: str) -> None:
+    if count > limit:
+        metadata = {"limit": str(limit), "of": what}
+        message = f"{count} {what} in one write, limit {limit}"
+        raise TooLarge(message, reason="POINTS_TOO_LARGE", metadata=metadata)
 
 
 def _add_runs(

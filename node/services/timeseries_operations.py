@@ -74,7 +74,7 @@ def by_measurement(request: Any) -> tuple[bytes]:
 
 def config_of(config: timeseries_pb2.MeasurementConfig) -> Config:
     """Return settings that a measurement can have."""
-    if config.duplicates > len(Policy):
+    if not 0 <= config.duplicates <= len(Policy):
         raise error_of_reason(Reason.MEASUREMENT_CONFIG_INVALID, config.duplicates)
     retention_ns = config.retention_ms * _NS_PER_MS
     if retention_ns > TTL_NS_MAX:

@@ -13,7 +13,7 @@ from onelog.v1 import timeseries_pb2 as ts
 from tests.services.nodes import Node, eventually, refusal, run, single, until
 
 SECOND = 10**9
-FOREVER = {"from_ns": 0, "to_ns": 2**62}
+FOREVER: dict[str, Any] = {"from_ns": 0, "to_ns": 2**62}
 REGEX, NOT_REGEX = ts.MATCH_OPERATOR_REGEX, ts.MATCH_OPERATOR_NOT_REGEX
 EQUAL, NOT_EQUAL = ts.MATCH_OPERATOR_EQUAL, ts.MATCH_OPERATOR_NOT_EQUAL
 Rows = dict[tuple[tuple[str, str], ...], tuple[list[int], list[Any]]]
