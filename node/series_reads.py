@@ -17,8 +17,9 @@ A block that the state lets go of after the cut (a delete, retention) may be dro
 before it is read. Then the read begins again, with a state that does not name it; a block that is
 still named and cannot be read is damage.
 
-One thread does all of it, one read after the other, in the order of their cuts: the decoded blocks
-that it keeps need no lock. What waits for it is bounded (``READS_MAX``, TOO_MANY_QUERIES). Between
+One thread does all of it, one read after the other: the decoded blocks that it keeps need no lock.
+They are bounded in bytes for all shards together; those of shards that were asked longest ago go
+first. What waits for it is bounded (``READS_MAX``, TOO_MANY_QUERIES). Between
 two columns a read looks at its deadline and at whether anybody still wants it.
 """
 
@@ -52,8 +53,6 @@ BOUNDS = Bounds(series=20_000, points=10_000_000, values=500_000)
 VALUES_INLINE_MAX = 1_000
 # Beginnings of a read whose blocks were dropped before it came to them.
 ATTEMPTS_MAX = 5
-# Decoded blocks that are kept for all shards of this process.
-CACHE_BYTES_MIN = 4 << 20
 
 ResultT = TypeVar("ResultT")
 _PATTERNS = (Operator.MATCHES, Operator.MATCHES_NOT)
@@ -88,7 +87,7 @@ class SeriesReads:
                 if isinstance(plan, Refused):
                     raise error_of_refusal(plan)
                 index = view.projections.router.applied_index
-                run = partial(_run, self._reader(view), plan, turn.pause, pack)
+                run = partial(self._run, self._reader(view), plan, turn.pause, pack)
                 try:
                     return await turn.beside(run), index
                 except IndexUnavailable as error:
@@ -152,17 +151,36 @@ class SeriesReads:
             ids += await turn.beside(partial(_passing, fresh, tests, turn.pause))
 
     def _reader(self, view: "View") -> Reader:
-        reader = self._readers.get(view.shard)
+        reader = self._readers.pop(view.shard, None)
         if reader is None:
             edge, shard = view.edge, view.shard
-            share = CACHE_SIZE_MAX // max(1, len(self._context.drivers))
 
             def read_block(index: int) -> bytes:
                 return edge.replica(shard).shard.log.read(index).plain_payload()
 
-            reader = Reader(read_block, max(share, CACHE_BYTES_MIN))
-            self._readers[view.shard] = reader
+            reader = Reader(read_block, CACHE_SIZE_MAX)
+        self._readers[view.shard] = reader  # the last one that was used stands last
         return reader
+
+    def _run(
+        self,
+        reader: Reader,
+        plan: Plan,
+        pause: Callable[[], None],
+        pack: Callable[[Found], ResultT],
+    ) -> ResultT:
+        """Beside the loop: return what a plan finds, and keep what all shards hold in bounds."""
+        found = reader.run(plan, BOUNDS, pause)
+        others = [each for each in tuple(self._readers.values()) if each is not reader]
+        size = reader.cache.size + sum(each.cache.size for each in others)
+        for each in others:
+            if size <= CACHE_SIZE_MAX:
+                break
+            size -= each.cache.size
+            each.cache.clear()
+        if isinstance(found, Refused):
+            raise error_of_refusal(found)
+        return pack(found)
 
     def _damage(self, view: "View", error: Exception) -> Exception:
         """Let a damaged segment be mended, and say what the caller is told."""
@@ -229,15 +247,6 @@ def _find(view: "View", namespace: str, name: str) -> Measurement:
     if isinstance(found, Refused):
         raise error_of_refusal(found)
     return found
-
-
-def _run(
-    reader: Reader, plan: Plan, pause: Callable[[], None], pack: Callable[[Found], ResultT]
-) -> ResultT:
-    found = reader.run(plan, BOUNDS, pause)
-    if isinstance(found, Refused):
-        raise error_of_refusal(found)
-    return pack(found)
 
 
 def _passing(

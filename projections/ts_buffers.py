@@ -15,6 +15,7 @@ range overlaps at least one older block.
 
 import struct
 from array import array
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -98,7 +99,8 @@ class Column:
 
     def cut(self) -> "ColumnCut":
         """Return what there is now, to be read by any thread at any time."""
-        return ColumnCut(self)
+        (cut,) = Cuts([self])
+        return cut
 
     def points_hash(self) -> int:
         """Return the hash of the buffered points."""
@@ -150,8 +152,8 @@ class Column:
         assert self.deleted == useful_ranges(self.deleted, rows), "a range that deletes nothing"
 
 
-class ColumnCut:
-    """A column at one moment. Taking it costs a few references, whatever the column holds.
+class ColumnCut(NamedTuple):
+    """A column at one moment: references, whatever the column holds.
 
     Buffers and lists of blocks are only ever appended to, or replaced by others; what a rollback
     takes away was never seen by anybody else. So the first so many bytes stay what they were. They
@@ -159,39 +161,71 @@ class ColumnCut:
     buffer to grow as long as it lives, and whoever applies entries would fail for it.
     """
 
-    __slots__ = ("_blocks", "_count", "_times", "_values", "_words", "deleted", "field_type", "key")
-
-    def __init__(self, column: Column) -> None:
-        self.key = column.key
-        self.field_type = column.field_type
-        self.deleted = column.deleted
-        self._times = column.times
-        self._values = column.values
-        self._count = len(column.times) >> 3
-        self._blocks = column.blocks
-        self._words = 0 if column.blocks is None else len(column.blocks)
-
-    def __len__(self) -> int:
-        return self._count
+    series_id: int
+    field_id: int
+    field_type: FieldType
+    deleted: tuple[DeletedRange, ...]
+    times: bytearray
+    values: bytearray
+    point_count: int  # in the buffer
+    blocks: "array[int] | None"
+    block_count: int
 
     @property
-    def block_count(self) -> int:
-        """How many blocks there are."""
-        return self._words // BLOCK_WORDS
+    def key(self) -> tuple[int, int]:
+        """What orders columns."""
+        return self.series_id, self.field_id
 
     def buffered(self) -> tuple[Times, U64Array]:
         """Return the buffered times and value bits."""
-        count = self._count
-        times = np.frombuffer(self._times[: 8 * count], dtype=np.int64)
+        count = self.point_count
+        times = np.frombuffer(self.times[: 8 * count], dtype=np.int64)
         size = count * VALUE_SIZES[self.field_type]
-        return times, bits_of(self.field_type, self._values[:size], count)
+        return times, bits_of(self.field_type, self.values[:size], count)
 
     def rows(self) -> Rows:
         """Return the blocks as rows of (index, first time, last time, points)."""
-        if self._blocks is None:
+        if self.blocks is None:
             return _NO_ROWS
-        words = self._blocks[: self._words]
+        words = self.blocks[: BLOCK_WORDS * self.block_count]
         return np.frombuffer(words, dtype=np.int64).reshape(-1, BLOCK_WORDS)
+
+
+class Cuts:
+    """Cuts of many columns, taken at once and handed out one by one, by any thread.
+
+    Lists of references side by side, instead of an object for each: 20,000 columns take 5 ms, and
+    three times that with objects, most of which the garbage collector takes to look through them.
+    """
+
+    __slots__ = ("_blocks", "_columns", "_counts", "_deleted", "_times", "_values", "_words")
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns  # for what never changes of them
+        self._times = [column.times for column in columns]
+        self._counts = [len(times) >> 3 for times in self._times]
+        self._values = [column.values for column in columns]
+        self._deleted = [column.deleted for column in columns]
+        self._blocks = [column.blocks for column in columns]
+        self._words = [0 if blocks is None else len(blocks) for blocks in self._blocks]
+
+    def __iter__(self) -> Iterator[ColumnCut]:
+        rows = zip(
+            self._columns, self._times, self._counts, self._values, self._deleted, self._blocks,
+            self._words, strict=True,
+        )  # fmt: skip
+        for column, times, count, values, deleted, blocks, words in rows:
+            yield ColumnCut(
+                column.series_id,
+                column.field_id,
+                column.field_type,
+                deleted,
+                times,
+                values,
+                count,
+                blocks,
+                words // BLOCK_WORDS,
+            )
 
 
 def bits_of(field_type: FieldType, values: bytes | bytearray | memoryview, count: int) -> U64Array:

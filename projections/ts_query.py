@@ -42,7 +42,7 @@ from projections.ts_aggregate import (
     percentile,
 )
 from projections.ts_blocks import Values
-from projections.ts_buffers import ColumnCut, Times
+from projections.ts_buffers import ColumnCut, Cuts, Times
 from projections.ts_entities import Measurement
 from projections.ts_limits import (
     BLOCK_POINTS_MAX,
@@ -112,20 +112,25 @@ class Row:
 class Plan:
     """What a query will read: a cut through the state at one moment, which nothing changes.
 
-    Making one takes half a microsecond for each series and reads no point; running it (``Reader``)
-    may take long, and is for any thread.
+    Making one takes a third of a microsecond for each series and reads no point; running it
+    (``Reader``) may take long, and is for any thread.
     """
 
-    __slots__ = ("columns", "first_ns", "measurement", "policy", "query")
+    __slots__ = ("cuts", "first_ns", "measurement", "names", "policy", "query")
 
     def __init__(
-        self, measurement: Measurement, query: Query, columns: list[tuple[bytes, ColumnCut]]
+        self, measurement: Measurement, query: Query, names: list[bytes], cuts: Cuts
     ) -> None:
         self.measurement = measurement.name
         self.policy = measurement.config.policy
         self.first_ns = max(query.start_ns, measurement.trimmed_ns)
         self.query = query
-        self.columns = columns  # with the names of their series, in no order
+        self.names = names  # of the series of the cuts, in the same order
+        self.cuts = cuts
+
+    def in_order(self) -> list[tuple[bytes, ColumnCut]]:
+        """Return the columns with the names of their series, by which they are sorted."""
+        return sorted(zip(self.names, self.cuts, strict=True), key=itemgetter(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +172,13 @@ def plan_query(
     refused = bounds.refuse(len(ids), bounds.series)
     if refused is not None:
         return refused
-    columns = []
-    series_of = measurement.series.get
-    for series_id in ids:
-        series = series_of(series_id)
-        if series is None:
-            continue
-        column = series.columns.get(field_id)
-        if column is not None:
-            columns.append((series.name, ColumnCut(column)))
-    return Plan(measurement, query, columns)
+    selected = [each for each in map(measurement.series.get, ids) if each is not None]
+    columns = [series.columns.get(field_id) for series in selected]
+    if None in columns:
+        selected = [series for series in selected if field_id in series.columns]
+    names = [series.name for series in selected]
+    found = [column for column in columns if column is not None]
+    return Plan(measurement, query, names, Cuts(found))
 
 
 class Reader:
@@ -193,8 +195,8 @@ class Reader:
         Raises ``CorruptBlock`` if the log does not hold what the state says.
         """
         query = plan.query
-        plan.columns.sort(key=itemgetter(0))
-        points = _points_bound(plan, bounds.points)
+        selected = plan.in_order()
+        points = _points_bound(plan, [column for _, column in selected], bounds.points)
         refused = bounds.refuse(points, bounds.points)
         if refused is not None:
             return refused
@@ -203,7 +205,7 @@ class Reader:
         scanned = value_count = 0
         # Sums of finite numbers may leave f64: the result says so with an infinity.
         with np.errstate(over="ignore", invalid="ignore"):
-            for name, columns in _groups(plan):
+            for name, columns in _groups(plan, selected):
                 parts = self._read(plan, columns, pause)
                 scanned += sum(len(times) for times, _ in parts)
                 folded = _fold(query, parts)
@@ -306,25 +308,26 @@ def _apply(
     return combined.windows, finish(function, combined)
 
 
-def _points_bound(plan: Plan, limit: int) -> int:
+def _points_bound(plan: Plan, columns: list[ColumnCut], limit: int) -> int:
     """Return an upper bound for the points that are read, exact only if it might matter."""
-    columns = [column for _, column in plan.columns]
-    bound = sum(len(column) + column.block_count * BLOCK_POINTS_MAX for column in columns)
+    bound = sum(column.point_count + column.block_count * BLOCK_POINTS_MAX for column in columns)
     if bound <= limit:
         return bound
     return sum(points_between(column, plan.first_ns, plan.query.end_ns - 1) for column in columns)
 
 
-def _groups(plan: Plan) -> Iterator[tuple[bytes, list[ColumnCut]]]:
+def _groups(
+    plan: Plan, selected: list[tuple[bytes, ColumnCut]]
+) -> Iterator[tuple[bytes, list[ColumnCut]]]:
     """Yield groups in the order of their values, with columns in the order of their series."""
     group_by = plan.query.group_by
     if group_by is None:
-        for name, column in plan.columns:
+        for name, column in selected:
             yield name, [column]
         return
     tags = sorted(set(group_by))
     members: dict[tuple[str, ...], list[ColumnCut]] = {}
-    for name, column in plan.columns:
+    for name, column in selected:
         values = dict(parse_series(name).tags) if tags else {}
         key = tuple(values.get(tag, "") for tag in tags)
         members.setdefault(key, []).append(column)

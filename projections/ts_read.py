@@ -141,7 +141,7 @@ def read_cut(
         if len(rows):
             joined = cache.join(column, rows, policy)
     newest: Points | None = None
-    if len(column):
+    if column.point_count:
         times, bits = column.buffered()
         points = resolve(times, _typed(column.field_type, bits), policy)
         newest = _inside(points, first_ns, last_ns)
@@ -184,11 +184,11 @@ def _concatenate(parts: list[Points]) -> Points:
     return times, np.concatenate([values for _, values in parts])
 
 
-def points_between(column: Column | ColumnCut, first_ns: int, last_ns: int) -> int:
+def points_between(column: ColumnCut, first_ns: int, last_ns: int) -> int:
     """Return an upper bound for the points that a read of this range touches."""
     rows = column.rows()
     overlapping = rows[(rows[:, 1] <= last_ns) & (rows[:, 2] >= first_ns)]
-    return len(column) + int(overlapping[:, 3].sum())
+    return column.point_count + int(overlapping[:, 3].sum())
 
 
 def _typed(field_type: FieldType, bits: NDArray[np.uint64]) -> Values:

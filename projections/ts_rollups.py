@@ -136,7 +136,7 @@ def make_rollup(
             runs.append(run)
             points += len(np.asarray(run.times))
         read += sum(
-            points_between(column, progress.done_ns, to_ns - 1)
+            points_between(column.cut(), progress.done_ns, to_ns - 1)
             for column in series.columns.values()
         )
         last = series_id
@@ -186,7 +186,7 @@ def _choose_end(measurement: Measurement, rule: Rule, first_ns: int, closed_ns: 
     while windows > 1:
         last_ns = start_ns + windows * rule.window_ns - 1
         largest = max(
-            (points_between(column, start_ns, last_ns) for column in _columns(measurement)),
+            (points_between(column.cut(), start_ns, last_ns) for column in _columns(measurement)),
             default=0,
         )
         if largest <= ROLLUP_READ_POINTS_MAX:

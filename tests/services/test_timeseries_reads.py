@@ -12,7 +12,7 @@ from node import series_reads
 from onelog import errors
 from onelog.v1 import common_pb2
 from onelog.v1 import timeseries_pb2 as ts
-from projections import ts_index, ts_query
+from projections import ts_index, ts_query, ts_read
 from tests.services.nodes import Node, refusal, until
 from tests.services.test_timeseries_service import (
     FOREVER,
@@ -176,7 +176,7 @@ def test_queries_end_at_their_deadline_when_nobody_waits_and_when_there_are_too_
         gate.open.set()
         # What nobody wants any more is not read: its columns are left after the one that was held.
         reads = 0
-        original = ts_query.read_cut
+        original = ts_read.read_cut
 
         def counting(*args: Any) -> Any:
             nonlocal reads

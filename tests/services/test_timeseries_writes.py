@@ -151,7 +151,7 @@ def test_watchers_hear_of_measurements_and_of_points_as_they_were_written(tmp_pa
         start_ns = node.context.clock.wall_ns() // SECOND * SECOND - 100 * SECOND
         first = points([start_ns + 1, start_ns], {"v": [0.5, -1.5], "up": [True, False]}, h="a")
         second = points([start_ns], {"n": [7]}, h="b")
-        measurement = {"measurement": "m"}
+        measurement: dict[str, Any] = {"measurement": "m"}
         await node.ts.CreateMeasurement(ts.CreateMeasurementRequest(**measurement))
         await write(node, "m", first, second)
         config = ts.MeasurementConfig(duplicates=ts.DUPLICATE_POLICY_FIRST)
@@ -239,7 +239,7 @@ def test_acknowledged_points_survive_leader_changes_and_others_do_not_count(tmp_
                 found = dict(zip(times, values, strict=True))
                 assert acknowledged.items() <= found.items()
                 assert found.keys() <= acknowledged.keys() | unknown
-                last = max(each.server.context.drivers[0].shard.log.commit_index for each in nodes)
+                last = max(each.context.drivers[0].shard.log.commit_index for each in nodes)
                 stale = common_pb2.ReadOptions(level=common_pb2.READ_LEVEL_STALE, min_index=last)
                 assert await query(node, "m", "v", options=stale) == {host("a"): (times, values)}
 
