@@ -174,6 +174,16 @@ class Test:
         """The one value that is different to it from all others and from none, if it is one."""
         return self._value if self._pattern is None and self._value else None
 
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it looks at a value character by character."""
+        return self._pattern is not None
+
+    @property
+    def effort(self) -> int:
+        """What its pattern has cost so far."""
+        return 0 if self._pattern is None else self._pattern.effort
+
     def passes(self, value: str) -> bool:
         """Tell whether a value passes; the empty one stands for no tag."""
         if self._pattern is None:

@@ -206,17 +206,15 @@ def _put_page(
 
 
 def _merge(parts: list[Any], limit: int) -> timeseries_pb2.ListMeasurementsResponse:
-    """Return one page of the pages of several shards; no name is in two of them."""
-    answer = timeseries_pb2.ListMeasurementsResponse()
-    found = sorted(
-        (each for part in parts for each in part.measurements), key=lambda each: each.measurement
-    )
-    stop = min((part.next_page_token for part in parts if part.next_page_token), default=b"")
+    """Return one page of the pages of several shards; no name is in two of them.
+
+    A shard that has more has returned a whole page before that, so the page ends before it.
+    """
+    found = [each for part in parts for each in part.measurements]
+    found.sort(key=lambda each: each.measurement)
+    stops = [part.next_page_token for part in parts if part.next_page_token]
     if len(found) > limit:
-        stop = min(filter(None, (stop, TOKEN_VERSION + found[limit].measurement.encode())))
-    if stop:
-        last = stop[1:].decode()
-        found = [each for each in found if each.measurement < last]
-    answer.measurements.extend(found[:limit])
-    answer.next_page_token = stop
-    return answer
+        stops.append(TOKEN_VERSION + found[limit].measurement.encode())
+    return timeseries_pb2.ListMeasurementsResponse(
+        measurements=found[:limit], next_page_token=min(stops, default=b"")
+    )

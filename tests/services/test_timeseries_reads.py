@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node import series_reads
+from node import calls, series_reads
 from onelog import errors
 from onelog.v1 import common_pb2
 from onelog.v1 import timeseries_pb2 as ts
@@ -149,7 +149,7 @@ def test_a_block_that_was_dropped_meanwhile_lets_the_query_begin_again(
     on_a_node(tmp_path, test)
 
 
-def test_queries_end_at_their_deadline_when_nobody_waits_and_when_there_are_too_many(
+def test_queries_end_when_nobody_waits_and_are_refused_when_there_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(node: Node) -> None:
@@ -158,8 +158,7 @@ def test_queries_end_at_their_deadline_when_nobody_waits_and_when_there_are_too_
         request = ts.QueryRequest(measurement="m", field="v", **FOREVER)
         monkeypatch.setattr(series_reads, "READS_MAX", 2)
         gate = hold(monkeypatch, ts_query, "read_cut")
-        first = node.ts.Query(request, timeout=0.3)
-        late = asyncio.ensure_future(refusal(first))
+        first = node.ts.Query(request)
         await until(gate.reached.is_set)
         second = node.ts.Query(request)
         edge = node.context.edge
@@ -170,7 +169,7 @@ def test_queries_end_at_their_deadline_when_nobody_waits_and_when_there_are_too_
         assert error.retry_after_s
         listing = await refusal(node.ts.ListSeries(ts.ListSeriesRequest(measurement="m")))
         assert listing.reason == "TOO_MANY_QUERIES"
-        assert type(await late) is errors.DeadlineExceeded
+        first.cancel()
         second.cancel()
         await until(lambda: edge.series_reads.count == 0)
         # What nobody wants any more is not read: its columns are left after the one that was held.
@@ -187,6 +186,25 @@ def test_queries_end_at_their_deadline_when_nobody_waits_and_when_there_are_too_
         assert len(rows_of(await node.ts.Query(request)).keys()) == 50
         assert reads == 50
         assert edge.series_reads.count == 0
+
+    on_a_node(tmp_path, test)
+
+
+def test_a_query_whose_deadline_passes_reads_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(node: Node) -> None:
+        await write(node, "m", points([1], {"v": [1.0]}, h="a"), points([1], {"v": [1.0]}, h="b"))
+        clock = node.context.clock
+        gate = hold(monkeypatch, ts_query, "read_cut")
+        monkeypatch.setattr(calls, "DEADLINE_DEFAULT_S", 0.1)
+        started_s = clock.now_s()
+        request = ts.QueryRequest(measurement="m", field="v", **FOREVER)
+        late = asyncio.ensure_future(refusal(node.ts.Query(request)))
+        await until(lambda: gate.reached.is_set() and clock.now_s() > started_s + 0.2)
+        gate.open.set()
+        error = await late
+        assert (type(error), error.reason) == (errors.DeadlineExceeded, "EXPIRED")
 
     on_a_node(tmp_path, test)
 
