@@ -138,14 +138,12 @@ class Block:
             if column is not None:
                 column.append(0)
 
-    def delete(self, at: int) -> None:
-        """Take the row at position ``at`` out."""
-        del self.ids[at]
-        del self.since[at]
-        del self.meta[at]
+    def delete(self, start: int, stop: int) -> None:
+        """Take the rows from ``start`` to before ``stop`` out."""
+        del self.ids[start:stop], self.since[start:stop], self.meta[start:stop]
         for column in self.columns:
             if column is not None:
-                del column[at]
+                del column[start:stop]
 
     def value(self, kind: int, at: int) -> int:
         """Return a field that may have no column."""
@@ -260,7 +258,7 @@ class Table:
         self.groups.drop(block.value(GROUP, at))
         self.tenants.drop(block.value(TENANT, at))
         self.dead.pop(message_id, None)
-        block.delete(at)
+        block.delete(at, at + 1)
         if len(block.ids) < MERGE_ROWS:
             self.shrink(block)
 

@@ -38,13 +38,14 @@ _SHIFT = 64
 class Level:
     """Messages of one tenant and priority, in the order of (since_ns, id)."""
 
-    __slots__ = ("head", "ids", "last_id", "last_ns", "late", "meta", "since")
+    __slots__ = ("head", "ids", "last_id", "last_ns", "late", "meta", "near", "since")
 
     def __init__(self, priority: int) -> None:
         self.meta = READY | priority << PRIORITY_SHIFT  # of a plain message that waits here
         self.ids = array("Q")
         self.since = array("Q")
         self.head = 0  # entries before it are done with
+        self.near = 0  # the row of its block that was leased last: a good guess for the next one
         self.late: list[int] = []
         self.last_ns = 0
         self.last_id = 0

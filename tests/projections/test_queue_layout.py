@@ -17,7 +17,13 @@ from projections.queue_commands import (
     Release,
     encode_command,
 )
-from projections.queue_deadlines import PackedDeadlines, pack_deadline, unpack_deadline
+from projections.queue_deadlines import (
+    LEASE_ENDS,
+    TTL_ENDS,
+    PackedDeadlines,
+    pack_deadline,
+    unpack_deadline,
+)
 from projections.queue_groups import Group
 from projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX
 from projections.queue_message import Enqueue
@@ -114,13 +120,13 @@ def test_packed_deadlines_are_a_sorted_set(
 ) -> None:
     deadlines, model = PackedDeadlines(), set[int]()
     for what, time_ns, message_id in steps:
-        key = pack_deadline(time_ns, message_id % 5, 1)
+        key = pack_deadline(time_ns, message_id % 5, 1 + message_id % 3)
         if what == "add" and key not in model:
-            deadlines.add(key)
+            deadlines.add(*unpack_deadline(key))
             model.add(key)
         elif what == "cancel" and model:
             key = sorted(model)[message_id % len(model)]
-            deadlines.cancel(key)
+            deadlines.cancel(*unpack_deadline(key))
             model.remove(key)
         deadlines.check(model)
     wanted = [key for key in sorted(model) if unpack_deadline(key)[0] <= now][:limit]
@@ -133,12 +139,38 @@ def test_packed_deadlines_are_a_sorted_set(
 
 def test_cancelled_deadlines_do_not_pile_up() -> None:
     deadlines = PackedDeadlines()
-    deadlines.add(pack_deadline(0, 1, 1))
+    deadlines.add(0, 1, 1)
     for number in range(20 * GARBAGE_MAX):
-        key = pack_deadline(1_000_000 - number, number + 2, 1)
-        deadlines.add(key)
-        deadlines.cancel(key)
+        deadlines.add(1_000_000 - number, number + 2, 1)
+        deadlines.cancel(1_000_000 - number, number + 2, 1)
     deadlines.check([pack_deadline(0, 1, 1)])
+
+
+def test_cancelled_deadlines_do_not_outlast_the_live_ones() -> None:
+    """Cancelled from the end first: what is left in the middle must go with the last live one."""
+    deadlines = PackedDeadlines()
+    live = [pack_deadline(number, number, 1) for number in range(1, 4 * GARBAGE_MAX)]
+    for key in live:
+        deadlines.add(*unpack_deadline(key))
+    half = len(live) // 2
+    for key in [*live[half:], *live[:half]]:
+        deadlines.cancel(*unpack_deadline(key))
+        live.remove(key)
+        if len(live) % 100 == 0:
+            deadlines.check(live)
+    assert deadlines.memory() < 10_000
+
+
+def test_lifetimes_do_not_keep_the_ends_of_leases_from_their_run() -> None:
+    """Kinds have runs of their own: a deadline far away does not send all others to the heap."""
+    deadlines = PackedDeadlines()
+    for number in range(1_000):
+        deadlines.add(10**15 + number, number, TTL_ENDS)
+        deadlines.add(10**9 + number, number, LEASE_ENDS)
+    assert deadlines.memory() < 40 * 1_000
+    assert [unpack_deadline(key)[2] for key in deadlines.due(10**15, 1_001)] == (
+        [LEASE_ENDS] * 1_000 + [TTL_ENDS]
+    )
 
 
 @given(steps=st.lists(st.tuples(st.booleans(), st.integers(1, 30)), max_size=200))
