@@ -23,6 +23,7 @@ from projections.queue_row import (
     PRIORITY_MASK,
     PRIORITY_SHIFT,
     STATE_MASK,
+    UNUSUAL,
     Dead,
     Row,
     meta_of,
@@ -208,21 +209,25 @@ class Table:
         """Return the message at a place."""
         meta = block.meta[at]
         message_id = block.ids[at]
-        due, token, expires, body, group, tenant = [
-            0 if column is None else column[at] for column in block.columns
-        ]
-        return Row(
+        columns = block.columns
+        due, token = columns[DUE], columns[TOKEN]
+        always = (
             message_id,
             block.since[at],
             meta & STATE_MASK,
             meta >> PRIORITY_SHIFT & PRIORITY_MASK,
             meta >> DELIVERIES_SHIFT,
-            due,
-            token,
-            expires,
-            body,
-            self.groups.name(group),
-            self.tenants.name(tenant),
+            0 if due is None else due[at],
+            0 if token is None else token[at],
+        )
+        if not meta & UNUSUAL:
+            return Row(*always)
+        return Row(
+            *always,
+            block.value(EXPIRES, at),
+            block.value(BODY, at),
+            self.groups.name(block.value(GROUP, at)),
+            self.tenants.name(block.value(TENANT, at)),
             self.dead[message_id] if meta & HAS_DEAD else None,
         )
 
@@ -242,13 +247,13 @@ class Table:
         block, at = place
         block.since[at] = row.since_ns
         block.meta[at] = meta_of(row)
-        for kind, value in ((DUE, row.due_ns), (TOKEN, row.token), (EXPIRES, row.expires_ns)):
-            if value:
-                block.column(kind)[at] = value
-            else:
-                column = block.columns[kind]
-                if column is not None:
-                    column[at] = 0
+        columns = block.columns
+        if row.due_ns or columns[DUE] is not None:
+            block.column(DUE)[at] = row.due_ns
+        if row.token or columns[TOKEN] is not None:
+            block.column(TOKEN)[at] = row.token
+        if row.expires_ns or columns[EXPIRES] is not None:
+            block.column(EXPIRES)[at] = row.expires_ns
 
     def remove(self, message_id: int) -> None:
         """Take out a message that is here."""

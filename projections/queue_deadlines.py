@@ -83,18 +83,20 @@ class Run:
 class PackedDeadlines:
     """The deadlines of one queue's messages."""
 
-    __slots__ = ("_gone", "_heap", "_runs")
+    __slots__ = ("_count", "_gone", "_heap", "_runs")
 
     def __init__(self) -> None:
+        self._count = 0  # of live ones
         self._runs = {kind: Run(kind) for kind in _KINDS}
         self._heap: list[int] = []
         self._gone: set[int] = set()
 
     def __len__(self) -> int:
-        return sum(map(len, self._runs.values())) + len(self._heap) - len(self._gone)
+        return self._count
 
     def add(self, deadline_ns: int, message_id: int, kind: int) -> None:
         """Add a deadline that is not here."""
+        self._count += 1
         gone = self._gone
         if gone:
             key = pack_deadline(deadline_ns, message_id, kind)
@@ -113,6 +115,7 @@ class PackedDeadlines:
 
     def cancel(self, deadline_ns: int, message_id: int, kind: int) -> None:
         """Take away a deadline that is here."""
+        self._count -= 1
         run = self._runs[kind]
         head, ids, gone = run.head, run.ids, self._gone
         if head < len(ids) and ids[head] == message_id and run.times[head] == deadline_ns:
@@ -125,7 +128,7 @@ class PackedDeadlines:
                 heappop(self._heap)
             else:
                 gone.add(key)
-        if len(gone) > GARBAGE_MAX and len(gone) > len(self) + GARBAGE_MAX:
+        if len(gone) > self._count + GARBAGE_MAX:
             self._drop_gone()
 
     def add_all(self, deadline_ns: int, ids: "array[int]", kind: int) -> None:
@@ -138,6 +141,7 @@ class PackedDeadlines:
         else:
             run.times.extend(array("Q", (deadline_ns,)) * len(ids))
             run.ids.extend(ids)
+            self._count += len(ids)
 
     def cancel_all(self, times: "array[int]", ids: "array[int]", kind: int) -> None:
         """Take away deadlines that are here; most are the first ones."""
@@ -145,6 +149,7 @@ class PackedDeadlines:
         start, stop = run.head, run.head + len(ids)
         if not self._gone and run.ids[start:stop] == ids and run.times[start:stop] == times:
             run.skip(len(ids))
+            self._count -= len(ids)
         else:
             for deadline_ns, message_id in zip(times, ids, strict=True):
                 self.cancel(deadline_ns, message_id, kind)
@@ -195,12 +200,13 @@ class PackedDeadlines:
         assert sorted(set(keys)) == sorted(keys), "a deadline twice"
         assert self._gone <= set(keys), "a gone key that is not here"
         assert sorted(set(keys) - self._gone) == sorted(expected), "wrong deadlines"
+        assert len(self) == len(keys) - len(self._gone), "the count of deadlines"
         assert len(self._gone) <= len(self) + GARBAGE_MAX, "too much garbage"
 
     def _drop_gone_heads(self, run: Run) -> None:
         gone = self._gone
-        while gone and len(run):
-            key = next(run.keys())
+        while gone and run.head < len(run.ids):
+            key = pack_deadline(run.times[run.head], run.ids[run.head], run.kind)
             if key not in gone:
                 return
             gone.remove(key)

@@ -189,8 +189,9 @@ class QueueState:
             self.counts[before.state] -= 1
             if before.state == READY:
                 self.ready.outdated_count += 1
-            for deadline in _deadlines_of(before):
-                self.deadlines.cancel(*deadline)
+            if before.due_ns or before.expires_ns:
+                for deadline in _deadlines_of(before):
+                    self.deadlines.cancel(*deadline)
             if before.body:
                 self._count_body(before.body, -1)
         if after is None:
@@ -203,13 +204,12 @@ class QueueState:
                 self.table.replace(after)
             self.hash_total += item_hash(encode_row(after), self.id)
             self.counts[after.state] += 1
-            for deadline in _deadlines_of(after):
-                self.deadlines.add(*deadline)
+            if after.due_ns or after.expires_ns:
+                for deadline in _deadlines_of(after):
+                    self.deadlines.add(*deadline)
+                    self.wake(self.id, deadline[0])
             if after.body:
                 self._count_body(after.body, 1)
-            due_ns = min((t for t in (after.due_ns, after.expires_ns) if t), default=0)
-            if due_ns:
-                self.wake(self.id, due_ns)
         row = before or after
         assert row is not None
         if row.group:
