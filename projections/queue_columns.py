@@ -135,9 +135,10 @@ class Block:
         self.ids.append(message_id)
         self.since.append(since_ns)
         self.meta.append(meta)
-        for column in self.columns:
-            if column is not None:
-                column.append(0)
+        if self.has_columns:
+            for column in self.columns:
+                if column is not None:
+                    column.append(0)
 
     def delete(self, start: int, stop: int) -> None:
         """Take the rows from ``start`` to before ``stop`` out."""

@@ -60,9 +60,8 @@ class Run:
     def __len__(self) -> int:
         return len(self.ids) - self.head
 
-    def skip(self, count: int = 1) -> None:
-        """Drop the first deadlines."""
-        self.head += count
+    def trim(self) -> None:
+        """Give back the room of what is over, once it is enough to be worth it."""
         if self.head >= _TRIM_ROWS and self.head * 2 >= len(self.ids):
             del self.times[: self.head], self.ids[: self.head]
             self.head = 0
@@ -114,14 +113,17 @@ class PackedDeadlines:
         ids.append(message_id)
 
     def cancel(self, deadline_ns: int, message_id: int, kind: int) -> None:
-        """Take away a deadline that is here."""
+        """Take away a deadline that is here; most are the first of their run."""
         self._count -= 1
         run = self._runs[kind]
         head, ids, gone = run.head, run.ids, self._gone
         if head < len(ids) and ids[head] == message_id and run.times[head] == deadline_ns:
-            run.skip()
-            if gone:
-                self._drop_gone_heads(run)
+            run.head = head + 1
+            if head >= _TRIM_ROWS:
+                run.trim()
+            if not gone:
+                return
+            self._drop_gone_heads(run)
         else:
             key = pack_deadline(deadline_ns, message_id, kind)
             if self._heap and self._heap[0] == key:
@@ -148,7 +150,8 @@ class PackedDeadlines:
         run = self._runs[kind]
         start, stop = run.head, run.head + len(ids)
         if not self._gone and run.ids[start:stop] == ids and run.times[start:stop] == times:
-            run.skip(len(ids))
+            run.head = stop
+            run.trim()
             self._count -= len(ids)
         else:
             for deadline_ns, message_id in zip(times, ids, strict=True):
@@ -208,9 +211,10 @@ class PackedDeadlines:
         while gone and run.head < len(run.ids):
             key = pack_deadline(run.times[run.head], run.ids[run.head], run.kind)
             if key not in gone:
-                return
+                break
             gone.remove(key)
-            run.skip()
+            run.head += 1
+        run.trim()
 
     def _drop_gone(self) -> None:
         gone = self._gone

@@ -10,7 +10,6 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 
-from projections.payload import U16
 from projections.projection import Position
 from projections.queue_columns import DUE, MERGE_ROWS, TOKEN, Block, Table
 from projections.queue_commands import OPTION_STRICT
@@ -45,6 +44,8 @@ _unpack_lease = struct.Struct("<HQ").unpack_from
 _unpack_ack = struct.Struct("<BHQQ").unpack_from
 _LEASE_TAIL = 10
 _ACK_TAIL = 19
+_COUNTED = struct.Struct("<BH")  # options, count
+_ITEM_SIZE = 16
 _pack_plain = PLAIN.pack
 _pack_leased = LEASED_ROW.pack
 _NOT_PLAIN = STATE_MASK | UNUSUAL
@@ -174,24 +175,26 @@ class PlainPaths:
         """Acknowledge plain messages, or return None and change nothing."""
         try:
             at = payload[2] + 11
-            queue = self._by_head.get(payload[:at])
-            if queue is None or payload[at] > OPTION_STRICT:
-                return None
         except IndexError:
             return None
-        if len(payload) != at + _ACK_TAIL:
-            return _ack_several(queue, payload, at + 1)
-        _, count, message_id, token = _unpack_ack(payload, at)
-        table = queue.table
-        if count != 1 or not table.blocks:
+        queue = self._by_head.get(payload[:at])
+        if queue is None or not queue.table.blocks:
             return None
-        block = table.blocks[bisect_right(table.firsts, message_id) - 1]
-        ids, metas = block.ids, block.meta
-        row = 0
+        if len(payload) != at + _ACK_TAIL:
+            return _ack_several(queue, payload, at)
+        options, count, message_id, token = _unpack_ack(payload, at)
+        if options > OPTION_STRICT or count != 1:
+            return None
+        table = queue.table
+        block, row = table.blocks[0], 0
+        ids = block.ids
         if ids[0] != message_id:  # most messages are done in the order in which they came
+            block = table.blocks[bisect_right(table.firsts, message_id) - 1]
+            ids = block.ids
             row = bisect_left(ids, message_id)
             if row == len(ids) or ids[row] != message_id:
                 return None
+        metas = block.meta
         meta = metas[row]
         if meta & _NOT_PLAIN != LEASED:
             return None
@@ -229,24 +232,31 @@ def _lease_one(
     token: int,
 ) -> bytes | None:
     """Lease the first message of a level and return the result, if it is there and plain."""
-    table = queue.table
-    if not table.blocks:
-        return None
-    head = level.head
+    blocks, head = queue.table.blocks, level.head
     message_id = level.ids[head]
-    # Below the first block this finds the last one, which does not have the message either.
-    block = table.blocks[bisect_right(table.firsts, message_id) - 1]
-    ids, metas = block.ids, block.meta
-    row = level.near + 1
-    if row >= len(ids) or ids[row] != message_id:
-        row = bisect_left(ids, message_id)
-        if row == len(ids) or ids[row] != message_id:
+    try:
+        block, row = blocks[level.near_block], level.near_row
+        if block.ids[row] != message_id:
+            row += 1
+        is_found = block.ids[row] == message_id
+    except IndexError:
+        is_found = False
+    if not is_found:
+        if not blocks:
             return None
+        # Below the first block this finds the last one, which does not have the message either.
+        number = bisect_right(queue.table.firsts, message_id) - 1
+        block = blocks[number]
+        row = bisect_left(block.ids, message_id)
+        if row == len(block.ids) or block.ids[row] != message_id:
+            return None
+        level.near_block = number
+    metas = block.meta
     meta, since_ns = metas[row], block.since[row]
     # Ready, of this priority, without any option, and its count of deliveries may rise.
     if meta & _META_LOW != level.meta or meta >= _META_FULL or since_ns != level.since[head]:
         return None
-    level.near = row
+    level.near_row = row
     after = metas[row] = meta + _TAKEN
     columns = block.columns
     (columns[DUE] or block.column(DUE))[row] = deadline_ns
@@ -299,10 +309,13 @@ def _lease_several(
 
 def _ack_several(queue: QueueState, payload: bytes, at: int) -> Applied | None:
     """Acknowledge plain messages, or return None and change nothing."""
-    (count,) = U16.unpack_from(payload, at) if len(payload) > at + 2 else (0,)
-    if not 1 < count <= ITEMS_MAX or len(payload) != at + 2 + 16 * count:
+    count = (len(payload) - at - _COUNTED.size) // _ITEM_SIZE
+    if not 1 < count <= ITEMS_MAX or len(payload) != at + _COUNTED.size + _ITEM_SIZE * count:
         return None
-    numbers = struct.unpack_from(f"<{2 * count}Q", payload, at + 2)
+    options, promised = _COUNTED.unpack_from(payload, at)
+    if options > OPTION_STRICT or promised != count:
+        return None
+    numbers = struct.unpack_from(f"<{2 * count}Q", payload, at + _COUNTED.size)
     ids, tokens = array("Q", numbers[::2]), array("Q", numbers[1::2])
     if len(set(ids)) != count:
         return None

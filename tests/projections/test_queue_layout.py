@@ -13,10 +13,13 @@ from projections.queue_commands import (
     Cancel,
     Command,
     Lease,
+    Nack,
     Prioritise,
+    QueueCreate,
     Release,
     encode_command,
 )
+from projections.queue_config import QueueConfig
 from projections.queue_deadlines import (
     LEASE_ENDS,
     TTL_ENDS,
@@ -25,7 +28,7 @@ from projections.queue_deadlines import (
     unpack_deadline,
 )
 from projections.queue_groups import Group
-from projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX
+from projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX, ITEMS_MAX
 from projections.queue_message import Enqueue
 from projections.queue_results import decode_leased
 from projections.queue_row import DELAYED, LEASED, READY, Dead, Row
@@ -213,6 +216,50 @@ def test_the_short_way_and_the_long_way_agree(seed: int) -> None:
     assert short.sections() == long.sections()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_commands_about_many_messages_do_the_same_in_both_ways(seed: int) -> None:
+    """Over several blocks, in any order, with items that are wrong and items that come twice."""
+    draw = Random(seed)
+    short, long = World(), World()
+    long.state.router._fast_paths = {}
+    long.state.router._fast = {}
+
+    def send(command: Command) -> object:
+        draft = encode_command(command, NAMESPACE)
+        result = short.draft(draft)
+        assert result == long.draft(draft), f"seed {seed}: {command}"
+        assert short.state.router.state_hash() == long.state.router.state_hash(), command
+        return result
+
+    send(QueueCreate("jobs", QueueConfig()))
+    queue = short.index
+    held: list[tuple[int, int]] = []
+    for _ in range(3 * BLOCK_ROWS):
+        send(Enqueue(queue, b"", draw.choice([8] * 40 + [9])))
+    for step in range(120):
+        if draw.random() < 0.4:
+            result = send(Lease(queue, draw.choice([1, 2, 30, 300, ITEMS_MAX, ITEMS_MAX + 1])))
+            if isinstance(result, Applied):
+                leased = decode_leased(result)
+                held += ((message.id, leased.token) for message in leased.messages)
+        elif held:
+            start = draw.randrange(len(held))
+            items = held[start : start + draw.choice([1, 2, 20, 200, 700])]
+            if draw.random() < 0.5:
+                draw.shuffle(items)
+            if draw.random() < 0.3:
+                items.append(draw.choice([items[0], (items[0][0], 1), (1, 1)]))
+            kind = draw.choice([Ack, Ack, Ack, Nack])
+            if isinstance(send(kind(queue, tuple(items), strict=draw.random() < 0.3)), Applied):
+                held = [item for item in held if item not in set(items)]
+        for _ in range(draw.randrange(20)):
+            send(Enqueue(queue, b"", 8))
+        if step % 20 == 0:
+            short.state.router.check()
+    short.state.router.check()
+    assert short.sections() == long.sections()
+
+
 def test_the_short_way_is_taken() -> None:
     """Or the test above compares the long way with itself."""
     world = QueueWorld()
@@ -229,8 +276,16 @@ def test_the_short_way_is_taken() -> None:
     leased = decode_leased(result)
     assert len(leased.messages) == 2
     now_ns.applied_index += 1
-    for message in leased.messages:
-        done = encode_command(Ack(queue, ((message.id, leased.token),)), NAMESPACE)
+    items = tuple((message.id, leased.token) for message in leased.messages)
+    done = encode_command(Ack(queue, items), NAMESPACE)
+    assert taken[done.entry_type](world.index + 1, done.payload) == Applied(2)
+    for _ in range(2):
+        world.send(Enqueue(queue, b""))
+        asked = encode_command(Lease(queue), NAMESPACE)
+        result = taken[asked.entry_type](world.index + 1, asked.payload)
+        assert result is not None
+        (message,) = decode_leased(result).messages
+        done = encode_command(Ack(queue, ((message.id, world.index + 1),)), NAMESPACE)
         assert taken[done.entry_type](world.index + 1, done.payload) == Applied(1)
     world.state.router.check()
 
