@@ -232,8 +232,8 @@ def _lease_one(
     token: int,
 ) -> bytes | None:
     """Lease the first message of a level and return the result, if it is there and plain."""
-    blocks, head = queue.table.blocks, level.head
-    message_id = level.ids[head]
+    blocks = queue.table.blocks
+    message_id = level.ids[level.head]
     try:
         block, row = blocks[level.near_block], level.near_row
         if block.ids[row] != message_id:
@@ -253,8 +253,9 @@ def _lease_one(
         level.near_block = number
     metas = block.meta
     meta, since_ns = metas[row], block.since[row]
-    # Ready, of this priority, without any option, and its count of deliveries may rise.
-    if meta & _META_LOW != level.meta or meta >= _META_FULL or since_ns != level.since[head]:
+    # Ready, of this priority, without any option, and its count of deliveries may rise. Such a
+    # message has waited since it came, so the entry of the level is true.
+    if meta & _META_LOW != level.meta or meta >= _META_FULL:
         return None
     level.near_row = row
     after = metas[row] = meta + _TAKEN
@@ -284,10 +285,10 @@ def _lease_several(
         if span is None:
             return None
         block, first, last = span
-        since, metas = block.since[first:last], block.meta[first:last]
-        if since != level.since[start : start + last - first]:
-            return None
-        for message_id, since_ns, meta in zip(block.ids[first:last], since, metas, strict=True):
+        rows = zip(
+            block.ids[first:last], block.since[first:last], block.meta[first:last], strict=True
+        )
+        for message_id, since_ns, meta in rows:
             if meta & _META_LOW != level.meta or meta >= _META_FULL:
                 return None
             after = meta + _TAKEN

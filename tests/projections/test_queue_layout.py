@@ -1,5 +1,6 @@
 """What is not state: columns, heaps, lists and short cuts. None of it may show."""
 
+from array import array
 from random import Random
 
 import pytest
@@ -22,6 +23,7 @@ from projections.queue_commands import (
 from projections.queue_config import QueueConfig
 from projections.queue_deadlines import (
     LEASE_ENDS,
+    RUN_SIZE,
     TTL_ENDS,
     PackedDeadlines,
     pack_deadline,
@@ -32,7 +34,7 @@ from projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX, ITEMS_MAX
 from projections.queue_message import Enqueue
 from projections.queue_results import decode_leased
 from projections.queue_row import DELAYED, LEASED, READY, Dead, Row
-from projections.result import Applied, Duplicate
+from projections.result import Applied, Duplicate, Refused
 from projections.system_commands import SessionOpen
 from tests.projections.queue_histories import draw_command
 from tests.projections.queue_world import QueueWorld
@@ -112,25 +114,41 @@ def test_a_table_that_empties_lets_go_of_its_blocks() -> None:
 
 @given(
     steps=st.lists(
-        st.tuples(st.sampled_from(["add", "add", "cancel", "cancel"]), st.integers(0, 40), ids)
+        st.tuples(
+            st.sampled_from(["add", "add all", "cancel", "cancel all"]), st.integers(0, 40), ids
+        )
     ),
     now=st.integers(0, 45),
     limit=st.integers(1, 9),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_packed_deadlines_are_a_sorted_set(
     steps: list[tuple[str, int, int]], now: int, limit: int
 ) -> None:
     deadlines, model = PackedDeadlines(), set[int]()
     for what, time_ns, message_id in steps:
-        key = pack_deadline(time_ns, message_id % 5, 1 + message_id % 3)
-        if what == "add" and key not in model:
-            deadlines.add(*unpack_deadline(key))
-            model.add(key)
-        elif what == "cancel" and model:
+        kind = 1 + message_id % 3
+        if what.startswith("add"):
+            several = range(message_id % 5, message_id % 5 + (3 if what == "add all" else 1))
+            keys = {pack_deadline(time_ns, each, kind) for each in several}
+            if keys & model:
+                continue
+            if what == "add all":
+                deadlines.add_all(time_ns, array("Q", several), kind)
+            else:
+                deadlines.add(time_ns, several[0], kind)
+            model |= keys
+        elif model:
             key = sorted(model)[message_id % len(model)]
-            deadlines.cancel(*unpack_deadline(key))
-            model.remove(key)
+            same = [key for key in sorted(model) if unpack_deadline(key)[2] == kind]
+            if what == "cancel":
+                deadlines.cancel(*unpack_deadline(key))
+                model.remove(key)
+            elif same:
+                gone = same[time_ns % len(same) :][:3] if time_ns % 2 else same[:3]
+                times, several_ids, _ = zip(*map(unpack_deadline, gone), strict=True)
+                deadlines.cancel_all(array("Q", times), array("Q", several_ids), kind)
+                model -= set(gone)
         deadlines.check(model)
     wanted = [key for key in sorted(model) if unpack_deadline(key)[0] <= now][:limit]
 
@@ -147,6 +165,17 @@ def test_cancelled_deadlines_do_not_pile_up() -> None:
         deadlines.add(1_000_000 - number, number + 2, 1)
         deadlines.cancel(1_000_000 - number, number + 2, 1)
     deadlines.check([pack_deadline(0, 1, 1)])
+
+
+def test_leases_that_end_a_little_out_of_order_leave_no_garbage() -> None:
+    deadlines = PackedDeadlines()
+    for number in range(4 * GARBAGE_MAX):
+        deadlines.add(number, number, LEASE_ENDS)
+        if number > 100 and number % 2:
+            for done in (number - 100, number - 101):
+                deadlines.cancel(done, done, LEASE_ENDS)
+    assert len(deadlines) == 100
+    assert deadlines.memory() < 2 * GARBAGE_MAX * RUN_SIZE
 
 
 def test_cancelled_deadlines_do_not_outlast_the_live_ones() -> None:
@@ -258,6 +287,27 @@ def test_commands_about_many_messages_do_the_same_in_both_ways(seed: int) -> Non
             short.state.router.check()
     short.state.router.check()
     assert short.sections() == long.sections()
+
+
+@pytest.mark.parametrize(
+    ("at", "bytes_"),
+    [(0, b"\x02"), (1, b"\x01\x00"), (1, b"\x03\x00"), (1, b"\x00\x00")],
+    ids=["options", "too few", "too many", "none"],
+)
+def test_an_ack_of_several_with_bad_fields_is_refused_in_both_ways(at: int, bytes_: bytes) -> None:
+    world = QueueWorld()
+    queue = world.create("jobs")
+    for _ in range(2):
+        world.send(Enqueue(queue, b""))
+    leased = world.lease(queue, 2)
+    items = tuple((message.id, leased.token) for message in leased.messages)
+    draft = encode_command(Ack(queue, items), NAMESPACE)
+    start = len(draft.payload) - 3 - 2 * 16 + at
+    bad = draft.payload[:start] + bytes_ + draft.payload[start + len(bytes_) :]
+
+    assert isinstance(world.draft(draft._replace(payload=bad)), Refused)
+    assert world.stats(queue).leased == 2
+    assert world.draft(draft) == Applied(2)
 
 
 def test_the_short_way_is_taken() -> None:
