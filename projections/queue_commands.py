@@ -374,7 +374,7 @@ def _read_settle(reader: Reader, options_known: int = OPTION_STRICT) -> tuple[in
 
 def _read_items(reader: Reader) -> Items:
     data = reader.take(_read_count(reader) * _ITEM.size)
-    return tuple(_ITEM.iter_unpack(data))  # type: ignore[arg-type]
+    return tuple(_ITEM.iter_unpack(data))
 
 
 def _read_ids(reader: Reader) -> tuple[int, ...]:
