@@ -16,7 +16,8 @@ from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from node.events_queue import expiry_events, queue_events
-from node.happenings import Happening
+from node.events_series import series_events
+from node.happening import Happening
 from node.messages import put_item
 from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2
@@ -28,7 +29,7 @@ from projections.kv_reads import KeyValue
 from projections.payload import read_prefix
 from projections.system_commands import TYPE_EXPIRE
 from projections.table import Projections
-from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, Entry
+from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, OWNER_TIMESERIES, Entry
 
 # Operations on keys that write no version.
 _QUIET = frozenset(OWNER_KV << 8 | OPERATIONS[each] for each in (Touch, LeaseGrant, LeaseKeepalive))
@@ -81,6 +82,7 @@ def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
 MAKERS: dict[int, Maker] = {
     OWNER_KV: _key_events,
     OWNER_QUEUE: queue_events,
+    OWNER_TIMESERIES: series_events,
 }
 
 

@@ -10,7 +10,7 @@ is one of the queue in which a message died. Schedules and redrives that begin o
 
 from collections.abc import Iterable, Sequence
 
-from node.happenings import Happening
+from node.happening import Happening
 from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2
 from projections.payload import read_prefix

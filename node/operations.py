@@ -12,7 +12,7 @@ where the shard is led, right before they are proposed. Some answers hold what o
 log brought (``Content``): those are read when the results are there, from memory if they are new.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -96,9 +96,10 @@ class Read(Generic[RequestT, ResponseT]):
 
     response: type[ResponseT]
     names: Callable[[RequestT], Sequence[bytes]]
-    # Looks up what is asked for and puts it into the answer; the header is there already. Returns
-    # the indexes of the entries that ``content`` puts in.
-    look: Callable[[View, str, RequestT, ResponseT], Sequence[int] | None]
+    # Looks up what is asked for and puts it into the answer; the header is there already. A read
+    # that takes long returns what to wait for, and says in the header which index it has read; one
+    # whose answer lacks entries returns their indexes, and ``content`` puts them in.
+    look: Callable[[View, str, RequestT, ResponseT], Awaitable[None] | Sequence[int] | None]
     content: Content[RequestT, ResponseT] | None = None
 
 
@@ -214,9 +215,11 @@ async def run_read(
     view = await edge.read(shard, read_options(message), call)
     answer: Any = read.response()
     view.header(answer.header)
-    lacking = read.look(view, namespace, request, answer)
-    if lacking:
-        await put_content(edge, shard, ((read.content, request, answer, lacking),), call)
+    found_so_far = read.look(view, namespace, request, answer)
+    if isinstance(found_so_far, Awaitable):
+        await found_so_far
+    elif found_so_far:
+        await put_content(edge, shard, ((read.content, request, answer, found_so_far),), call)
     found: ResponseT = answer
     return found
 

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 
 from node.edge import invalid, namespace_of
 from node.events import events_of
-from node.happenings import Happening
+from node.happening import Happening
 from node.shard_driver import ShardDriver
 from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
 from projections.result import Applied, Result

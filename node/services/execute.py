@@ -11,7 +11,7 @@ session it is the same.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
 
 from node.calls import NOTHING_DONE, Call, gather
@@ -32,6 +32,7 @@ from node.queue_requests import message_drafts
 from node.requests import Results
 from node.services import kv_operations as kv
 from node.services import queue_operations as queue
+from node.services import timeseries_operations as series
 from node.services.execute_puts import add_plain_puts
 from node.services.execute_runs import Enqueues, Operation, Run
 from node.status_mapping import error_of_exception, error_of_reason, put_error
@@ -57,6 +58,8 @@ OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
     "set_json": kv.SET_JSON,
     "txn": kv.TXN,
     **queue.OPERATIONS,
+    "write_points": series.WRITE_POINTS,
+    "query": series.QUERY,
 }
 ANSWERS: Mapping[str, str] = {
     "ack": "settle",
@@ -162,7 +165,11 @@ class Executor:
         if wanted.level == common_pb2.READ_LEVEL_LINEARIZABLE:
             wanted.max_staleness_ms = 0
         view = await self._edge.read(shard, wanted, call)
-        message.look(view, run)
+        for target, pending in message.look(view, run):
+            try:
+                await pending
+            except Exception as error:  # noqa: BLE001 - concerns this operation
+                put_error(target.error, error_of_exception(error))
 
     async def _forward(
         self, message: "_Message", runs: Iterable[Run], elsewhere: Elsewhere, call: Call
@@ -400,8 +407,9 @@ class _Message:
         except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
             put_error(target.error, error_of_exception(error))
 
-    def look(self, view: Any, run: Run) -> None:
-        """Put what the reads of a run find into the answer."""
+    def look(self, view: Any, run: Run) -> list[tuple[Any, Awaitable[None]]]:
+        """Put what the reads of a run find into the answer; return those that take longer."""
+        longer = []
         for each in run.operations:
             kind, request = each.kind, each.request
             entry, target = OPERATIONS[kind], self.results[each.position]
@@ -411,9 +419,12 @@ class _Message:
                 mine = view.for_read(options.as_of_index or None, with_cost=options.with_cost)
                 answer = getattr(target, ANSWERS.get(kind, kind))
                 mine.header(answer.header)
-                entry.look(mine, namespace_of(request.namespace), request, answer)
+                pending = entry.look(mine, namespace_of(request.namespace), request, answer)
+                if isinstance(pending, Awaitable):
+                    longer.append((target, pending))
             except Exception as error:  # noqa: BLE001 - concerns this operation
                 put_error(target.error, error_of_exception(error))
+        return longer
 
     def refuse(self, run: Run, error: OnelogError) -> None:
         """Answer all operations of a run with the same error."""

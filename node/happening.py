@@ -1,4 +1,4 @@
-"""One event before it is known who wants it; each model has its own kind."""
+"""What an event is to those who pass it on, whatever its model; see node/events.py."""
 
 from onelog.v1 import pipeline_pb2
 from ual.entry import Entry
