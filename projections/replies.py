@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from projections.kv_commands import OPTION_EXPECTED, OPTION_LEASE, TYPE_PUT
 from projections.payload import FLAG_SESSION, PAYLOAD_VERSION
+from projections.stream_record import OPTION_PRODUCER, TYPE_APPEND
 
 _PREFIX_SIZE_MIN = 3
 
@@ -22,8 +23,16 @@ def _is_blind_put(body: bytes) -> bool:
     return bool(body) and not body[0] & (OPTION_EXPECTED | OPTION_LEASE)
 
 
+def _is_blind_append(body: bytes) -> bool:
+    """A record without a producer, who may have sent it before; its offset is its index."""
+    return bool(body) and not body[0] & OPTION_PRODUCER
+
+
 # By entry type: whether this body, behind the prefix, needs no result.
-_BLIND: dict[int, Callable[[bytes], bool]] = {TYPE_PUT: _is_blind_put}
+_BLIND: dict[int, Callable[[bytes], bool]] = {
+    TYPE_PUT: _is_blind_put,
+    TYPE_APPEND: _is_blind_append,
+}
 
 
 def needs_result(draft: tuple[int, bytes, int]) -> bool:
