@@ -26,6 +26,7 @@ from node.status_mapping import error_of_refusal
 from onelog.v1 import common_pb2
 from projections.payload import SessionRef
 from projections.result import Applied, Duplicate, Refused, Result
+from projections.table import Projections
 from ual.entry import Draft
 
 RequestT = TypeVar("RequestT")
@@ -39,10 +40,14 @@ class Write(Generic[RequestT, ResponseT]):
     response: type[ResponseT]
     # The keys or names that say in which shard it is; all must say the same.
     names: Callable[[RequestT], Sequence[bytes]]
-    # Its entries. With a session there is exactly one, which carries it.
+    # Its entries. With a session there are exactly ``width`` of them, which carry its sequences,
+    # one after the other.
     drafts: Callable[[RequestT, str, SessionRef | None], Sequence[Draft]]
     # Puts what its entries returned into the answer; the header is there already.
     answer: Callable[[RequestT, ResponseT, Sequence[Result], int], None] = lambda *_: None
+    width: Callable[[RequestT], int] = lambda _: 1
+    # Adds to the answer what neither the request nor the results tell, but the state.
+    complete: Callable[[Projections, str, RequestT, ResponseT], None] = lambda *_: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +101,12 @@ async def run_write(
     message: Any = request
     options = write_options(message)
     shard = edge.shard_of_all(write.names(request))
-    drafts = write.drafts(request, namespace_of(message.namespace), session_of(options))
+    namespace = namespace_of(message.namespace)
+    drafts = write.drafts(request, namespace, session_of(options))
     written = await edge.write(shard, drafts, options, call)
-    return answer_of(write, request, written)
+    answer = answer_of(write, request, written)
+    write.complete(edge.replica(shard).shard.projections, namespace, request, answer)
+    return answer
 
 
 def answer_of(write: Write[RequestT, ResponseT], request: RequestT, written: Written) -> ResponseT:

@@ -1,20 +1,22 @@
-"""Sources and feeds: how the events of a shard reach the watchers of this process.
+"""Sources and feeds: how the events of a shard reach the watchers and tails of this process.
 
 See node/watch.py for the whole. Here: a ``Source`` for each shard turns applied entries into events
 once and hands them to live feeds; a ``Feed`` is one watcher in one shard, live or reading the log.
+A tail of streams is a feed as well, which reads the log in its own way (node/stream_tail.py).
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from typing import Any, Protocol
 
-from node.edge import invalid, namespace_of
-from node.events import Happening, events_of
+from node.edge import Edge, invalid, namespace_of
+from node.events import events_of, took_effect
+from node.happening import Happening
 from node.shard_driver import ShardDriver
 from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
-from projections.result import Applied, Result
+from projections.result import Result
 from ual.entry import OWNER_KV, OWNER_SYSTEM, Entry
 from ual.errors import IndexDropped
 
@@ -29,7 +31,20 @@ FILTERS_MAX = 100
 
 _log = logging.getLogger("onelog.node.watch")
 
-_Wanted = tuple[str, int, bytes]  # namespace, owner (0: any), name
+Wanted = tuple[str, int, bytes]
+"""Namespace, owner (0: any) and name of what somebody wants to hear of."""
+
+
+class Interest(Protocol):
+    """What somebody wants to hear of."""
+
+    exact: set[Wanted]  # names, of which it may be all events or some
+    is_exact: bool  # whether it is about these names only
+    of_keys: bool
+    owners: frozenset[int]  # OWNER_SYSTEM: any
+
+    def fits(self, event: Any) -> bool:
+        """Tell whether an event is wanted."""
 
 
 class Filters:
@@ -38,8 +53,8 @@ class Filters:
     def __init__(self, filters: Sequence[pipeline_pb2.WatchFilter]) -> None:
         if len(filters) > FILTERS_MAX:
             raise invalid("LIMIT_INVALID", f"{len(filters)} filters, limit {FILTERS_MAX}")
-        self.exact: set[_Wanted] = set()
-        self._prefixes: list[_Wanted] = []
+        self.exact: set[Wanted] = set()
+        self._prefixes: list[Wanted] = []
         for each in filters:
             wanted = namespace_of(each.namespace), int(each.owner), each.name
             if wanted[1] not in log_pb2.Owner.values():
@@ -51,7 +66,8 @@ class Filters:
         self.is_exact = bool(filters) and not self._prefixes
         self.is_all = not filters
         owners = {wanted[1] for wanted in (*self.exact, *self._prefixes)}
-        self.of_keys = self.is_all or bool(owners & {OWNER_KV, OWNER_SYSTEM})
+        self.owners = frozenset(owners or {OWNER_SYSTEM})
+        self.of_keys = bool(self.owners & {OWNER_KV, OWNER_SYSTEM})
 
     def fits(self, event: Happening) -> bool:
         """Tell whether the watcher wants an event."""
@@ -69,37 +85,59 @@ class Filters:
 
 
 class Page:
-    """One message on its way."""
+    """One message on its way; what it holds is ``items``."""
 
-    def __init__(self, *, with_previous: bool) -> None:
-        self.message = pipeline_pb2.WatchResponse()
-        self._with_previous = with_previous
-        self._size = 0
+    def __init__(self, message: Any, items: Any) -> None:
+        self.message = message
+        self.items = items
+        self.size = 0
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more goes in."""
-        return len(self.message.events) >= PAGE_EVENTS_MAX or self._size >= PAGE_BYTES_MAX
+        return len(self.items) >= PAGE_EVENTS_MAX or self.size >= PAGE_BYTES_MAX
+
+    def add(self, shard: int, event: Any) -> None:
+        """Put an event in."""
+        raise NotImplementedError
+
+    def pass_on(self, message: Any) -> None:
+        """Put in what another process has sent."""
+        raise NotImplementedError
+
+
+class EventPage(Page):
+    """A message to a watcher."""
+
+    def __init__(self, *, with_previous: bool) -> None:
+        message = pipeline_pb2.WatchResponse()
+        super().__init__(message, message.events)
+        self._with_previous = with_previous
 
     def add(self, shard: int, event: Happening) -> None:
-        """Put an event in."""
-        target = self.message.events.add()
+        """See ``Page``."""
+        target = self.items.add()
         target.shard = shard
         event.put(target, with_previous=self._with_previous)
-        self._size += event.size
+        self.size += event.size
+
+    def pass_on(self, message: pipeline_pb2.WatchResponse) -> None:
+        """See ``Page``."""
+        self.items.extend(message.events)
 
 
 class Source:
     """The events of one shard, for the watchers of this process."""
 
-    def __init__(self, driver: ShardDriver, executor: Executor) -> None:
+    def __init__(self, driver: ShardDriver, edge: Edge) -> None:
         self.number = driver.number
+        self.driver = driver
+        self.edge = edge
         self.head = 0  # the last entry that was handed to live feeds
         self._shard = driver.shard
-        self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._feeds: set[Feed] = set()
-        self._exact: dict[_Wanted, set[Feed]] = {}
+        self._exact: dict[Wanted, set[Feed]] = {}
         self._others: set[Feed] = set()
         self._groups: deque[tuple[list[Entry], list[Result]]] = deque()
         self._is_scheduled = False
@@ -162,7 +200,7 @@ class Source:
                     return entries, entry.index
             return entries, last_index
 
-        return await self._loop.run_in_executor(self._executor, read)
+        return await self._loop.run_in_executor(self.edge.readers, read)
 
     def _on_applied(self, entries: list[Entry], results: list[Result]) -> None:
         """Take a group from apply; the work is done later, outside of Raft's."""
@@ -196,8 +234,11 @@ class Source:
 
     def _deliver_all(self, entries: list[Entry], results: list[Result], live: "set[Feed]") -> None:
         of_keys = any(feed.filters.of_keys for feed in live)
+        owners = frozenset().union(*(feed.filters.owners for feed in live))
+        # Entries of any owner may change keys, so whoever wants those wants a look at all.
+        is_any = of_keys or OWNER_SYSTEM in owners
         for entry, result in zip(entries, results, strict=True):
-            if isinstance(result, Applied):
+            if (is_any or entry.owner in owners) and took_effect(entry, result):
                 self._deliver(self.events_of(entry, of_keys=of_keys))
 
     def _deliver(self, events: list[Happening]) -> None:
@@ -206,11 +247,20 @@ class Source:
             feeds = [feed for feed in self._others if feed.filters.fits(event)]
             if self._exact:
                 for owner in (event.owner, OWNER_SYSTEM):
-                    feeds += self._exact.get((event.namespace, owner, event.name), ())
+                    named = self._exact.get((event.namespace, owner, event.name), ())
+                    feeds += [feed for feed in named if feed.filters.fits(event)]
             for feed in dict.fromkeys(feeds):
                 wanted.setdefault(feed, []).append(event)
         for feed, its in wanted.items():
             feed.take(its)
+
+
+def source_of(edge: Edge, shard: int) -> Source:
+    """Return the events of a shard of this process, which all who follow it share."""
+    found: Source | None = edge.sources.get(shard)
+    if found is None:
+        found = edge.sources[shard] = Source(edge.replica(shard), edge)
+    return found
 
 
 class Feed:
@@ -221,7 +271,7 @@ class Feed:
     """
 
     def __init__(
-        self, source: Source, filters: Filters, cursor: int, sent: int, wake: asyncio.Event
+        self, source: Source, filters: Interest, cursor: int, sent: int, wake: asyncio.Event
     ) -> None:
         self.filters = filters
         self.is_live = False
@@ -284,15 +334,20 @@ class Feed:
             return
         source = self._source
         if self._cursor < source.head or self._cursor < source.applied_index:
-            entries, last_index = await source.read(self._cursor + 1)
-            of_keys, fits = self.filters.of_keys, self.filters.fits
-            for entry in entries:
-                events = [each for each in source.events_of(entry, of_keys=of_keys) if fits(each)]
-                if not self._put(page, entry.index, events) or page.is_full:
-                    return
-            self._cursor = max(self._cursor, last_index)
+            await self.read_on(page)
         if self._cursor >= source.head:
             self.is_live = True
+
+    async def read_on(self, page: Page) -> None:
+        """Put what the log holds behind the cursor into a message, and move the cursor."""
+        source = self._source
+        entries, last_index = await source.read(self._cursor + 1)
+        of_keys, fits = self.filters.of_keys, self.filters.fits
+        for entry in entries:
+            events = [each for each in source.events_of(entry, of_keys=of_keys) if fits(each)]
+            if not self._put(page, entry.index, events) or page.is_full:
+                return
+        self._cursor = max(self._cursor, last_index)
 
     def _put(self, page: Page, index: int, events: list[Happening]) -> bool:
         """Put the events of an entry into a message; tell whether all of them went in."""

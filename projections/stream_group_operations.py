@@ -268,7 +268,7 @@ def _deliver(streams: Streams, found: Found, command: commands.Deliver, moment: 
     stream, group = found
     if command.partition >= len(stream.partitions):
         return Refused(Reason.PARTITION_UNKNOWN, command.partition)
-    refused = _check_member(group, command.member, command.generation)
+    refused = refusal_of_member(group, command.member, command.generation)
     if refused is not None:
         return refused
     if command.partition not in group.owned(command.member):
@@ -317,7 +317,7 @@ def _nack(group: Group, command: commands.Nack, moment: Moment) -> Outcome:
 
 
 def _claim(group: Group, command: commands.Claim, moment: Moment) -> Outcome:
-    refused = _check_member(group, command.member, command.generation)
+    refused = refusal_of_member(group, command.member, command.generation)
     if refused is not None:
         return refused
     limit = group.head.config.max_deliveries
@@ -370,7 +370,7 @@ def claimable_from(
     return None if first >= U64_MAX else first
 
 
-def _check_member(group: Group, member: int, generation: int) -> Refused | None:
+def refusal_of_member(group: Group, member: int, generation: int) -> Refused | None:
     """Refuse who is no member, and a member that does not know who has which partition."""
     if group.members.get(member) is None:
         return Refused(Reason.MEMBER_UNKNOWN, member)

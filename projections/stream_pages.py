@@ -158,10 +158,10 @@ class PageRead:
             self._sources.append(_Source(partition, partition.first_offset, start))
 
     def is_current(self) -> bool:
-        """Tell whether nothing was trimmed or deleted since; not for other threads."""
+        """Tell whether nothing of it was trimmed or deleted since; not for other threads."""
         return all(
-            source.partition.attached and source.partition.first_offset == source.first_offset
-            for source in self._sources
+            partition.attached and partition.first_offset <= max(first_offset, offset)
+            for partition, first_offset, offset in self._sources
         )
 
     def run(self, log: RecordLog, limit: int, size_max: int = READ_SIZE_MAX) -> Page:
@@ -218,15 +218,7 @@ def open_record(log: RecordLog, entry: Entry, stream_id: int, partition: int) ->
     assert isinstance(letter, DeadLetter), f"{offset} is no record"
     original = decode_record(log.read(letter.origin))
     assert isinstance(original, Append), f"{letter.origin} is no append"
-    headers = (
-        *original.headers,
-        (HEADER_OFFSET, str(letter.origin).encode()),
-        (HEADER_STREAM, original.stream.encode()),
-        (HEADER_GROUP, letter.group.encode()),
-        (HEADER_RETRIES, str(letter.deliveries).encode()),
-        (HEADER_REASON, letter.reason),
-        (HEADER_FAILED, str(letter.failed_ns).encode()),
-    )
+    headers = (*original.headers, *letter_headers(letter, original.stream))
     return Record(
         stream_id,
         partition,
@@ -237,4 +229,16 @@ def open_record(log: RecordLog, entry: Entry, stream_id: int, partition: int) ->
         headers,
         original.tag,
         letter,
+    )
+
+
+def letter_headers(letter: DeadLetter, stream: str) -> tuple[tuple[str, bytes], ...]:
+    """Return what a dead letter says of itself, besides the record of ``stream`` that it was."""
+    return (
+        (HEADER_OFFSET, str(letter.origin).encode()),
+        (HEADER_STREAM, stream.encode()),
+        (HEADER_GROUP, letter.group.encode()),
+        (HEADER_RETRIES, str(letter.deliveries).encode()),
+        (HEADER_REASON, letter.reason),
+        (HEADER_FAILED, str(letter.failed_ns).encode()),
     )

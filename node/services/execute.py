@@ -34,6 +34,7 @@ from node.forwarding import Elsewhere
 from node.operations import Read, Write, put_answer
 from node.requests import Results
 from node.services import kv_operations as kv
+from node.services import stream_operations as stream
 from node.status_mapping import error_of_exception, error_of_reason, put_error
 from onelog.errors import InvalidArgument, OnelogError
 from onelog.status import error_of_result
@@ -58,6 +59,9 @@ OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
     "append": kv.APPEND,
     "set_json": kv.SET_JSON,
     "txn": kv.TXN,
+    "append_records": stream.APPEND_RECORDS,
+    "ack_records": stream.ACK_RECORDS,
+    "commit_offsets": stream.COMMIT_OFFSETS,
 }
 ANSWERS: Mapping[str, str] = {
     "ack": "settle",
@@ -275,7 +279,7 @@ class _Message:
             session = None
             if self._session is not None and isinstance(entry, Write):
                 session = self._session._replace(sequence=sequence)
-                sequence += 1
+                sequence += entry.width(getattr(operation, str(kind)))
             try:
                 self._add(position, str(kind), entry, operation, session)
             except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
@@ -352,9 +356,11 @@ class _Message:
         entry = OPERATIONS[kind]
         assert isinstance(entry, Write), kind
         try:
-            put_answer(
-                entry, request, getattr(target, ANSWERS.get(kind, kind)), shard, index, results
-            )
+            answer = getattr(target, ANSWERS.get(kind, kind))
+            put_answer(entry, request, answer, shard, index, results)
+            if request is not None:
+                state = self._edge.replica(shard).shard.projections
+                entry.complete(state, namespace_of(request.namespace), request, answer)
         except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
             put_error(target.error, error_of_exception(error))
 
@@ -392,10 +398,14 @@ class _Message:
         if self._session is not None:
             positions = range(positions[0], len(self.results))
             part.session.CopyFrom(self._request.session)
-            part.session.sequence += sum(
-                isinstance(OPERATIONS.get(each.WhichOneof("operation") or ""), Write)
-                for each in self._request.operations[: positions[0]]
-            )
+            part.session.sequence += sum(map(_width, self._request.operations[: positions[0]]))
         operations = self._request.operations
         part.operations.extend(operations[position] for position in positions)
         return positions, part
+
+
+def _width(operation: pipeline_pb2.Operation) -> int:
+    """Return how many sequences of a session an operation takes."""
+    kind = operation.WhichOneof("operation") or ""
+    entry = OPERATIONS.get(kind)
+    return entry.width(getattr(operation, kind)) if isinstance(entry, Write) else 0

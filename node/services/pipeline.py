@@ -146,6 +146,8 @@ class PipelineService:
             index += 1
             target = getattr(answer.results.add(), ANSWERS.get(kind, kind))
             put_answer(write, part, target, shard, index, (result,))
+            state = self._edge.replica(shard).shard.projections
+            write.complete(state, namespace, part, target)
         return answer
 
     # Sessions

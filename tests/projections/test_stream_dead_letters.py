@@ -15,7 +15,7 @@ from projections.stream_group_commands import (
     GroupJoin,
     Nack,
 )
-from projections.stream_group_operations import Claimed
+from projections.stream_group_operations import Claimed, decode_dead_count
 from projections.stream_pages import HEADER_OFFSET, HEADER_REASON, HEADER_RETRIES, Page, Record
 from projections.stream_reads import GroupDescription
 from projections.stream_record import TYPE_DEAD_LETTER, DeadLetter
