@@ -19,7 +19,7 @@ from tests.services.test_stream_service import (
     values,
 )
 
-G = {"stream": S, "group": "g"}
+G: dict[str, Any] = {"stream": S, "group": "g"}
 
 
 class Member:

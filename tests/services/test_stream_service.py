@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_streams_of_all_shards_are_listed_in_order_of_names_page_by_page(tmp_pat
             names = [f"orders-{number:02}" for number in range(23)]
             for name in (*names, "other"):
                 request = pb.CreateStreamRequest(stream=name)
-                await eventually(lambda request=request: nodes[0].stream.CreateStream(request))
+                await eventually(partial(nodes[0].stream.CreateStream, request))
             edge = nodes[0].context.edge
             assert edge is not None
             assert {edge.shard_of(name.encode()) for name in names} == {0, 1}
@@ -241,7 +242,7 @@ def test_a_trim_respects_groups_and_readers_are_told_exactly_what_is_gone(tmp_pa
     async def test(node: Node) -> None:
         created = await node.stream.CreateStream(pb.CreateStreamRequest(stream=S))
         offsets = await append(node, *(b"%d" % number for number in range(10)))
-        group = {"stream": S, "group": "g"}
+        group: dict[str, Any] = {"stream": S, "group": "g"}
         await node.stream.CreateGroup(pb.CreateGroupRequest(**group, from_offset=offsets[4]))
         error = await refusal(node.stream.Trim(pb.TrimRequest(stream=S, below_offset=offsets[6])))
         assert (type(error), error.reason) == (errors.FailedPrecondition, "TRIM_BLOCKED")
@@ -277,7 +278,7 @@ def test_a_trim_respects_groups_and_readers_are_told_exactly_what_is_gone(tmp_pa
     ],
 )
 def test_a_policy_lets_old_records_go_and_says_so(
-    tmp_path: Path, retention: dict[str, int], reason: str
+    tmp_path: Path, retention: dict[str, Any], reason: str
 ) -> None:
     """E4, E6"""
 
@@ -388,7 +389,7 @@ def test_records_offsets_and_keys_change_together_or_not_at_all(tmp_path: Path) 
     async def test(node: Node) -> None:
         for name in (S, "out{t}"):
             await node.stream.CreateStream(pb.CreateStreamRequest(stream=name, partition_count=2))
-        group = {"stream": S, "group": "g"}
+        group: dict[str, Any] = {"stream": S, "group": "g"}
         await node.stream.CreateGroup(pb.CreateGroupRequest(**group, from_offset=0))
         offsets = await append(node, b"in", b"in too", partition=0)
         member = await node.stream.JoinGroup(pb.JoinGroupRequest(**group))

@@ -224,14 +224,14 @@ def test_a_slow_tail_reads_the_log_and_misses_nothing(
     monkeypatch.setattr(watch_feeds, "PAGE_EVENTS_MAX", 5)
     monkeypatch.setattr(stream_tail, "PAGE_EVENTS_MAX", 5)
     reads = 0
-    read_page = stream_tail.read_page
+    read_on = stream_tail.RecordFeed.read_on
 
-    async def counting(*arguments: Any) -> Any:
+    async def counting(self: stream_tail.RecordFeed, page: watch_feeds.Page) -> None:
         nonlocal reads
         reads += 1
-        return await read_page(*arguments)
+        await read_on(self, page)
 
-    monkeypatch.setattr(stream_tail, "read_page", counting)
+    monkeypatch.setattr(stream_tail.RecordFeed, "read_on", counting)
 
     async def test(node: Node) -> None:
         await create_streams(node, S, partitions=3)
