@@ -123,9 +123,9 @@ class AsyncTail:
 def _cursor_of(token: bytes) -> common_pb2.Cursor:
     cursor = common_pb2.Cursor()
     try:
-        if token[:1] != _VERSION:
-            raise DecodeError("another version")
         cursor.MergeFromString(token[1:])
-    except DecodeError as error:
-        raise InvalidArgument("this is no cursor of a tail", reason="CURSOR_INVALID") from error
+    except DecodeError:
+        token = b""
+    if token[:1] != _VERSION:
+        raise InvalidArgument("this is no cursor of a tail", reason="CURSOR_INVALID")
     return cursor
