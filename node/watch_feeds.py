@@ -242,6 +242,15 @@ class Source:
                 self._deliver(self.events_of(entry, of_keys=of_keys))
 
     def _deliver(self, events: list[Happening]) -> None:
+        if len(events) == 1 and not self._others:
+            # Most entries are one event, and who follows streams names them: the short way.
+            event = events[0]
+            namespace, name, exact = event.namespace, event.name, self._exact
+            if (namespace, OWNER_SYSTEM, name) not in exact:
+                for feed in exact.get((namespace, event.owner, name), ()):
+                    if feed.filters.fits(event):
+                        feed.take(events)
+                return
         wanted: dict[Feed, list[Happening]] = {}
         for event in events:
             feeds = [feed for feed in self._others if feed.filters.fits(event)]
@@ -279,7 +288,7 @@ class Feed:
         self._wake = wake
         self._cursor = cursor
         self._sent = sent
-        self._buffer: deque[tuple[int, list[Happening]]] = deque()
+        self._buffer: deque[tuple[int, list[Happening], int]] = deque()
         self._count = self._size = 0
 
     @property
@@ -300,14 +309,16 @@ class Feed:
         index = events[0].index
         if not self.is_live or index <= self._cursor:
             return
-        size = sum(event.size for event in events)
+        count, size = len(events), events[0].size
+        if count > 1:
+            size = sum(event.size for event in events)
         if self._buffer and (
-            self._count + len(events) > BUFFER_EVENTS_MAX or self._size + size > BUFFER_BYTES_MAX
+            self._count + count > BUFFER_EVENTS_MAX or self._size + size > BUFFER_BYTES_MAX
         ):
             self.is_live = False
             return
-        self._buffer.append((index, events))
-        self._count += len(events)
+        self._buffer.append((index, events, size))
+        self._count += count
         self._size += size
         self._wake.set()
 
@@ -324,12 +335,12 @@ class Feed:
         """Put what is next into a message: what is buffered, else a page of the log."""
         buffer = self._buffer
         while buffer and not page.is_full:
-            index, events = buffer[0]
+            index, events, size = buffer[0]
             if not self._put(page, index, events):
                 return
             buffer.popleft()
             self._count -= len(events)
-            self._size -= sum(event.size for event in events)
+            self._size -= size
         if buffer or page.is_full or self.is_live:
             return
         source = self._source

@@ -35,6 +35,7 @@ from node.operations import Read, Write, put_answer
 from node.requests import Results
 from node.services import kv_operations as kv
 from node.services import stream_operations as stream
+from node.services.execute_appends import answer_appends, take_appends
 from node.status_mapping import error_of_exception, error_of_reason, put_error
 from onelog.errors import InvalidArgument, OnelogError
 from onelog.status import error_of_result
@@ -84,9 +85,15 @@ class _Run:
 
     durability: Durability | None  # None: reads
     drafts: list[tuple[int, bytes, int]] = field(default_factory=list)
-    # Of plain puts: their positions in the message, as many as drafts; else the operations.
+    # Of plain puts: their positions in the message, as many as drafts; else the operations. A run
+    # is of one of the three kinds.
     puts: list[int] = field(default_factory=list)
+    appends: list[int] = field(default_factory=list)  # plain ones, likewise
     operations: list[tuple[int, str, Any, int, int]] = field(default_factory=list)
+
+    def positions(self) -> list[int]:
+        """Return which operations of the message these are."""
+        return [*self.puts, *self.appends, *(each[0] for each in self.operations)]
 
 
 class Executor:
@@ -211,6 +218,14 @@ class _Message:
             self._session = check_session(self._request.session)
         left = self._add_puts()
         if left is not None:
+            left = take_appends(
+                self._request.operations,
+                left,
+                self._session,
+                self._edge.shard_of,
+                self._append_target,
+            )
+        if left is not None:
             self._sort_slowly(left)
         if self._session is not None:
             self._refuse_several_shards()
@@ -267,10 +282,19 @@ class _Message:
             target[1](position)
         return None
 
+    def _append_target(self, shard: int) -> tuple[Any, Any]:
+        run = _Run(Durability.SYNC)
+        runs = self.shards.setdefault(shard, [])
+        if runs and runs[-1].appends:
+            run = runs[-1]
+        else:
+            runs.append(run)
+        return run.drafts.append, run.appends.append
+
     def _sort_slowly(self, positions: range) -> None:
         """Sort operations of any kind."""
         operations = self._request.operations
-        # Everything before the first of these is a put, and so is a write.
+        # Everything before the first of these is a put or an append, and so is a write.
         sequence = 0 if self._session is None else self._session.sequence + positions.start
         for position in positions:
             operation = operations[position]
@@ -311,7 +335,8 @@ class _Message:
     def _run(self, shard: int, durability: Durability | None) -> _Run:
         """Return the run that the next operation of a shard belongs to."""
         runs = self.shards.setdefault(shard, [])
-        if not runs or runs[-1].durability is not durability or runs[-1].puts:
+        last = runs[-1] if runs else None
+        if last is None or last.durability is not durability or last.puts or last.appends:
             runs.append(_Run(durability))
         return runs[-1]
 
@@ -339,6 +364,16 @@ class _Message:
                 else:
                     self._answer("put", None, target, shard, index, (result,))
                 index += 1
+            return
+        if run.appends:
+            state = self._edge.replica(shard).shard.projections
+            operations = self._request.operations
+            others = answer_appends(
+                operations, results, run.appends, outcome, first_index, shard, state
+            )
+            for position, (result, index) in others.items():
+                request = operations[position].append_records
+                self._answer("append_records", request, results[position], shard, index, (result,))
             return
         for position, kind, request, at, count in run.operations:
             part = outcome[at : at + count]
@@ -380,7 +415,7 @@ class _Message:
 
     def refuse(self, run: _Run, error: OnelogError) -> None:
         """Answer all operations of a run with the same error."""
-        for position in (*run.puts, *(each[0] for each in run.operations)):
+        for position in run.positions():
             put_error(self.results[position].error, error)
 
     def part(self, runs: Iterable[_Run]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
@@ -389,11 +424,7 @@ class _Message:
         In a session everything belongs to one shard, and numbers count on from the first: then it
         is all that follows, whatever was found wrong in between.
         """
-        positions: Sequence[int] = sorted(
-            position
-            for run in runs
-            for position in (*run.puts, *(each[0] for each in run.operations))
-        )
+        positions: Sequence[int] = sorted(each for run in runs for each in run.positions())
         part = pipeline_pb2.ExecuteRequest(request_id=self._request.request_id)
         if self._session is not None:
             positions = range(positions[0], len(self.results))

@@ -9,6 +9,7 @@ Reads of records are not here: they wait for a disk (node/stream_records.py).
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from crc32c import crc32c
@@ -54,6 +55,7 @@ from projections.table import Projections
 from ual.entry import Draft
 
 RECORDS_MAX = 1_000  # in one request
+HEADS_KEPT = 1_024  # of streams that were appended to last, about 500 bytes each
 SESSION_DEFAULT_MS = 30_000
 # Sizes that the codec of a record has room for.
 TAG_SIZE_MAX = 255
@@ -82,15 +84,11 @@ def append_drafts(
     records = request.records
     if not 0 < len(records) <= RECORDS_MAX:
         raise error_of_reason(Reason.LIMIT_INVALID, len(records))
-    stream = check_stream(request.stream)
-    producer = _producer_of(request)
-    prefix, numbers = encode_prefix(namespace, session), b""
+    stream, producer = request.stream, _producer_of(request)
+    prefix, plain, keyed = heads_of(namespace, stream, session is not None)
+    numbers = b""
     if session is not None:
-        prefix = prefix[:-SESSION_SIZE]  # of each record its own follows
         session_id, sequence, first = session
-    name = stream.encode()
-    name = bytes((len(name),)) + name
-    plain, keyed = b"\x00" + name, bytes((OPTION_KEY,)) + name
     key_max, value_max, join, pack_size = RECORD_KEY_SIZE_MAX, VALUE_SIZE_MAX, _join, _pack_size
     drafts: list[Draft] = []
     add = drafts.append
@@ -112,6 +110,20 @@ def append_drafts(
         else:
             add(Draft(TYPE_APPEND, join((prefix, numbers, plain, value))))
     return drafts
+
+
+@lru_cache(HEADS_KEPT)
+def heads_of(namespace: str, stream: str, has_session: bool) -> tuple[bytes, bytes, bytes]:  # noqa: FBT001
+    """Return how entries of a stream begin, up to a session's numbers, and what follows those.
+
+    That is options and name of a record that has no options, and of one that has a key.
+    """
+    prefix = encode_prefix(namespace, SessionRef(0, 0, 0) if has_session else None)
+    if has_session:
+        prefix = prefix[:-SESSION_SIZE]
+    name = check_stream(stream).encode()
+    name = bytes((len(name),)) + name
+    return prefix, b"\x00" + name, bytes((OPTION_KEY,)) + name
 
 
 def _producer_of(request: stream_pb2.AppendRecordsRequest) -> stream_pb2.Producer | None:

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from node.services.execute_appends import take_appends
+from node.services.stream_operations import append_drafts
 from onelog import errors
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import stream_pb2 as pb
+from projections.payload import SessionRef
 from tests.services.nodes import Node, cluster, eventually, refusal, run, single, until
 
 S = "s{t}"
@@ -379,6 +382,64 @@ def test_many_records_in_a_session_are_appended_once_however_often_they_are_sent
         for partition in range(3):
             total += len((await read(node, partition=partition)).records)
         assert total == 3 + 3 + 2
+
+    on_a_node(tmp_path, test)
+
+
+def test_appends_of_a_pipeline_are_the_entries_that_calls_of_their_own_would_be(
+    tmp_path: Path,
+) -> None:
+    records = [pb.NewRecord(value=b"plain"), pb.NewRecord(value=b"", key=b"k" * 300)]
+    for session in (None, SessionRef(5, 7, 2)):
+        operations = [
+            pipeline.Operation(append_records=pb.AppendRecordsRequest(stream=S, records=[each]))
+            for each in records
+        ]
+        drafts: list[tuple[int, bytes, int]] = []
+        noted: list[int] = []
+        left = take_appends(
+            operations, range(2), session, lambda _: 0, lambda _: (drafts.append, noted.append)
+        )
+        assert (left, noted) == (None, [0, 1])
+        both = pb.AppendRecordsRequest(stream=S, records=records)
+        assert drafts == append_drafts(both, "default", session)
+
+    async def test(node: Node) -> None:
+        await node.stream.CreateStream(pb.CreateStreamRequest(stream=S, partition_count=4))
+        await node.stream.CreateStream(pb.CreateStreamRequest(stream="t{t}"))
+        session_id = await open_session(node)
+        message = pipeline.ExecuteRequest(session=in_session(session_id, 1).session)
+        message.operations.add(put=kv.PutRequest(key=b"{t}before", value=b""))
+        expected: list[tuple[str, dict[str, Any]]] = [
+            (S, {"value": b"0", "key": b"a"}), ("t{t}", {"value": b"1"}), (S, {"value": b"2"}),
+            ("none{t}", {"value": b"lost"}), (S, {"value": b"bad", "key": b""}),
+            (S, {"value": b"3", "tag": "t"}), (S, {"value": b"4", "key": b"a"}),
+        ]  # fmt: skip
+        for stream, fields in expected:
+            request = pb.AppendRecordsRequest(stream=stream, records=[pb.NewRecord(**fields)])
+            message.operations.add(append_records=request)
+        message.operations.add(count=kv.CountRequest(key=b"{t}after", add=1))
+        first = (await node.pipeline.ExecuteOnce(message)).results
+        again = (await node.pipeline.ExecuteOnce(message)).results
+        reasons = ["", "", "", "", "STREAM_UNKNOWN", "KEY_SIZE_INVALID", "", "", ""]
+        for results in (first, again):
+            assert [each.error.reason for each in results] == reasons
+        offsets = [each.append_records.results[0].offset for each in first[1:4]]
+        assert offsets == sorted(set(offsets))
+        for before, after in zip(first, again, strict=True):
+            assert list(before.append_records.results) == list(after.append_records.results)
+        of_key = [first[at].append_records.results[0].partition for at in (1, 7)]
+        assert of_key == [crc32c(b"a") % 4] * 2
+        assert again[1].append_records.header.duplicate
+        tail = node.stream.Tail(
+            pb.TailRequest(
+                streams=[pb.TailStart(stream=name, from_offset=0) for name in (S, "t{t}")]
+            )
+        )
+        found: list[bytes] = []
+        while len(found) < 5:
+            found += values((await tail.read()).records)
+        assert found == [b"0", b"1", b"2", b"3", b"4"]
 
     on_a_node(tmp_path, test)
 
