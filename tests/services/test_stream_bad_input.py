@@ -8,7 +8,7 @@ from onelog.v1 import common_pb2
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import stream_pb2 as pb
 from tests.services.nodes import Node, refusal
-from tests.services.test_stream_service import S, append, new, on_a_node
+from tests.services.streams import S, append, new, on_a_node
 
 HUGE = 2**64 - 1
 INVALID, LARGE, LOST = errors.InvalidArgument, errors.TooLarge, errors.NotFound

@@ -9,7 +9,7 @@ from onelog.v1 import admin_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import stream_pb2 as pb
 from tests.services.nodes import Node, cluster, eventually, refusal, run, until
-from tests.services.test_stream_service import (
+from tests.services.streams import (
     S,
     append,
     in_session,

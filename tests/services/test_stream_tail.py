@@ -18,8 +18,8 @@ from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import stream_pb2 as pb
 from tests.services.nodes import Node, cluster, eventually, refusal, run, until
+from tests.services.streams import S, append, new, on_a_node, values
 from tests.services.test_stream_groups import create, join
-from tests.services.test_stream_service import S, append, new, on_a_node, values
 
 
 class Tail:
