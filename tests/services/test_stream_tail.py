@@ -3,6 +3,7 @@
 import asyncio
 import random
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from onelog.v1 import admin_pb2, common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import stream_pb2 as pb
+from projections import stream_pages
 from tests.services.nodes import Node, cluster, eventually, refusal, run, until
 from tests.services.streams import S, append, new, on_a_node, values
 from tests.services.test_stream_groups import create, join
@@ -215,6 +217,34 @@ def test_a_tail_that_was_overtaken_by_a_trim_is_told_what_it_lost(tmp_path: Path
         fresh.call.cancel()
 
     on_a_node(tmp_path, test, shards=1)
+
+
+def test_what_is_trimmed_while_it_is_being_read_is_a_gap_and_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E6"""
+    run_read = stream_pages.PageRead.run
+    is_reading, may_go_on = threading.Event(), threading.Event()
+
+    def slowly(self: stream_pages.PageRead, *arguments: Any) -> stream_pages.Page:
+        is_reading.set()
+        assert may_go_on.wait(20)
+        return run_read(self, *arguments)
+
+    async def test(node: Node) -> None:
+        await create_streams(node, S)
+        offsets = await append(node, b"0", b"1", b"2")
+        monkeypatch.setattr(stream_pages.PageRead, "run", slowly)
+        request = pb.ReadRecordsRequest(stream=S, from_offset=offsets[0])
+        page = asyncio.ensure_future(node.stream.ReadRecords(request))
+        await until(is_reading.is_set)
+        await node.stream.Trim(pb.TrimRequest(stream=S, below_offset=offsets[2]))
+        may_go_on.set()
+        gap, record = (await page).records
+        assert (gap.gap.first_offset, gap.gap.last_offset) == (offsets[0], offsets[2] - 1)
+        assert record.value == b"2"
+
+    on_a_node(tmp_path, test)
 
 
 def test_a_slow_tail_reads_the_log_and_misses_nothing(
