@@ -15,6 +15,7 @@ Another model adds its maker to ``MAKERS``, by the owner of its entries.
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from node.events_series import series_events
 from node.events_stream import is_repetition, stream_events
 from node.happening import Happening
 from node.messages import put_item
@@ -29,7 +30,7 @@ from projections.payload import read_prefix
 from projections.result import Applied, Result
 from projections.system_commands import TYPE_EXPIRE
 from projections.table import Projections
-from ual.entry import OWNER_KV, OWNER_STREAM, OWNER_SYSTEM, Entry
+from ual.entry import OWNER_KV, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES, Entry
 
 # Operations on keys that write no version.
 _QUIET = frozenset(OWNER_KV << 8 | OPERATIONS[each] for each in (Touch, LeaseGrant, LeaseKeepalive))
@@ -82,6 +83,7 @@ def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
 MAKERS: dict[int, Maker] = {
     OWNER_KV: _key_events,
     OWNER_STREAM: stream_events,
+    OWNER_TIMESERIES: series_events,
 }
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from projections.kv_commands import OPTION_EXPECTED, OPTION_LEASE, TYPE_PUT
 from projections.payload import FLAG_SESSION, PAYLOAD_VERSION
 from projections.stream_record import OPTION_PRODUCER, TYPE_APPEND
+from projections.ts_commands import TYPE_WRITE_BATCH
 
 _PREFIX_SIZE_MIN = 3
 
@@ -28,10 +29,12 @@ def _is_blind_append(body: bytes) -> bool:
     return bool(body) and not body[0] & OPTION_PRODUCER
 
 
-# By entry type: whether this body, behind the prefix, needs no result.
+# By entry type: whether this body, behind the prefix, needs no result. How many points a batch has
+# written is how many it holds.
 _BLIND: dict[int, Callable[[bytes], bool]] = {
     TYPE_PUT: _is_blind_put,
     TYPE_APPEND: _is_blind_append,
+    TYPE_WRITE_BATCH: lambda _: True,
 }
 
 
