@@ -190,7 +190,7 @@ def test_partitions_move_with_the_members_and_old_generations_are_fenced(tmp_pat
         await create(node, partitions=4)
         first = await join(node)
         assert first.partitions == [0, 1, 2, 3]
-        second = await join(node, session_ms=1_000)
+        second = await join(node, session_ms=4_000)
         assert len(second.partitions) == 2
         for number in range(4):
             await append(node, b"%d" % number, partition=number)
