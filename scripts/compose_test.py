@@ -162,6 +162,7 @@ def check_partition(cluster: Cluster) -> None:
     cluster.engine.call("network", "disconnect", network, container)
     try:
         cluster.write_and_read(f"without the network of {name}")
+        until(f"{name} says that it cannot serve", lambda: not cluster.is_healthy(name))
     finally:
         cluster.engine.call("network", "connect", f"--ip={NODES[name]}", network, container)
     cluster.until_healthy(name)

@@ -112,7 +112,8 @@ def _podman_compose() -> tuple[str, ...]:
             say(f"installing podman-compose with pip in {environment}")
             run(sys.executable, "-m", "venv", str(environment))
             run(str(environment / "bin" / "pip"), "install", "--quiet", "podman-compose>=1.3,<2")
-    build = ["--network=host", *_secrets(), *_flags("COMPOSE_TEST_BUILD_ARGS")]
+    # Without layers nothing of the build is left behind but the image.
+    build = ["--network=host", "--layers=false", *_secrets(), *_flags("COMPOSE_TEST_BUILD_ARGS")]
     started = [*LIMITS, *_flags("COMPOSE_TEST_RUN_ARGS")]
     return (
         found,

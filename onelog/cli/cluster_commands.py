@@ -1,7 +1,7 @@
 """``onelog cluster``: a cluster of real servers on this machine, for trying and for developing.
 
-Thin, and lazy: what asks servers is imported inside the commands, because every other command must
-start without it.
+Thin, and lazy: what asks servers is imported inside the commands that ask, because every other one
+must start without it.
 """
 
 import asyncio
@@ -15,20 +15,28 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from onelog.cli.cluster_lifecycle import (
+    STOP_S_MAX,
+    Wish,
+    kill_node,
+    restart_node,
+    start_cluster,
+    stop_cluster,
+)
+from onelog.cli.cluster_ports import BASE_MAX
+from onelog.cli.cluster_state import NODES_MAX, ClusterDirectory
 from onelog.cli.failure import CommandFailed
+from onelog.cli.state_output import printable
 
 if TYPE_CHECKING:
-    from onelog.cli.cluster_state import ClusterDirectory
     from onelog.cli.cluster_status import ClusterStatus
 
 EXIT_NOT_WHOLE = 3
-NODES_MAX = 9
 SHARDS_MAX = 1024
-BASE_PORT_MAX = 65_236
-STOP_S = 20.0
 READY_S = 60.0
 FOLLOW_S = 0.2
 LINES_MAX = 100_000
+WIDTH = 120  # of a table that is not for a terminal
 
 app = typer.Typer(help="Run a cluster on this machine.", rich_markup_mode=None)
 
@@ -56,7 +64,7 @@ def cluster(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@app.command(context_settings={"ignore_unknown_options": False})
+@app.command()
 def up(
     flags: Annotated[
         list[str] | None,
@@ -76,7 +84,7 @@ def up(
         int | None,
         typer.Option(
             min=1,
-            max=BASE_PORT_MAX,
+            max=BASE_MAX,
             help="The first of 300 ports that the nodes share; without, a free block is found.",
         ),
     ] = None,
@@ -84,7 +92,7 @@ def up(
         bool, typer.Option("--detach", "-d", help="Return when all nodes are ready.")
     ] = False,
     ready_within: ReadyWithin = READY_S,
-    stop_within: StopWithin = STOP_S,
+    stop_within: StopWithin = STOP_S_MAX,
 ) -> None:
     """Start a cluster and show how it is; Ctrl-C brings it down.
 
@@ -97,10 +105,9 @@ def up(
       onelog cluster up --nodes 5 --detach
       onelog cluster up --dir /tmp/slow -- --raft-heartbeat-s 0.5
     """
-    from onelog.cli.cluster_lifecycle import Wish, start_cluster
     from onelog.cli.cluster_watching import see_up
 
-    directory = _directory(path)
+    directory = ClusterDirectory(path)
     known = directory.find()
     if known is not None and known.is_up and not known.running:
         typer.echo(f"note: the cluster in {path} was not brought down; its nodes recover", err=True)
@@ -123,7 +130,7 @@ def up(
         )
 
 
-def _print_ready(directory: "ClusterDirectory", status: "ClusterStatus") -> None:
+def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> None:
     endpoints = ",".join(node.endpoint for node in status.nodes)
     count = len(status.nodes)
     typer.echo(
@@ -166,7 +173,7 @@ def status(
     from onelog.cli import cluster_view
     from onelog.cli.cluster_watching import watch
 
-    directory = _directory(path)
+    directory = ClusterDirectory(path)
     directory.load()
     if is_watched:
         asyncio.run(watch(directory, is_json=as_json))
@@ -175,13 +182,13 @@ def status(
     if as_json:
         typer.echo(json.dumps(cluster_view.as_json(path, found), indent=2))
     else:
-        width = None if sys.stdout.isatty() else 120  # a table must not be cut by no terminal
+        width = None if sys.stdout.isatty() else WIDTH
         Console(width=width, highlight=False, markup=False).print(cluster_view.render(path, found))
     if not found.is_whole:
         raise typer.Exit(EXIT_NOT_WHOLE)
 
 
-async def _look(directory: "ClusterDirectory") -> "ClusterStatus":
+async def _look(directory: ClusterDirectory) -> "ClusterStatus":
     from onelog.cli.cluster_status import Observer
 
     async with Observer(directory) as observer:
@@ -189,7 +196,7 @@ async def _look(directory: "ClusterDirectory") -> "ClusterStatus":
 
 
 @app.command()
-def down(*, path: Dir = DEFAULT_DIR, stop_within: StopWithin = STOP_S) -> None:
+def down(*, path: Dir = DEFAULT_DIR, stop_within: StopWithin = STOP_S_MAX) -> None:
     """Stop all nodes, in order; the data stays.
 
     \b
@@ -197,9 +204,7 @@ def down(*, path: Dir = DEFAULT_DIR, stop_within: StopWithin = STOP_S) -> None:
       onelog cluster down
       onelog cluster down --stop-within 60
     """
-    from onelog.cli.cluster_lifecycle import stop_cluster
-
-    count, killed = stop_cluster(_directory(path), stop_within)
+    count, killed = stop_cluster(ClusterDirectory(path), stop_within)
     if not count:
         typer.echo("no node was running")
         return
@@ -216,9 +221,7 @@ def kill(number: Number, *, path: Dir = DEFAULT_DIR) -> None:
     Examples:
       onelog cluster kill 2
     """
-    from onelog.cli.cluster_lifecycle import kill_node
-
-    pid = kill_node(_directory(path), number)
+    pid = kill_node(ClusterDirectory(path), number)
     typer.echo(f"node {number} was killed, process {pid}")
 
 
@@ -228,7 +231,7 @@ def restart(
     *,
     path: Dir = DEFAULT_DIR,
     ready_within: ReadyWithin = READY_S,
-    stop_within: StopWithin = STOP_S,
+    stop_within: StopWithin = STOP_S_MAX,
 ) -> None:
     """Start a node again, after stopping it if it runs; return when it is ready.
 
@@ -236,9 +239,9 @@ def restart(
     Examples:
       onelog cluster restart 2
     """
-    from onelog.cli.cluster_lifecycle import restart_node, wait_until_ready
+    from onelog.cli.cluster_watching import wait_until_ready
 
-    directory = _directory(path)
+    directory = ClusterDirectory(path)
     restart_node(directory, number, stop_within)
     found = asyncio.run(wait_until_ready(directory, [number], ready_within))
     typer.echo(f"node {number} is ready, process {found.nodes[number - 1].pid}")
@@ -263,7 +266,7 @@ def logs(
       onelog cluster logs 1
       onelog cluster logs 1 -n 200 --follow
     """
-    directory = _directory(path)
+    directory = ClusterDirectory(path)
     directory.load().node(number)
     log = directory.log_path(number)
     if not log.exists():
@@ -283,12 +286,4 @@ def _follow(file: BinaryIO) -> None:
 
 def _write(line: bytes) -> None:
     """Write a line of a log, and nothing that a terminal would obey."""
-    from onelog.cli.state_output import printable
-
     typer.echo(printable(line.decode(errors="replace").rstrip("\n")))
-
-
-def _directory(path: Path) -> "ClusterDirectory":
-    from onelog.cli.cluster_state import ClusterDirectory
-
-    return ClusterDirectory(path)

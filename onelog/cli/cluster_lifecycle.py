@@ -8,7 +8,6 @@ Each process is remembered right after it was started. If this program dies in t
 runs that nobody knows of; it holds its directory, and the next ``up`` says so.
 """
 
-import asyncio
 import os
 import signal
 import sys
@@ -20,16 +19,13 @@ from pathlib import Path
 from onelog.cli.cluster_ports import hold_ports
 from onelog.cli.cluster_processes import launch, send, wait_for_end
 from onelog.cli.cluster_state import ClusterDirectory, LocalCluster
-from onelog.cli.cluster_status import DOWN, ClusterStatus, Observer
 from onelog.cli.failure import CommandFailed
 
 NODES_DEFAULT = 3
 SHARDS_DEFAULT = 3  # so that each of three nodes leads one
 # A node that was asked to stop drains and hands over; above this it is killed.
 STOP_S_MAX = 20.0
-READY_S_MAX = 60.0
 KILL_S_MAX = 10.0
-READY_POLL_S = 0.1
 # A log that is longer is moved aside when its node starts; one such file is kept.
 LOG_BYTES_MAX = 64 << 20
 _LOG_END_BYTES = 4096
@@ -102,6 +98,15 @@ def _shape(directory: ClusterDirectory, known: LocalCluster | None, wish: Wish) 
     return nodes, shards
 
 
+def last_words(directory: ClusterDirectory, number: int) -> str:
+    """Return the last thing that a node said."""
+    log = directory.log_path(number)
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
 def _start(directory: ClusterDirectory, cluster: LocalCluster, number: int) -> LocalCluster:
     node = cluster.node(number)
     path, log = directory.node_path(number).absolute(), directory.log_path(number).absolute()
@@ -130,38 +135,6 @@ def _start(directory: ClusterDirectory, cluster: LocalCluster, number: int) -> L
 
 def _environment() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if not name.startswith("ONELOG_")}
-
-
-async def wait_until_ready(
-    directory: ClusterDirectory, numbers: Sequence[int], within_s: float
-) -> ClusterStatus:
-    """Wait until these nodes serve; raises what keeps them from it."""
-    async with Observer(directory) as observer:
-        status = await observer.look()
-        try:
-            async with asyncio.timeout(within_s):
-                while True:
-                    nodes = [status.nodes[number - 1] for number in numbers]
-                    for node in nodes:
-                        if node.state == DOWN:
-                            said = _last_line(directory.log_path(node.number))
-                            raise CommandFailed(
-                                "NODE_ENDED",
-                                f"node {node.number} ended while it started: {said}; "
-                                f"see {directory.log_path(node.number)}",
-                            )
-                    if all(node.is_ready for node in nodes):
-                        return status
-                    await asyncio.sleep(READY_POLL_S)
-                    status = await observer.look()
-        except TimeoutError:
-            late = next(node for node in nodes if not node.is_ready)
-            what = f", waiting for {late.waiting_for}" if late.waiting_for else ""
-            raise CommandFailed(
-                "NOT_READY",
-                f"after {within_s:g} s node {late.number} is {late.state}{what}; "
-                f"see {directory.log_path(late.number)}, or wait longer with --ready-within",
-            ) from None
 
 
 def kill_node(directory: ClusterDirectory, number: int) -> int:
@@ -230,11 +203,3 @@ def _insist_on_end(path: Path, numbers: Sequence[int], left: Sequence[object]) -
         raise CommandFailed(
             "NOT_ENDED", f"node {names} of {path} was killed and has not ended; is its disk stuck?"
         )
-
-
-def _last_line(log: Path) -> str:
-    """Return the last thing that a node said."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
-    return lines[-1] if lines else "it said nothing"

@@ -19,7 +19,7 @@ from http.client import HTTPException
 from time import monotonic
 from typing import Any, Self
 
-from onelog.cli.cluster_state import ClusterDirectory, LocalCluster, LocalNode
+from onelog.cli.cluster_state import ClusterDirectory, LocalNode
 from onelog.client.aio import AsyncClient
 from onelog.errors import OnelogError
 from onelog.v1 import admin_pb2
@@ -214,8 +214,3 @@ def _ask_ready(address: str) -> dict[str, Any]:
         raise error.reason if isinstance(error.reason, OSError) else error from None
     found: dict[str, Any] = json.loads(body)
     return found
-
-
-def endpoints(cluster: LocalCluster) -> str:
-    """Return where clients call, as they take it."""
-    return ",".join(node.endpoint for node in cluster.nodes)

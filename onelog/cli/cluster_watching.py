@@ -11,7 +11,7 @@ nodes in order, the second kills them. A view that is killed itself leaves the n
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
@@ -20,15 +20,49 @@ from rich.console import Console
 from rich.live import Live
 
 from onelog.cli.cluster_history import Event, History
-from onelog.cli.cluster_lifecycle import kill_all, stop_cluster, wait_until_ready
+from onelog.cli.cluster_lifecycle import kill_all, last_words, stop_cluster
 from onelog.cli.cluster_state import ClusterDirectory
-from onelog.cli.cluster_status import ClusterStatus, Observer
+from onelog.cli.cluster_status import DOWN, ClusterStatus, Observer
 from onelog.cli.cluster_view import as_json, event_line, json_line, render, watching_hint
+from onelog.cli.failure import CommandFailed
 
 LOOK_S = 0.5
+READY_POLL_S = 0.1
 
 T = TypeVar("T")
 Show = Callable[[ClusterStatus, History, list[Event]], None]
+
+
+async def wait_until_ready(
+    directory: ClusterDirectory, numbers: Sequence[int], within_s: float
+) -> ClusterStatus:
+    """Wait until these nodes serve; raises what keeps them from it."""
+    async with Observer(directory) as observer:
+        status = await observer.look()
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    nodes = [status.nodes[number - 1] for number in numbers]
+                    for node in nodes:
+                        if node.state == DOWN:
+                            said = last_words(directory, node.number)
+                            raise CommandFailed(
+                                "NODE_ENDED",
+                                f"node {node.number} ended while it started: {said}; "
+                                f"see {directory.log_path(node.number)}",
+                            )
+                    if all(node.is_ready for node in nodes):
+                        return status
+                    await asyncio.sleep(READY_POLL_S)
+                    status = await observer.look()
+        except TimeoutError:
+            late = next(node for node in nodes if not node.is_ready)
+            what = f", waiting for {late.waiting_for}" if late.waiting_for else ""
+            raise CommandFailed(
+                "NOT_READY",
+                f"after {within_s:g} s node {late.number} is {late.state}{what}; "
+                f"see {directory.log_path(late.number)}, or wait longer with --ready-within",
+            ) from None
 
 
 async def see_up(
