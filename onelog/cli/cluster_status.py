@@ -13,7 +13,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from time import monotonic
@@ -104,12 +104,16 @@ class Observer:
     async def look(self) -> ClusterStatus:
         """Ask all nodes now."""
         cluster = self._directory.load()
-        nodes = await asyncio.gather(*map(self._node, cluster.nodes))
+        nodes = tuple(await asyncio.gather(*map(self._node, cluster.nodes)))
+        shards = self.combine(nodes, cluster.shards)
+        return ClusterStatus(cluster.is_up, monotonic(), nodes, shards)
+
+    def combine(self, nodes: Sequence[NodeStatus], shards: int) -> tuple[ShardStatus, ...]:
+        """Return how the shards are, from what the nodes have just said of themselves."""
         for node in nodes:
             for replica in node.replicas:
                 self._applied[node.number, replica.shard] = replica.applied_index
-        shards = tuple(self._shard(shard, nodes) for shard in range(cluster.shards))
-        return ClusterStatus(cluster.is_up, monotonic(), tuple(nodes), shards)
+        return tuple(self._shard(shard, nodes) for shard in range(shards))
 
     async def _node(self, node: LocalNode) -> NodeStatus:
         pid = node.pid
@@ -142,7 +146,7 @@ class Observer:
             else tuple(f"{each.reason}: {each.message}" for each in status.alarms),
         )
 
-    def _shard(self, shard: int, nodes: Iterable[NodeStatus]) -> ShardStatus:
+    def _shard(self, shard: int, nodes: Sequence[NodeStatus]) -> ShardStatus:
         answers = {
             node.number: replica
             for node in nodes

@@ -51,7 +51,7 @@ def compose() -> Any:
 
 def instruction(name: str) -> str:
     """Return what the Dockerfile says last with an instruction."""
-    return re.findall(rf"^{name} (.*)$", DOCKERFILE, flags=re.MULTILINE)[-1]
+    return str(re.findall(rf"^{name} (.*)$", DOCKERFILE, flags=re.MULTILINE)[-1])
 
 
 class Container:
