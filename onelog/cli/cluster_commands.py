@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from onelog.cli.cluster_status import ClusterStatus
 
 EXIT_NOT_WHOLE = 3
-SHARDS_MAX = 1024
+SHARDS_MAX = 65_535
 READY_S = 60.0
 FOLLOW_S = 0.2
 LINES_MAX = 100_000

@@ -12,12 +12,13 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from onelog.cli.cluster_history import Event, History
 from onelog.cli.cluster_lifecycle import kill_all, last_words, stop_cluster
@@ -80,7 +81,8 @@ async def see_up(
     stopping = _Stopping(lambda: kill_all(directory))
     numbers = [node.number for node in directory.load().nodes]
     try:
-        status = await stopping.unless_asked(wait_until_ready(directory, numbers, ready_s))
+        with _spinner(f"starting {len(numbers)} nodes in {directory.path}"):
+            status = await stopping.unless_asked(wait_until_ready(directory, numbers, ready_s))
         if status is not None:
             ready(status)
             if is_detached:
@@ -140,6 +142,12 @@ def _view(directory: ClusterDirectory, stack: AsyncExitStack, *, is_owner: bool)
         live.update(render(directory.path, status, history, ending=hint), refresh=True)
 
     return show
+
+
+def _spinner(text: str) -> AbstractContextManager[object]:
+    """Show on a terminal that something is going on."""
+    console = Console(stderr=True, markup=False)
+    return console.status(Text(text)) if console.is_terminal else nullcontext()
 
 
 class _Stopping:

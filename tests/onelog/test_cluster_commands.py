@@ -26,7 +26,7 @@ from tests.system.nodes import free_block, until
 from tests.system.processes import ROOT
 from ual.directory import SHARDS_MAX as SERVER_SHARDS_MAX
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 BLOCK = 300
 
 Command = Callable[..., Result]
@@ -69,6 +69,11 @@ def status(cluster: Command) -> Any:
     return asked.json
 
 
+def until_led(cluster: Command) -> Any:
+    """Return how the cluster is once somebody leads: on a busy machine there may be elections."""
+    return until(lambda: found if (found := status(cluster))["shards"][0]["leader"] else None)
+
+
 def until_equal(client: Client, endpoints: list[str]) -> None:
     """Wait until all replicas of the only shard have the same state."""
 
@@ -86,7 +91,7 @@ def test_a_cluster_goes_on_without_its_leader_and_takes_it_back(
     started = cluster("up", "--detach", "--shards", 1, "--port", free_block(BLOCK))
     assert started.code == 0, started
     assert f"cluster {directory.path} is up: 3 nodes, clients call 127.0.0.1:" in started.out
-    before = status(cluster)
+    before = until_led(cluster)
     assert [node["state"] for node in before["nodes"]] == ["serving"] * 3
     leader = before["shards"][0]["leader"]
     refused = cluster("up", "--detach")
@@ -97,18 +102,18 @@ def test_a_cluster_goes_on_without_its_leader_and_takes_it_back(
         client.kv.put("written", "before")
         pid = before["nodes"][leader - 1]["pid"]
         assert cluster("kill", leader).out == f"node {leader} was killed, process {pid}\n"
+        assert "stopping" not in cluster("logs", leader).out, "a crash says nothing"
         client.kv.put("written", "without its leader")
-        without = status(cluster)
+        without = until_led(cluster)
         assert without["nodes"][leader - 1]["state"] == "down"
-        assert without["shards"][0]["leader"] not in (leader, None)
-        assert without["shards"][0]["term"] > before["shards"][0]["term"]
+        assert without["shards"][0]["leader"] != leader
         again = cluster("kill", leader)
         assert again.code == 1
         assert again.err.startswith(f"error: NOT_RUNNING: node {leader} ")
 
         assert f"node {leader} is ready" in cluster("restart", leader).out
         until_equal(client, before["endpoints"])
-        after = status(cluster)
+        after = until_led(cluster)
         assert after["whole"]
         assert set(after["shards"][0]["behind"].values()) == {0}
         item = client.kv.get("written")
@@ -183,14 +188,13 @@ def test_the_view_tells_what_happens_and_brings_all_down_with_it(
     try:
         assert view.stdout is not None
         assert " is up: 3 nodes" in view.stdout.readline()
-        leader = status(cluster)["shards"][0]["leader"]
+        leader = until_led(cluster)["shards"][0]["leader"]
         assert cluster("kill", leader).code == 0
-        told: list[str] = []
-        while not any("moved to node" in line for line in told):
+        awaited = {f"node {leader} down\n", "leader of shard 0 moved to node"}
+        while awaited:
             line = view.stdout.readline()
-            assert line, (told, view.communicate())
-            told.append(line)
-        assert any(line.endswith(f"  node {leader} down\n") for line in told), told
+            assert line, (awaited, view.communicate())
+            awaited = {part for part in awaited if part not in line}
         pids = [node.pid for node in directory.load().running]
         assert len(pids) == 2
         view.send_signal(signal.SIGINT)
@@ -292,9 +296,8 @@ def test_the_blocks_of_the_document_work_when_pasted(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     section = text[text.index("## A cluster on this machine") : text.index("## Containers")]
     (block,) = re.findall(r"^```sh\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
-    assert "onelog cluster up --detach\n" in block
-    ports = f"onelog cluster up --detach --port {free_block(BLOCK)}\n"
-    script = block.replace("onelog cluster up --detach\n", ports)
+    assert "onelog cluster up --detach" in block
+    script = block.replace("up --detach", f"up --detach --port {free_block(BLOCK)}")
     done = subprocess.run(
         ["bash", "-ec", f"trap 'onelog cluster down --stop-within 1 >&2' EXIT\n{script}"],
         cwd=tmp_path,
