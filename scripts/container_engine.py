@@ -24,7 +24,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BASE_IMAGE = "localhost/onelog-compose-test-python"
-MIRROR = "http://deb.debian.org/debian"
 SUITE = "bookworm"
 BUILD_S_MAX = 1800
 COMMAND_S_MAX = 300
@@ -151,10 +150,10 @@ def base_image(engine: Engine, wanted: str) -> str:
 def _debootstrap(engine: Engine) -> None:
     with tempfile.TemporaryDirectory(prefix="onelog-base-") as place:
         root = Path(place) / "root"
-        mirror = os.environ.get("COMPOSE_TEST_MIRROR", MIRROR)
+        mirror = _flags("COMPOSE_TEST_MIRROR")
         run(
             "debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates",
-            SUITE, str(root), mirror, timeout_s=BUILD_S_MAX,
+            SUITE, str(root), *mirror, timeout_s=BUILD_S_MAX,
         )  # fmt: skip
         for unused in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale"):
             shutil.rmtree(root / unused)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from onelog.cli.cluster_status import ClusterStatus
 
 EXIT_NOT_WHOLE = 3
+EXIT_INTERRUPTED = 130
 SHARDS_MAX = 65_535
 READY_S = 60.0
 FOLLOW_S = 0.2
@@ -119,7 +120,7 @@ def up(
             held.close()
             _print_ready(directory, status)
 
-        asyncio.run(
+        was_ready = asyncio.run(
             see_up(
                 directory,
                 ready,
@@ -128,6 +129,8 @@ def up(
                 is_detached=is_detached,
             )
         )
+    if not was_ready:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> None:

@@ -30,8 +30,8 @@ NODES_MAX = 9  # what may found a cluster
 STATE_FILE = "cluster.json"
 LOCK_FILE = "LOCK"
 VERSION = 1
-# How long a command waits for another one to finish with the directory.
-LOCK_S_MAX = 5.0
+# How long a command waits for another one to finish with the directory: stopping nodes takes long.
+LOCK_S_MAX = 30.0
 _LOCK_POLL_S = 0.05
 
 
@@ -66,8 +66,8 @@ class LocalNode:
     @property
     def pid(self) -> int | None:
         """Its process, if that runs."""
-        running = self.process is not None and self.process.is_running
-        return self.process.pid if running and self.process is not None else None
+        process = self.process
+        return process.pid if process is not None and process.is_running else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,10 +73,11 @@ async def see_up(
     ready_s: float,
     stop_s: float,
     is_detached: bool,
-) -> None:
+) -> bool:
     """Wait until a cluster that was just started is ready, then leave it, or show and end it.
 
-    A cluster that does not get ready, or that a signal ends before, is brought down as well.
+    A cluster that does not get ready is brought down as well, and so is one that a signal ends
+    before it was: then the answer is False.
     """
     stopping = _Stopping(lambda: kill_all(directory))
     numbers = [node.number for node in directory.load().nodes]
@@ -86,7 +87,7 @@ async def see_up(
         if status is not None:
             ready(status)
             if is_detached:
-                return
+                return True
             await _watch(directory, stopping, is_owner=True, is_json=False)
     except BaseException:
         await asyncio.to_thread(stop_cluster, directory, stop_s)
@@ -95,6 +96,7 @@ async def see_up(
         typer.echo("stopping the nodes; Ctrl-C again kills them", err=True)
         await asyncio.to_thread(stop_cluster, directory, stop_s)
     typer.echo("all nodes have ended", err=True)
+    return status is not None
 
 
 async def watch(directory: ClusterDirectory, *, is_json: bool) -> None:

@@ -124,6 +124,8 @@ def test_a_cluster_goes_on_without_its_leader_and_takes_it_back(
     assert cluster("down").out == "3 nodes have ended\n"
     assert [process.is_running for process in running if process] == [False] * 3
     assert cluster("down").out == "no node was running\n"
+    (line,) = cluster("status", "--watch", "--json").out.splitlines()  # it ends with the cluster
+    assert (json.loads(line)["up"], json.loads(line)["events"]) == (False, [])
     # As people see it, and what the nodes said: they were asked to stop, and did.
     shown = cluster("status")
     assert (shown.code, len(re.findall(r"^\d +down +- +127", shown.out, re.MULTILINE))) == (3, 3)
