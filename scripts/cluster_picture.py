@@ -23,7 +23,7 @@ from onelog.cli.cluster_watching import LOOK_S
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 104
-WRITERS = 8
+WRITERS = 64
 LOOKS_BEFORE, LOOKS_AFTER = 6, 10
 
 

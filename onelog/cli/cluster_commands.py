@@ -110,11 +110,11 @@ def up(
 
     directory = ClusterDirectory(path)
     known = directory.find()
-    if known is not None and known.is_up and not known.running:
-        typer.echo(f"note: the cluster in {path} was not brought down; its nodes recover", err=True)
     with ExitStack() as held:
         wish = Wish(nodes, shards, port, tuple(flags or ()))
         start_cluster(directory, wish, held)
+        if known is not None and known.is_up:
+            typer.echo(f"note: {path} was not brought down last time; its nodes recover", err=True)
 
         def ready(status: "ClusterStatus") -> None:
             held.close()

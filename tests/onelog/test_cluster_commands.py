@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from onelog.cli.cluster_state import NODES_MAX, ClusterDirectory
 from onelog.cli.failure import CommandFailed
 from onelog.cli.main import run
 from tests.onelog.models import Result
-from tests.system.nodes import free_block, until
+from tests.system.nodes import until
 from tests.system.processes import ROOT
 from ual.directory import SHARDS_MAX as SERVER_SHARDS_MAX
 
@@ -30,6 +32,21 @@ TIMEOUT_S = 120
 BLOCK = 300
 
 Command = Callable[..., Result]
+
+
+def free_base(blocks: int = 1) -> int:
+    """Return the first port of a free block, or of several in a row.
+
+    From a range of this worker's own: between this look and the start others must not come first.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    with ExitStack() as held:
+        first = 10_000 + worker % 7 * 3_000
+        hold = partial(hold_ports, NODES_MAX, asked=None, remembered=None)
+        found = held.enter_context(hold(first=first)).base
+        for number in range(1, blocks):
+            assert held.enter_context(hold(first=found)).base == found + number * BLOCK
+        return found
 
 
 @pytest.fixture
@@ -88,7 +105,7 @@ def test_a_cluster_goes_on_without_its_leader_and_takes_it_back(
     cluster: Command, directory: ClusterDirectory
 ) -> None:
     """What one wants to see before one believes in failover."""
-    started = cluster("up", "--detach", "--shards", 1, "--port", free_block(BLOCK))
+    started = cluster("up", "--detach", "--shards", 1, "--port", free_base())
     assert started.code == 0, started
     assert f"cluster {directory.path} is up: 3 nodes, clients call 127.0.0.1:" in started.out
     before = until_led(cluster)
@@ -139,7 +156,7 @@ def test_a_cluster_comes_back_after_a_crash_and_no_stranger_is_signalled(
     cluster: Command, directory: ClusterDirectory
 ) -> None:
     """A machine that lost its power leaves a file that names processes of its last life."""
-    base = free_block(BLOCK)
+    base = free_base()
     assert cluster("up", "-d", "--nodes", 1, "--shards", 1, "--port", base).code == 0
     with Client(f"127.0.0.1:{base}", timeout_s=TIMEOUT_S) as client:
         client.kv.put("kept", "yes")
@@ -157,10 +174,12 @@ def test_a_cluster_comes_back_after_a_crash_and_no_stranger_is_signalled(
 
         # The old port is taken meanwhile: the node moves.
         with socket.create_server(("127.0.0.1", base)):
-            back = cluster("up", "--detach")
+            refused = cluster("up", "--detach", "--port", base)
+            assert refused.err.startswith(f"error: PORT_TAKEN: port {base} is taken; ")
+            back = cluster("up", "--detach", "--port", free_base())
             assert back.code == 0, back
-            assert "was not brought down; its nodes recover" in back.err
-            moved = status(cluster)["endpoints"][0]
+            assert "was not brought down last time; its nodes recover" in back.err
+            (moved,) = status(cluster)["endpoints"]
             assert moved != f"127.0.0.1:{base}"
             with Client(moved, timeout_s=TIMEOUT_S) as client:
                 item = client.kv.get("kept")
@@ -180,7 +199,7 @@ def test_the_view_tells_what_happens_and_brings_all_down_with_it(
     view = subprocess.Popen(
         [
             *(sys.executable, "-m", "onelog.cli.main", "cluster", "up"),
-            *("--dir", directory.path, "--shards", "1", "--port", str(free_block(BLOCK))),
+            *("--dir", directory.path, "--shards", "1", "--port", str(free_base())),
         ],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -213,7 +232,7 @@ def test_a_node_that_cannot_start_is_told_in_one_line_and_nothing_is_left(
     cluster: Command, directory: ClusterDirectory
 ) -> None:
     wrong = ("--", "--raft-heartbeat-s", "99")
-    failed = cluster("up", "-d", "--nodes", 2, "--port", free_block(BLOCK), *wrong)
+    failed = cluster("up", "-d", "--nodes", 2, "--port", free_base(), *wrong)
     assert (failed.code, failed.out) == (1, "")
     (line,) = failed.err.splitlines()
     assert re.match(r"error: NODE_ENDED: node \d ended while it started: error: BAD_CONFIG: ", line)
@@ -271,7 +290,7 @@ def test_nodes_that_do_not_exist_and_files_that_are_damaged_are_named(
 
 
 def test_a_block_with_a_taken_port_is_passed_over() -> None:
-    base = free_block(3 * BLOCK)
+    base = free_base(3)
     with socket.create_server(("127.0.0.1", ports_of(base, 2).http)):
         with hold_ports(2, asked=None, remembered=None, first=base) as block:
             assert block.base == base + BLOCK
@@ -299,7 +318,7 @@ def test_the_blocks_of_the_document_work_when_pasted(tmp_path: Path) -> None:
     section = text[text.index("## A cluster on this machine") : text.index("## Containers")]
     (block,) = re.findall(r"^```sh\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
     assert "onelog cluster up --detach" in block
-    script = block.replace("up --detach", f"up --detach --port {free_block(BLOCK)}")
+    script = block.replace("up --detach", f"up --detach --port {free_base()}")
     done = subprocess.run(
         ["bash", "-ec", f"trap 'onelog cluster down --stop-within 1 >&2' EXIT\n{script}"],
         cwd=tmp_path,
