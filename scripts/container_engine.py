@@ -42,7 +42,7 @@ def say(text: str) -> None:
 
 
 def run(
-    *command: str, check: bool = True, timeout_s: float = COMMAND_S_MAX, quiet: bool = True
+    *command: str, check: bool = True, timeout_s: float = COMMAND_S_MAX
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; its output is shown if it fails."""
     done = subprocess.run(
@@ -50,11 +50,11 @@ def run(
         cwd=ROOT,
         text=True,
         timeout=timeout_s,
-        stdout=subprocess.PIPE if quiet else None,
-        stderr=subprocess.STDOUT if quiet else None,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     if check and done.returncode:
-        sys.exit(f"failed with {done.returncode}: {shlex.join(command)}\n{done.stdout or ''}")
+        sys.exit(f"failed with {done.returncode}: {shlex.join(command)}\n{done.stdout}")
     return done
 
 

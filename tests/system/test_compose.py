@@ -179,7 +179,10 @@ def test_the_compose_file_gives_each_node_what_it_needs_and_no_more() -> None:
     shutdown = Config().shutdown
     for name, each in services.items():
         environment = each["environment"]
+        address = each["networks"]["onelog"]["ipv4_address"]
         assert environment["ONELOG_NAME"] == name
+        assert environment["ONELOG_ADVERTISE"] == f"{address}:7400"
+        assert environment["ONELOG_PEER_ADVERTISE"] == f"{address}:7500"
         assert set(environment["ONELOG_INITIAL_CLUSTER"].split(",")) == founders
         assert each["volumes"] == [f"{name}:{instruction('VOLUME')}"]
         assert name in document["volumes"]
