@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from crc32c import crc32c
 from google.protobuf.message import Message  # type: ignore[import-untyped]
@@ -33,7 +33,7 @@ from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from node.status_mapping import error_of_cluster, error_of_reason
 from node.waits import Waits
-from onelog.errors import InvalidArgument, TooLarge
+from onelog.errors import InvalidArgument, OutOfRange, TooLarge
 from onelog.v1 import common_pb2
 from projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
 from projections.payload import SessionRef
@@ -53,6 +53,8 @@ _NO_WRITE_OPTIONS = common_pb2.WriteOptions()
 _NO_READ_OPTIONS = common_pb2.ReadOptions()
 _SYNC, _ASYNC = Durability.SYNC, Durability.ASYNC
 
+Found = TypeVar("Found")
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -71,6 +73,8 @@ class View:
     shard: int
     projections: Projections
     applied_index: int
+    # Set where the live state is asked what was: what is looked up has to say this index. A state
+    # of the past needs no such word.
     as_of: int | None
     with_cost: bool = False
 
@@ -180,10 +184,38 @@ class Edge:
         raise self.failure(shard, outcome)
 
     async def read(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
-        """Return the state of a shard when it is as fresh as the caller wants it.
+        """Return the state of a shard when it is as fresh as the caller wants it, or as old.
 
         The caller looks before it waits for anything else.
         """
+        view = await self.read_live(shard, options, call)
+        return view if view.as_of is None else await self.past(view, view.as_of, call)
+
+    async def look(
+        self,
+        shard: int,
+        options: common_pb2.ReadOptions,
+        call: Call,
+        look: Callable[[View], Found],
+    ) -> Found:
+        """Return what ``look`` finds: in the live state, which keeps versions, else in the past."""
+        view = await self.read_live(shard, options, call)
+        if view.as_of is None:
+            return look(view)
+        try:
+            return look(view)
+        except OutOfRange as error:
+            if error.reason != Reason.COMPACTED.name:
+                raise
+        return look(await self.past(view, view.as_of, call))
+
+    async def past(self, view: View, index: int, call: Call) -> View:
+        """Return the state of a view's shard as it was right behind an index."""
+        projections = await self.context.past.at(view.shard, index, call.deadline_s)
+        return View(view.shard, projections, view.applied_index, None, view.with_cost)
+
+    async def read_live(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
+        """Return the live state of a shard, whatever index of the past is asked for."""
         if options.level == common_pb2.READ_LEVEL_STALE:
             driver = self.replica(shard)
             staleness_ms = options.max_staleness_ms

@@ -53,6 +53,8 @@ class Read(Generic[RequestT, ResponseT]):
     names: Callable[[RequestT], Sequence[bytes]]
     # Looks up what is asked for and puts it into the answer; the header is there already.
     look: Callable[[View, str, RequestT, ResponseT], None]
+    # Whether the live state may still tell what was (``View.as_of``); it is asked first then.
+    tells_past: bool = False
 
 
 def applied(result: Result) -> Applied:
@@ -118,9 +120,15 @@ async def run_read(
     message: Any = request
     namespace = namespace_of(message.namespace)
     shard = edge.shard_of_all(read.names(request))
-    view = await edge.read(shard, read_options(message), call)
-    answer: Any = read.response()
-    view.header(answer.header)
-    read.look(view, namespace, request, answer)
-    found: ResponseT = answer
-    return found
+    options = read_options(message)
+
+    def look(view: View) -> ResponseT:
+        answer: Any = read.response()
+        view.header(answer.header)
+        read.look(view, namespace, request, answer)
+        found: ResponseT = answer
+        return found
+
+    if read.tells_past:
+        return await edge.look(shard, options, call, look)
+    return look(await edge.read(shard, options, call))

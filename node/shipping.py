@@ -166,21 +166,25 @@ class Shipping:
         """Whether the log is about to be replaced: nothing should be sealed any more."""
         return self.receiving.is_ready
 
-    def trim(self) -> int:
+    def trim(self, keep_from: int | None = None, segments_max: int | None = None) -> int:
         """Drop the segments before the older kept snapshot, Raft's start first; return how many.
 
-        What is being shipped stays, and what the state refers to (node/retention.py).
+        What is being shipped stays, what the state refers to (node/retention.py), and everything
+        from ``keep_from`` on. With ``segments_max``, no more than so many at a time.
         """
         log, journal = self._shard.log, self._shard.member.journal
         keep_index = min(self._shard.snapshots.keep_from_index, log.last_index)
-        floor = self.shipments.floor
-        if floor is not None:
-            keep_index = min(keep_index, floor)
+        for floor in (self.shipments.floor, keep_from):
+            if floor is not None:
+                keep_index = min(keep_index, floor)
         for segment in log.segments.segments:
             if isinstance(segment, UnsealedSegment) or segment.last_index >= keep_index:
                 if segment.first_proposal > journal.start:
                     journal.move_start(segment.first_proposal)
                 break
+        segments = log.segments.segments
+        if segments_max is not None and segments_max < len(segments):
+            keep_index = min(keep_index, segments[segments_max].first_index)
         try:
             return log.drop_before(droppable_before(log, self._shard.projections, keep_index))
         except DiskFull:

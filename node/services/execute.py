@@ -22,6 +22,7 @@ from node.calls import NOTHING_DONE, Call, gather
 from node.durability import Durability, Received
 from node.edge import (
     Edge,
+    View,
     check_session,
     durability_of,
     invalid,
@@ -165,7 +166,12 @@ class Executor:
         if wanted.level == common_pb2.READ_LEVEL_LINEARIZABLE:
             wanted.max_staleness_ms = 0
         view = await self._edge.read(shard, wanted, call)
-        message.look(view, run)
+        for position, kind, request in message.look(view, run):
+            try:
+                past = await self._edge.past(view, read_options(request).as_of_index, call)
+                message.look_one(past, position, kind, request)
+            except Exception as error:  # noqa: BLE001 - concerns this operation alone
+                put_error(message.results[position].error, error_of_exception(error))
 
     async def _forward(
         self, message: "_Message", runs: Iterable[_Run], elsewhere: Elsewhere, call: Call
@@ -358,19 +364,35 @@ class _Message:
         except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
             put_error(target.error, error_of_exception(error))
 
-    def look(self, view: Any, run: _Run) -> None:
-        """Put what the reads of a run find into the answer."""
+    def look(self, view: View, run: _Run) -> list[tuple[int, str, Any]]:
+        """Put what the reads of a run find into the answer; return those that ask for the past."""
+        of_past: list[tuple[int, str, Any]] = []
         for position, kind, request, _, _ in run.operations:
-            entry, target = OPERATIONS[kind], self.results[position]
+            entry, as_of = OPERATIONS[kind], read_options(request).as_of_index or None
             assert isinstance(entry, Read), kind
+            if as_of is not None and not entry.tells_past:
+                of_past.append((position, kind, request))
+                continue
             try:
-                options = read_options(request)
-                mine = view.for_read(options.as_of_index or None, with_cost=options.with_cost)
-                answer = getattr(target, ANSWERS.get(kind, kind))
-                mine.header(answer.header)
-                entry.look(mine, namespace_of(request.namespace), request, answer)
+                self.look_one(view, position, kind, request, as_of)
             except Exception as error:  # noqa: BLE001 - concerns this operation
-                put_error(target.error, error_of_exception(error))
+                refused = error_of_exception(error)
+                if as_of is not None and refused.reason == Reason.COMPACTED.name:
+                    of_past.append((position, kind, request))
+                else:
+                    put_error(self.results[position].error, refused)
+        return of_past
+
+    def look_one(
+        self, view: View, position: int, kind: str, request: Any, as_of: int | None = None
+    ) -> None:
+        """Put what one read finds into the answer."""
+        entry, target = OPERATIONS[kind], self.results[position]
+        assert isinstance(entry, Read), kind
+        mine = view.for_read(as_of, with_cost=read_options(request).with_cost)
+        answer = getattr(target, ANSWERS.get(kind, kind))
+        mine.header(answer.header)
+        entry.look(mine, namespace_of(request.namespace), request, answer)
 
     def refuse(self, run: _Run, error: OnelogError) -> None:
         """Answer all operations of a run with the same error."""
