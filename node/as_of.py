@@ -7,11 +7,11 @@ unchanged. Repeated reads at its index cost nothing more; a read at a later inde
 Rejected: a process that builds and answers. It would share nothing with the loop, but every read
 would have to be carried out there, with the log's newest entries that only this process knows.
 
-* A state that is handed out stands at exactly its index, and nobody moves it before whoever waited
-  for it has looked: they look in the step of the loop in which they go on.
-* Builds at a time, states, their bytes and their idle time are bounded (``AsOfConfig``). More
-  builds are refused, with a time to wait; a build that nobody waits for any more is stopped, and
-  what it has come to is kept for the next attempt.
+* A state that is handed out stands at exactly its index for as long as somebody has its ``Past``:
+  it is not moved, and not dropped, so a long read may look again and again.
+* Builds at a time, states, their bytes and their idle time are bounded (``AsOfConfig``). More are
+  refused, with a time to wait; a build that nobody waits for any more is stopped, and what it has
+  come to is kept for the next attempt.
 * The log is not trimmed under a build (``needed_from``).
 * The index is applied here, so it is committed. Before the oldest snapshot, where the log is not
   whole, nothing leads to it: COMPACTED, with the first index that can be asked for.
@@ -19,6 +19,7 @@ would have to be carried out there, with the log's newest entries that only this
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -67,12 +68,37 @@ class _Build:
     waiters: int = 0
 
 
-@dataclass(slots=True, eq=False)
+class Past:
+    """A state of the past in use: it stays as it is while this object is there."""
+
+    __slots__ = ("__weakref__", "projections")
+
+    def __init__(self, projections: Projections) -> None:
+        self.projections = projections
+
+
 class _Kept:
-    state: PastState
-    size: int
-    used_s: float
-    build: _Build  # that made it; while somebody waits for that, it stays where it is
+    """A state in memory, and who uses it."""
+
+    __slots__ = ("_build", "_past", "size", "state", "used_s")
+
+    def __init__(self, state: PastState, size: int, used_s: float, build: _Build) -> None:
+        self.state = state
+        self.size = size
+        self.used_s = used_s
+        self._build = build  # that made it; those who waited for it come for it in a moment
+        self._past: weakref.ref[Past] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self._build.waiters > 0 or (self._past is not None and self._past() is not None)
+
+    def hold(self) -> Past:
+        past = None if self._past is None else self._past()
+        if past is None:
+            past = Past(self.state.projections)
+            self._past = weakref.ref(past)
+        return past
 
 
 class PastStates:
@@ -116,8 +142,8 @@ class PastStates:
         needed = [each.work.needed_from for key, each in self._builds.items() if key[0] == number]
         return min(needed, default=None)
 
-    async def at(self, number: int, index: int, deadline_s: float) -> Projections:
-        """Return the state of a shard right behind an index; to be looked at without waiting."""
+    async def at(self, number: int, index: int, deadline_s: float) -> Past:
+        """Return the state of a shard right behind an index."""
         shard = self._drivers[number].shard
         if index > shard.log.applied_index:
             raise error_of_reason(Reason.INDEX_IN_FUTURE, shard.log.applied_index)
@@ -126,7 +152,7 @@ class PastStates:
                 kept = self._kept.get((number, index))
                 if kept is not None:
                     kept.used_s = self._clock.now_s()
-                    return kept.state.projections
+                    return kept.hold()
                 build = self._builds.get((number, index)) or self._begin(number, shard, index)
                 try:
                     await self._wait(build)
@@ -159,13 +185,7 @@ class PastStates:
     def _begin(self, number: int, shard: Shard, index: int) -> _Build:
         config, store = self.config, shard.snapshots
         if len(self._builds) >= config.builds_max:
-            self.refused += 1
-            raise ResourceExhausted(
-                "other states of the past are being built",
-                reason="TOO_MANY_PAST_STATES",
-                metadata={"limit": str(config.builds_max)},
-                retry_after_s=RETRY_S,
-            )
+            raise self._too_many(config.builds_max, "are being built")
         size = _size(shard.projections)
         if size > config.memory_bytes_max:
             self.refused += 1
@@ -178,7 +198,10 @@ class PastStates:
         if not snapshots and shard.log.first_index > 1:
             raise _compacted(shard, index)
         base = self._take_nearest(number, index, snapshots[-1].index if snapshots else 0, shard)
-        self._make_room(size)
+        if not self._make_room(size):
+            if base is not None:
+                self._dispose(base)
+            raise self._too_many(config.states_max, "are being read")
         work = PastBuild(
             self._files, store.directory, number, snapshots, shard.log, index, state=base
         )
@@ -188,6 +211,15 @@ class PastStates:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return build
+
+    def _too_many(self, limit: int, what: str) -> ResourceExhausted:
+        self.refused += 1
+        return ResourceExhausted(
+            f"other states of the past {what}",
+            reason="TOO_MANY_PAST_STATES",
+            metadata={"limit": str(limit)},
+            retry_after_s=RETRY_S,
+        )
 
     async def _run(self, build: _Build, shard: Shard, size: int) -> None:
         work = build.work
@@ -232,27 +264,28 @@ class PastStates:
             for key, each in self._kept.items()
             if key[0] == number
             and max(above, shard.log.first_index - 1) <= key[1] <= index
-            and not each.build.waiters
+            and not each.is_held
         ]
         return self._kept.pop(max(found)).state if found else None
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int) -> bool:
         """Drop what was read longest ago until another state fits in, with those being built."""
         config, building = self.config, len(self._builds) + 1
-        loose = sorted(
-            (each.used_s, key) for key, each in self._kept.items() if not each.build.waiters
-        )
-        for _, key in loose:
-            fits = len(self._kept) + building <= config.states_max
-            if fits and self.memory_bytes + building * size <= config.memory_bytes_max:
-                return
-            self._dispose(self._kept.pop(key).state)
+        loose = sorted((each.used_s, key) for key, each in self._kept.items() if not each.is_held)
+        while (
+            len(self._kept) + building > config.states_max
+            or self.memory_bytes + building * size > config.memory_bytes_max
+        ):
+            if not loose:
+                return False
+            self._dispose(self._kept.pop(loose.pop(0)[1]).state)
+        return True
 
     def _sweep(self) -> None:
         """Drop what nobody has read for long, and look again."""
         now_s, idle_s = self._clock.now_s(), self.config.idle_s
         for key, each in list(self._kept.items()):
-            if now_s - each.used_s >= idle_s and not each.build.waiters:
+            if now_s - each.used_s >= idle_s and not each.is_held:
                 self._dispose(self._kept.pop(key).state)
         self._sweeping = None
         if self._kept:

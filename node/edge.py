@@ -15,7 +15,7 @@ A call over several shards is done in parts, one for each shard, and each part w
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from cluster.errors import ClusterError, NotLeader
 from cluster.member import LEADER
+from node.as_of import Past
 from node.calls import Call, Calls, gather
 from node.context import NodeContext
 from node.durability import Durability, Received
@@ -77,10 +78,12 @@ class View:
     # of the past needs no such word.
     as_of: int | None
     with_cost: bool = False
+    # A state of the past stays as it is while this is there; the live one changes with each wait.
+    held: Past | None = None
 
     def for_read(self, as_of: int | None, *, with_cost: bool) -> "View":
         """Return the same state for one of several reads of it."""
-        return View(self.shard, self.projections, self.applied_index, as_of, with_cost)
+        return replace(self, as_of=as_of, with_cost=with_cost)
 
     def header(self, target: common_pb2.ReadHeader, scanned: int = 0) -> None:
         """Fill in the header of an answer."""
@@ -211,8 +214,8 @@ class Edge:
 
     async def past(self, view: View, index: int, call: Call) -> View:
         """Return the state of a view's shard as it was right behind an index."""
-        projections = await self.context.past.at(view.shard, index, call.deadline_s)
-        return View(view.shard, projections, view.applied_index, None, view.with_cost)
+        held = await self.context.past.at(view.shard, index, call.deadline_s)
+        return replace(view, projections=held.projections, as_of=None, held=held)
 
     async def read_live(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
         """Return the live state of a shard, whatever index of the past is asked for."""

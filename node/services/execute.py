@@ -376,11 +376,11 @@ class _Message:
             try:
                 self.look_one(view, position, kind, request, as_of)
             except Exception as error:  # noqa: BLE001 - concerns this operation
-                refused = error_of_exception(error)
-                if as_of is not None and refused.reason == Reason.COMPACTED.name:
+                # No name for the public error here: it would keep this frame, and with it the view.
+                if as_of is not None and _is_compacted(error):
                     of_past.append((position, kind, request))
                 else:
-                    put_error(self.results[position].error, refused)
+                    put_error(self.results[position].error, error_of_exception(error))
         return of_past
 
     def look_one(
@@ -421,3 +421,7 @@ class _Message:
         operations = self._request.operations
         part.operations.extend(operations[position] for position in positions)
         return positions, part
+
+
+def _is_compacted(error: Exception) -> bool:
+    return isinstance(error, OnelogError) and error.reason == Reason.COMPACTED.name

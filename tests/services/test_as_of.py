@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from node.as_of import Past
 from node.as_of_build import PastBuild
 from node.config import AsOfSettings, LogSettings
 from node.requests import Results
-from onelog.errors import OutOfRange
+from onelog.errors import OutOfRange, ResourceExhausted
 from onelog.v1 import common_pb2 as common
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
@@ -42,6 +43,11 @@ async def write(node: Node, *drafts: Draft) -> int:
 
 
 async def past(node: Node, index: int) -> Projections:
+    """Return the state at an index, for a look before anything else happens."""
+    return (await hold(node, index)).projections
+
+
+async def hold(node: Node, index: int) -> Past:
     return await node.context.past.at(0, index, node.context.clock.now_s() + DEADLINE_S)
 
 
@@ -135,7 +141,7 @@ def test_a_past_state_is_what_was_live_then_across_snapshots_trims_and_restarts(
             for _ in range(3):
                 await history.go_on(25)
                 await snapshot(node)
-            await until(lambda: trim(node))
+            await until(lambda: trim(node) or first_index(node) > 1)
             assert first_index(node) > 1
             await history.go_on(15)
             moments = history.moments
@@ -261,7 +267,7 @@ def test_outside_of_what_is_kept_it_is_out_of_range_and_says_from_where_on(
                 for _ in range(3):
                     await write(node, *(put(b"k", bytes(1_000)) for _ in range(100)))
                 snapshots.append(await snapshot(node))
-            await until(lambda: trim(node))
+            await until(lambda: trim(node) or first_index(node) > 1)
             assert first_index(node) > first
 
             def get(index: int) -> Any:
@@ -327,7 +333,7 @@ def test_writes_and_reads_go_on_while_a_state_is_built_and_the_log_stays_for_it(
             held.is_open.set()
             item: Any = (await reading).kv.get(NAMESPACE, b"k")
             assert item.value == b"then"
-            await until(lambda: trim(node))
+            await until(lambda: trim(node) or first_index(node) > 1)
 
     run(test())
 
@@ -373,6 +379,32 @@ def test_a_build_that_nobody_waits_for_is_stopped_and_a_deadline_is_kept(
             held.is_open.set()
             item: Any = (await past(node, index)).kv.get(NAMESPACE, b"k")
             assert item.value == b"1"
+
+    run(test())
+
+
+def test_a_state_that_somebody_reads_stays_as_it_is_until_they_are_done(tmp_path: Path) -> None:
+    """Long reads look again after they have waited."""
+
+    async def test() -> None:
+        async with single(tmp_path, shards=1, as_of=AsOfSettings(idle_s=0.05)) as node:
+            indexes = [await write(node, put(b"k", b"%d" % at)) for at in range(5)]
+            first = await hold(node, indexes[1])
+            second = await hold(node, indexes[2])
+            assert second.projections is not first.projections
+            with pytest.raises(ResourceExhausted) as refused:
+                await hold(node, indexes[3])
+            assert refused.value.reason == "TOO_MANY_PAST_STATES"
+            for held, value in ((first, b"1"), (second, b"2")):
+                item: Any = held.projections.kv.get(NAMESPACE, b"k")
+                assert item.value == value
+            del first, held
+            third: Any = (await past(node, indexes[3])).kv.get(NAMESPACE, b"k")
+            assert third.value == b"3"
+            item = second.projections.kv.get(NAMESPACE, b"k")
+            assert item.value == b"2"
+            del second
+            await until(lambda: not node.context.past.states)
 
     run(test())
 
