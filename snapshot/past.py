@@ -31,7 +31,7 @@ Entries = Callable[[int, int], Iterable[Entry]]
 class PastState:
     """The projections of a shard as they were; see the module's text."""
 
-    __slots__ = ("_group_left", "_hashes", "base_index", "entry_count", "projections", "rejected")
+    __slots__ = ("_hashes", "base_index", "entry_count", "projections", "rejected")
 
     def __init__(
         self,
@@ -45,7 +45,6 @@ class PastState:
         self.entry_count = 0  # replayed since
         self.rejected = rejected  # snapshots that could not be used
         self._hashes = {record.index: record.state_hash for record in snapshots}
-        self._group_left = 0  # how many entries of its group are still to come
 
     @property
     def index(self) -> int:
@@ -54,35 +53,24 @@ class PastState:
 
     def advance(self, entries: Entries, index: int, progress: Progress = no_progress) -> None:
         """Go forward to right behind the entry ``index``; checks the hash of every snapshot."""
-        start = self.index
+        router, start = self.projections.router, self.index
         assert start <= index, (start, index)
         try:
-            if self._group_left:
-                self._step(entries(start + 1, min(start + self._group_left, index)))
+            # Where it stands inside of a group, what is left of that is the first one here.
+            replay(
+                router,
+                entries(start + 1, index),
+                last_index=index,
+                hashes=self._hashes,
+                progress=progress,
+            )
             if self.index < index:
-                router = self.projections.router
-                replay(
-                    router,
-                    entries(self.index + 1, index),
-                    last_index=index,
-                    hashes=self._hashes,
-                    progress=progress,
-                )
-            if self.index < index:
-                self._step(entries(self.index + 1, index))
+                for entry in entries(self.index + 1, index):
+                    router.apply(entry)
         finally:
             self.entry_count += self.index - start
         if self.index != index:
             raise LogGap(self.index + 1, index)
-
-    def _step(self, entries: Iterable[Entry]) -> None:
-        """Apply a part of a group."""
-        router = self.projections.router
-        for entry in entries:
-            if entry.index != router.applied_index + 1:
-                raise LogGap(router.applied_index + 1, entry.index - 1)
-            router.apply(entry)
-            self._group_left = entry.group_left
 
 
 def start_past(

@@ -246,12 +246,18 @@ def test_an_index_inside_of_a_group_is_exact_and_inside_of_a_batch_is_before_it(
                 index = last - 9 + number
                 item: Any = (await past(node, index)).kv.get(NAMESPACE, b"k")
                 assert (item.value, item.version) == (b"%d" % number, index)
-            batch = encode_batch([put(b"k", b"x"), put(b"k", b"y")], (), NAMESPACE)
-            end = await write(node, *batch)
-            inside: Any = (await past(node, end - 1)).kv.get(NAMESPACE, b"k")
-            assert inside.value == b"9"
+            batch = encode_batch([put(b"k", b"x")] * 4 + [put(b"k", b"y")], (), NAMESPACE)
+            end = await write(node, *batch, put(b"other", b"z")) - 1
+            for index in (end - 3, end - 1, end - 4):
+                inside: Any = (await past(node, index)).kv.get(NAMESPACE, b"k")
+                assert inside.value == b"9"
             behind: Any = (await past(node, end)).kv.get(NAMESPACE, b"k")
             assert behind.value == b"y"
+            all_of_it = await past(node, end + 1)
+            assert all_of_it.kv.exists(NAMESPACE, b"other")
+            assert (
+                all_of_it.router.state_hash() == node.context.drivers[0].shard.router.state_hash()
+            )
 
     run(test())
 
