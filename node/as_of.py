@@ -28,7 +28,7 @@ from node.as_of_build import BuildCancelled, Pace, PastBuild, dispose
 from node.shard import NodeClock, Shard
 from node.shard_driver import ShardDriver
 from node.status_mapping import error_of_reason
-from onelog.errors import OutOfRange, ResourceExhausted
+from onelog.errors import OutOfRange, ResourceExhausted, Unavailable
 from projections.reasons import Reason
 from projections.table import Projections
 from snapshot.errors import LogGap, NoSnapshot, StateMismatch
@@ -120,6 +120,7 @@ class PastStates:
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self._threads = ThreadPoolExecutor(self.config.builds_max, thread_name_prefix="past")
 
     @property
@@ -149,6 +150,8 @@ class PastStates:
             raise error_of_reason(Reason.INDEX_IN_FUTURE, shard.log.applied_index)
         async with asyncio.timeout(max(0.0, deadline_s - self._clock.now_s())):
             while True:
+                if self._is_closed:
+                    raise Unavailable("this node is shutting down", reason="STOPPING")
                 kept = self._kept.get((number, index))
                 if kept is not None:
                     kept.used_s = self._clock.now_s()
@@ -160,7 +163,8 @@ class PastStates:
                     continue  # by those who waited before
 
     async def close(self) -> None:
-        """Stop what is being built and let go of everything."""
+        """Stop what is being built and let go of everything; may be called again."""
+        self._is_closed = True
         for build in self._builds.values():
             build.work.pace.is_cancelled = True
         if self._tasks:

@@ -441,6 +441,7 @@ class Server:
         assert context.balance is not None
         await context.balance.leave(shutdown.transfer_s)
         await api.stop(CUT_S)
+        await context.past.close()  # it reads the logs
         await replicas.stop()
 
     async def _watch_readiness(self) -> None:

@@ -12,7 +12,7 @@ from node.as_of import Past
 from node.as_of_build import PastBuild
 from node.config import AsOfSettings, LogSettings
 from node.requests import Results
-from onelog.errors import OutOfRange, ResourceExhausted
+from onelog.errors import OutOfRange, ResourceExhausted, Unavailable
 from onelog.v1 import common_pb2 as common
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
@@ -385,6 +385,23 @@ def test_a_build_that_nobody_waits_for_is_stopped_and_a_deadline_is_kept(
             held.is_open.set()
             item: Any = (await past(node, index)).kv.get(NAMESPACE, b"k")
             assert item.value == b"1"
+
+    run(test())
+
+
+def test_a_node_that_stops_does_not_wait_for_a_state_that_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as node:
+            index = await write(node, put(b"k", b"1"))
+            held = Held(monkeypatch)
+            reading = asyncio.create_task(past(node, index))
+            await until(lambda: held.begun)
+        with pytest.raises(Unavailable) as stopped:
+            await reading
+        assert stopped.value.reason == "STOPPING"
+        assert held.begun == 1
 
     run(test())
 
