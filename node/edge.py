@@ -30,6 +30,7 @@ from node.context import NodeContext
 from node.durability import Durability, Received
 from node.forwarding import Elsewhere
 from node.requests import Drafts, Results
+from node.series_reads import SeriesReads
 from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from node.status_mapping import error_of_cluster, error_of_reason
@@ -77,7 +78,10 @@ class View:
     # Set where the live state is asked what was: what is looked up has to say this index. A state
     # of the past needs no such word.
     as_of: int | None
-    with_cost: bool = False
+    with_cost: bool
+    # For reads that go on beside the loop: where, and until when.
+    edge: "Edge"
+    deadline_s: float
     # A state of the past stays as it is while this is there; the live one changes with each wait.
     held: Past | None = None
 
@@ -106,6 +110,7 @@ class Edge:
         self._clock = context.clock
         self._request_bytes_max = context.config.shard.request_bytes_max
         self._waits: dict[int, Waits] = {}
+        self.series_reads = SeriesReads(context)
 
     # Where
 
@@ -245,6 +250,8 @@ class Edge:
             driver.shard.router.applied_index,
             options.as_of_index or None,
             options.with_cost,
+            self,
+            call.deadline_s,
         )
 
     def check_size(self, drafts: Drafts, of_message: int | None = None) -> None:
@@ -273,6 +280,7 @@ class Edge:
         """Let go of what was opened to serve calls."""
         await self.calls.close()
         self.readers.shutdown(wait=False, cancel_futures=True)
+        self.series_reads.close()
 
     # Several shards
 

@@ -8,7 +8,7 @@ deadlines, sessions, headers, refusals, forwarding) is the same for all and is h
 the same things wrong as apply would, it reads back what it has encoded (``checked``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -51,8 +51,9 @@ class Read(Generic[RequestT, ResponseT]):
 
     response: type[ResponseT]
     names: Callable[[RequestT], Sequence[bytes]]
-    # Looks up what is asked for and puts it into the answer; the header is there already.
-    look: Callable[[View, str, RequestT, ResponseT], None]
+    # Looks up what is asked for and puts it into the answer; the header is there already. A read
+    # that takes long returns what to wait for, and says in the header which index it has read.
+    look: Callable[[View, str, RequestT, ResponseT], Awaitable[None] | None]
     # Whether the live state may still tell what was (``View.as_of``); it is asked first then.
     tells_past: bool = False
 
@@ -122,13 +123,16 @@ async def run_read(
     shard = edge.shard_of_all(read.names(request))
     options = read_options(message)
 
-    def look(view: View) -> ResponseT:
+    def look(view: View) -> tuple[Any, Awaitable[None] | None]:
         answer: Any = read.response()
         view.header(answer.header)
-        read.look(view, namespace, request, answer)
-        found: ResponseT = answer
-        return found
+        return answer, read.look(view, namespace, request, answer)
 
     if read.tells_past:
-        return await edge.look(shard, options, call, look)
-    return look(await edge.read(shard, options, call))
+        answer, pending = await edge.look(shard, options, call, look)
+    else:
+        answer, pending = look(await edge.read(shard, options, call))
+    if pending is not None:
+        await pending
+    found: ResponseT = answer
+    return found

@@ -12,7 +12,7 @@ session it is the same.
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from node.forwarding import Elsewhere
 from node.operations import Read, Write, put_answer
 from node.requests import Results
 from node.services import kv_operations as kv
+from node.services import timeseries_operations as series
 from node.status_mapping import error_of_exception, error_of_reason, put_error
 from onelog.errors import InvalidArgument, OnelogError
 from onelog.status import error_of_result
@@ -59,6 +60,8 @@ OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
     "append": kv.APPEND,
     "set_json": kv.SET_JSON,
     "txn": kv.TXN,
+    "write_points": series.WRITE_POINTS,
+    "query": series.QUERY,
 }
 ANSWERS: Mapping[str, str] = {
     "ack": "settle",
@@ -166,11 +169,19 @@ class Executor:
         if wanted.level == common_pb2.READ_LEVEL_LINEARIZABLE:
             wanted.max_staleness_ms = 0
         view = await self._edge.read(shard, wanted, call)
-        for position, kind, request in message.look(view, run):
+        longer, of_past = message.look(view, run)
+        for position, pending in longer:
+            try:
+                await pending
+            except Exception as error:  # noqa: BLE001 - concerns this operation
+                put_error(message.results[position].error, error_of_exception(error))
+        for position, kind, request in of_past:
             try:
                 past = await self._edge.past(view, read_options(request).as_of_index, call)
-                message.look_one(past, position, kind, request)
-            except Exception as error:  # noqa: BLE001 - concerns this operation alone
+                then = message.look_one(past, position, kind, request)
+                if then is not None:
+                    await then
+            except Exception as error:  # noqa: BLE001 - concerns this operation
                 put_error(message.results[position].error, error_of_exception(error))
 
     async def _forward(
@@ -364,8 +375,14 @@ class _Message:
         except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
             put_error(target.error, error_of_exception(error))
 
-    def look(self, view: View, run: _Run) -> list[tuple[int, str, Any]]:
-        """Put what the reads of a run find into the answer; return those that ask for the past."""
+    def look(
+        self, view: View, run: _Run
+    ) -> tuple[list[tuple[int, Awaitable[None]]], list[tuple[int, str, Any]]]:
+        """Put what the reads of a run find into the answer.
+
+        Returns those that take longer, and those that ask for the past.
+        """
+        longer: list[tuple[int, Awaitable[None]]] = []
         of_past: list[tuple[int, str, Any]] = []
         for position, kind, request, _, _ in run.operations:
             entry, as_of = OPERATIONS[kind], read_options(request).as_of_index or None
@@ -374,25 +391,27 @@ class _Message:
                 of_past.append((position, kind, request))
                 continue
             try:
-                self.look_one(view, position, kind, request, as_of)
+                pending = self.look_one(view, position, kind, request, as_of)
+                if pending is not None:
+                    longer.append((position, pending))
             except Exception as error:  # noqa: BLE001 - concerns this operation
                 # No name for the public error here: it would keep this frame, and with it the view.
                 if as_of is not None and _is_compacted(error):
                     of_past.append((position, kind, request))
                 else:
                     put_error(self.results[position].error, error_of_exception(error))
-        return of_past
+        return longer, of_past
 
     def look_one(
         self, view: View, position: int, kind: str, request: Any, as_of: int | None = None
-    ) -> None:
-        """Put what one read finds into the answer."""
+    ) -> Awaitable[None] | None:
+        """Put what one read finds into the answer; return what to wait for, if it takes longer."""
         entry, target = OPERATIONS[kind], self.results[position]
         assert isinstance(entry, Read), kind
         mine = view.for_read(as_of, with_cost=read_options(request).with_cost)
         answer = getattr(target, ANSWERS.get(kind, kind))
         mine.header(answer.header)
-        entry.look(mine, namespace_of(request.namespace), request, answer)
+        return entry.look(mine, namespace_of(request.namespace), request, answer)
 
     def refuse(self, run: _Run, error: OnelogError) -> None:
         """Answer all operations of a run with the same error."""

@@ -26,7 +26,7 @@ def _done(change: partial[None]) -> bool | None:
     return True
 
 
-def _hashes(client: Client, node: ServeProcess) -> list[tuple[int, bytes]] | None:
+def _hashes(client: Client, node: ServeProcess) -> list[tuple[int, int]] | None:
     try:
         found = [client.admin.state_hash(each, endpoint=node.flags["listen"]) for each in (0, 1)]
     except OnelogError:
