@@ -88,11 +88,14 @@ def test_a_log_that_grows_is_snapshotted_and_trimmed_and_a_restart_replays_only_
             assert sample(node, "snapshot_bytes") == newest.size
             assert sample(node, "snapshot_failures_total") == 0
             assert sample(node, "trims_total") > 0
+            before = shard.snapshots.records
             status = (await node.admin.GetStatus(admin.GetStatusRequest())).shards[0]
+            # Another one may have been accepted meanwhile.
+            known = (before, shard.snapshots.records)
             assert status.snapshots.taken >= 3
-            assert status.snapshots.size == newest.size
+            assert status.snapshots.size in {each[-1].size for each in known}
             assert status.snapshots.trimmed_segments > 0
-            assert status.snapshots.first_as_of_index == shard.snapshots.records[0].index
+            assert status.snapshots.first_as_of_index in {each[0].index for each in known}
             assert status.first_index > 1
         async with single(tmp_path, shards=1, log=LOG, snapshot=NEVER) as node:
             recovered = shard_of(node).recovered
