@@ -19,8 +19,11 @@ from cluster.config import RaftConfig
 from cluster.outbox import OutboxLimits
 from cluster.transport import TransportConfig
 from cluster.wire import MESSAGE_SIZE_MAX
+from node.as_of import AsOfConfig
 from node.requests import ShardConfig
 from node.settings import Address, Kind, setting
+from node.snapshots import BuilderLimits
+from snapshot.trigger import TriggerConfig
 from ual.directory import PARTITIONS_DEFAULT, PARTITIONS_MAX, SHARDS_DEFAULT, SHARDS_MAX, Topology
 from ual.log_config import LogConfig
 
@@ -29,6 +32,7 @@ API_PORT, PEER_PORT, HTTP_PORT = 7400, 7500, 7600
 _LOOPBACK = "127.0.0.1"
 _RAFT, _LOG, _SHARD = RaftConfig(), LogConfig(), ShardConfig()
 _TRANSPORT, _OUTBOX = TransportConfig(), OutboxLimits()
+_TRIGGER, _BUILDER, _AS_OF = TriggerConfig(), BuilderLimits(), AsOfConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +300,45 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """When snapshots are made, and what that may take."""
+
+    log_bytes_min: int = setting(
+        _TRIGGER.log_bytes_min, "Growth of a log after which one is made; if the last was larger, "
+        "that.", kind=Kind.SIZE, minimum=1, maximum=1 << 50,
+    )  # fmt: skip
+    interval_s: float = setting(
+        _TRIGGER.interval_s, "With changes, one is made at least so often.", minimum=0.05,
+        maximum=1 << 24,
+    )  # fmt: skip
+    retry_s: float = setting(
+        _TRIGGER.retry_s, "The pause after one that failed.", minimum=0.05, maximum=1 << 20
+    )
+    builder_s_max: float = setting(
+        _BUILDER.seconds_max, "A builder that takes longer is killed.", minimum=0.05,
+        maximum=1 << 20,
+    )  # fmt: skip
+    builder_bytes_max: int = setting(
+        _BUILDER.memory_bytes_max, "Memory of a builder, which holds the state once; 0: any.",
+        kind=Kind.SIZE, minimum=0,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AsOfSettings:
+    """States of the past, for reads as of an index; for each process."""
+
+    states_max: int = setting(_AS_OF.states_max, "How many are kept.", minimum=1, maximum=1024)
+    builds_max: int = setting(_AS_OF.builds_max, "Built at a time.", minimum=1, maximum=64)
+    memory_bytes_max: int = setting(
+        _AS_OF.memory_bytes_max, "What they hold together.", kind=Kind.SIZE, minimum=0
+    )
+    idle_s: float = setting(
+        _AS_OF.idle_s, "One that nobody reads for so long goes.", minimum=0.05, maximum=1 << 20
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class TransportSettings:
     """The streams between nodes."""
 
@@ -346,6 +389,8 @@ class Config:
     raft: RaftSettings = field(default_factory=RaftSettings)
     shard: ShardSettings = field(default_factory=ShardSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
+    as_of: AsOfSettings = field(default_factory=AsOfSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     # The keys that somebody has set; a newcomer takes what is left to defaults from its cluster.
     given: frozenset[str] = frozenset()
@@ -402,6 +447,20 @@ class Config:
             int(each.segment_age_s_max * 1e9),
             free_bytes_min=each.free_bytes_min,
         )
+
+    def trigger_config(self) -> TriggerConfig:
+        """Return when snapshots are due."""
+        each = self.snapshot
+        return TriggerConfig(each.log_bytes_min, each.interval_s, each.retry_s)
+
+    def builder_limits(self) -> BuilderLimits:
+        """Return what a builder of snapshots may take."""
+        return BuilderLimits(self.snapshot.builder_s_max, self.snapshot.builder_bytes_max)
+
+    def as_of_config(self) -> AsOfConfig:
+        """Return the section for states of the past."""
+        each = self.as_of
+        return AsOfConfig(each.states_max, each.builds_max, each.memory_bytes_max, each.idle_s)
 
     def transport_config(self) -> TransportConfig:
         """Return the section for the streams."""

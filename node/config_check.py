@@ -26,6 +26,8 @@ def check_config(config: Config, origin_of: OriginOf) -> None:
         ("raft", config.raft_config),
         ("shard", config.shard_config),
         ("log", config.log_config),
+        ("snapshot", config.trigger_config),
+        ("as_of", config.as_of_config),
         ("transport", config.transport_config),
     ):
         try:

@@ -14,10 +14,12 @@ from uuid import UUID
 
 import grpc.aio  # type: ignore[import-untyped]
 
+from node.as_of import PastStates
 from node.config import Config
 from node.metrics import Metrics
 from node.shard import NodeClock
 from node.shard_driver import ShardDriver
+from node.snapshots import Snapshots
 from node.topology import LiveTopology
 
 if TYPE_CHECKING:
@@ -36,9 +38,11 @@ class NodeContext:
     clock: NodeClock
     metrics: Metrics
     topology: LiveTopology
+    snapshots: Snapshots
+    past: PastStates
     started_s: float  # of the clock
     # The shards of this process by number; not all shards, where there are several workers.
-    drivers: dict[int, ShardDriver] = field(default_factory=dict)
+    drivers: dict[int, ShardDriver]
     # Set when no new request is taken any more.
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     # The streams to the other nodes, for status and membership; None until there are any.
@@ -49,6 +53,13 @@ class NodeContext:
     forward_credentials: grpc.ChannelCredentials | None = None
     # What all services share; see ``node.edge.edge_of``.
     edge: "Edge | None" = None
+
+    async def close(self) -> None:
+        """Let go of what was opened to serve calls."""
+        if self.edge is not None:
+            await self.edge.close()
+        await self.past.close()
+        self.snapshots.close()
 
 
 @dataclass(frozen=True, slots=True)

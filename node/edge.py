@@ -16,7 +16,7 @@ A call over several shards is done in parts, one for each shard, and each part w
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from cluster.errors import ClusterError, NotLeader
 from cluster.member import LEADER
+from node.as_of import Past
 from node.calls import Call, Calls, gather
 from node.context import NodeContext
 from node.durability import Durability, Received
@@ -35,7 +36,7 @@ from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from node.status_mapping import error_of_cluster, error_of_reason
 from node.waits import Waits
-from onelog.errors import InvalidArgument, NotFound, TooLarge
+from onelog.errors import InvalidArgument, NotFound, OutOfRange, TooLarge
 from onelog.v1 import common_pb2
 from projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
 from projections.payload import SessionRef
@@ -57,6 +58,7 @@ _NO_READ_OPTIONS = common_pb2.ReadOptions()
 _SYNC, _ASYNC = Durability.SYNC, Durability.ASYNC
 
 BoundT = TypeVar("BoundT")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +78,19 @@ class View:
     shard: int
     projections: Projections
     applied_index: int
+    # Set where the live state is asked what was: what is looked up has to say this index. A state
+    # of the past needs no such word.
     as_of: int | None
     with_cost: bool
     # For reads that go on beside the loop: where, and until when.
     edge: "Edge"
     deadline_s: float
+    # A state of the past stays as it is while this is there; the live one changes with each wait.
+    held: Past | None = None
 
     def for_read(self, as_of: int | None, *, with_cost: bool) -> "View":
         """Return the same state for one of several reads of it."""
-        return View(
-            self.shard,
-            self.projections,
-            self.applied_index,
-            as_of,
-            with_cost,
-            self.edge,
-            self.deadline_s,
-        )
+        return replace(self, as_of=as_of, with_cost=with_cost)
 
     def header(self, target: common_pb2.ReadHeader, scanned: int = 0) -> None:
         """Fill in the header of an answer."""
@@ -202,10 +200,38 @@ class Edge:
         raise self.failure(shard, outcome)
 
     async def read(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
-        """Return the state of a shard when it is as fresh as the caller wants it.
+        """Return the state of a shard when it is as fresh as the caller wants it, or as old.
 
         The caller looks before it waits for anything else.
         """
+        view = await self.read_live(shard, options, call)
+        return view if view.as_of is None else await self.past(view, view.as_of, call)
+
+    async def look(
+        self,
+        shard: int,
+        options: common_pb2.ReadOptions,
+        call: Call,
+        look: Callable[[View], Found],
+    ) -> Found:
+        """Return what ``look`` finds: in the live state, which keeps versions, else in the past."""
+        view = await self.read_live(shard, options, call)
+        if view.as_of is None:
+            return look(view)
+        try:
+            return look(view)
+        except OutOfRange as error:
+            if error.reason != Reason.COMPACTED.name:
+                raise
+        return look(await self.past(view, view.as_of, call))
+
+    async def past(self, view: View, index: int, call: Call) -> View:
+        """Return the state of a view's shard as it was right behind an index."""
+        held = await self.context.past.at(view.shard, index, call.deadline_s)
+        return replace(view, projections=held.projections, as_of=None, held=held)
+
+    async def read_live(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
+        """Return the live state of a shard, whatever index of the past is asked for."""
         if options.level == common_pb2.READ_LEVEL_STALE:
             driver = self.replica(shard)
             staleness_ms = options.max_staleness_ms

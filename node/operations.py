@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from node.as_of import Past
 from node.calls import Call
 from node.edge import (
     Edge,
@@ -103,6 +104,8 @@ class Read(Generic[RequestT, ResponseT]):
     # whose answer lacks entries returns their indexes, and ``content`` puts them in.
     look: Callable[[View, str, RequestT, ResponseT], Awaitable[None] | Sequence[int] | None]
     content: Content[RequestT, ResponseT] | None = None
+    # Whether the live state may still tell what was (``View.as_of``); it is asked first then.
+    tells_past: bool = False
 
 
 def applied(result: Result) -> Applied:
@@ -212,14 +215,22 @@ async def run_read(
     message: Any = request
     namespace = namespace_of(message.namespace)
     shard = edge.shard_of_all(read.names(request))
-    view = await edge.read(shard, read_options(message), call)
-    answer: Any = read.response()
-    view.header(answer.header)
-    found_so_far = read.look(view, namespace, request, answer)
-    if isinstance(found_so_far, Awaitable):
-        await found_so_far
-    elif found_so_far:
-        await put_content(edge, shard, ((read.content, request, answer, found_so_far),), call)
+    options = read_options(message)
+
+    def look(view: View) -> tuple[View, Any, Awaitable[None] | Sequence[int] | None]:
+        answer: Any = read.response()
+        view.header(answer.header)
+        return view, answer, read.look(view, namespace, request, answer)
+
+    if read.tells_past:
+        view, answer, rest = await edge.look(shard, options, call, look)
+    else:
+        view, answer, rest = look(await edge.read(shard, options, call))
+    if isinstance(rest, Awaitable):
+        await rest
+    elif rest:
+        lacking = (read.content, request, answer, rest)
+        await put_content(edge, shard, (lacking,), call, past=view.held)
     found: ResponseT = answer
     return found
 
@@ -229,15 +240,20 @@ Lacking = tuple[Content[Any, Any] | None, Any, Any, Sequence[int]]
 
 
 async def put_content(
-    edge: Edge, shard: int, answers: Sequence[Lacking], call: Call, room: Room | None = None
+    edge: Edge,
+    shard: int,
+    answers: Sequence[Lacking],
+    call: Call,
+    room: Room | None = None,
+    past: Past | None = None,
 ) -> None:
-    """Put the content of other entries into answers, as far as there is room."""
+    """Put the content of other entries into answers of the live state, or of the past."""
     room = room or Room(edge)
     afterwards: list[Draft] = []
     for content, request, answer, indexes in answers:
         assert content is not None, "an answer lacks what nobody puts in"
         entries = await edge.entries(shard, indexes, max(room.left, 0))
-        state = edge.replica(shard).shard.projections
+        state = (past or edge.replica(shard).shard).projections
         afterwards += content.put(state, request, answer, entries, room)
     if afterwards:
         # Whatever becomes of it: it only makes good sooner what time makes good as well.

@@ -91,6 +91,8 @@ class SeriesReads:
                 try:
                     return await turn.beside(run), index
                 except IndexUnavailable as error:
+                    if view.held is not None:
+                        raise  # the past may name what the present has let go of
                     if attempts == ATTEMPTS_MAX:
                         raise DataLoss(str(error), reason="BLOCK_MISSING") from error
                     attempts += 1

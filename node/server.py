@@ -29,6 +29,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from cluster.membership import Membership
+from node.as_of import PastStates
 from node.balance import LeaderBalance
 from node.config import Config
 from node.context import NodeContext, Service, ServiceFactory
@@ -46,6 +47,10 @@ from node.metrics import CONTENT_TYPE, Metrics
 from node.peer_port import PeerPort, watch_siblings
 from node.readiness import Readiness
 from node.replicas import RecoveryStopped, Replicas, ReplicasConfig, SystemClock
+from node.shard_driver import ShardDriver
+from node.snapshot_metrics import SnapshotMetrics
+from node.snapshot_schedule import SnapshotSchedule
+from node.snapshots import Snapshots
 from node.topology import LeaderView, LiveTopology, NodeView
 from ual.directory import Claim, DataDirectory, Node, System
 from ual.errors import UalError
@@ -144,8 +149,8 @@ class Server:
             self.readiness.stop()
             if api is not None:
                 await api.stop(None)
-            if self.context is not None and self.context.edge is not None:
-                await self.context.edge.close()
+            if self.context is not None:
+                await self.context.close()
             await port.stop()
             await http.stop()
             claim.close()
@@ -212,6 +217,7 @@ class Server:
             place.peer_address,
             is_connected=True,
         )
+        drivers: dict[int, ShardDriver] = {}
         self.context = NodeContext(
             self.config,
             place.node.node_id,
@@ -219,7 +225,10 @@ class Server:
             self.clock,
             self.metrics,
             LiveTopology(view, self.worker),
+            Snapshots(self.clock, self.config.builder_limits()),
+            PastStates(drivers, self.clock, self.config.as_of_config()),
             self.clock.now_s(),
+            drivers,
             forward_credentials=forward_channel_credentials(self.config.security),
         )
 
@@ -355,6 +364,7 @@ class Server:
             self.config.cluster.balance_period_s,
         )
         self.metrics.watch(context.drivers, replicas.driver, transport)
+        self.metrics.registry.register(SnapshotMetrics(context))
         self.readiness.elect(context.drivers)
         if place.node.node_id not in {each.node_id for each in system.founders}:
             self.readiness.say(
@@ -382,7 +392,11 @@ class Server:
         """Serve until asked to stop or something fails; then end in order."""
         assert context.balance is not None
         driving = asyncio.create_task(replicas.run(), name="replicas")
-        background = [asyncio.create_task(self._watch_readiness(), name="readiness")]
+        schedule = SnapshotSchedule(context)
+        background = [
+            asyncio.create_task(self._watch_readiness(), name="readiness"),
+            asyncio.create_task(schedule.run(), name="snapshots"),
+        ]
         if self.config.cluster.balance_leaders:
             background.append(asyncio.create_task(context.balance.run(), name="balance"))
         if siblings:
@@ -427,6 +441,7 @@ class Server:
         assert context.balance is not None
         await context.balance.leave(shutdown.transfer_s)
         await api.stop(CUT_S)
+        await context.past.close()  # it reads the logs
         await replicas.stop()
 
     async def _watch_readiness(self) -> None:

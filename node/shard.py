@@ -306,10 +306,13 @@ class Shard:
                 self._answers.append((callback, error))
         self._deliver()
 
-    def trim(self) -> int:
-        """Drop what snapshots have made needless and nobody is being sent; return how many."""
+    def trim(self, keep_from: int | None = None, segments_max: int | None = None) -> int:
+        """Drop what snapshots have made needless and nobody is being sent; return how many.
+
+        Nothing from ``keep_from`` on, and no more than ``segments_max`` at a time.
+        """
         with self._guard:
-            return self.shipping.trim()
+            return self.shipping.trim(keep_from, segments_max)
 
     def ship_begin(self) -> ShipJob | None:
         """Return something that may block, if there is something: run it, then hand it back."""

@@ -166,14 +166,15 @@ class Shipping:
         """Whether the log is about to be replaced: nothing should be sealed any more."""
         return self.receiving.is_ready
 
-    def trim(self) -> int:
+    def trim(self, keep_from: int | None = None, segments_max: int | None = None) -> int:
         """Drop the segments before the older kept snapshot, Raft's start first; return how many.
 
-        What is being shipped stays, and what the state refers to (node/retention.py). A segment
+        What is being shipped stays, what the state refers to (node/retention.py), and everything
+        from ``keep_from`` on; with ``segments_max``, no more than so many go at a time. A segment
         that turns out to be damaged on the way is set aside, and the trim is for another time.
         """
         try:
-            return self._trim()
+            return self._trim(keep_from, segments_max)
         except CorruptFile as error:
             self.note_damage(error)
             return 0
@@ -208,17 +209,20 @@ class Shipping:
 
     # Inside
 
-    def _trim(self) -> int:
+    def _trim(self, keep_from: int | None, segments_max: int | None) -> int:
         log, journal = self._shard.log, self._shard.member.journal
         keep_index = min(self._shard.snapshots.keep_from_index, log.last_index)
-        floor = self.shipments.floor
-        if floor is not None:
-            keep_index = min(keep_index, floor)
+        for floor in (self.shipments.floor, keep_from):
+            if floor is not None:
+                keep_index = min(keep_index, floor)
         for segment in log.segments.segments:
             if isinstance(segment, UnsealedSegment) or segment.last_index >= keep_index:
                 if segment.first_proposal > journal.start:
                     journal.move_start(segment.first_proposal)
                 break
+        segments = log.segments.segments
+        if segments_max is not None and segments_max < len(segments):
+            keep_index = min(keep_index, segments[segments_max].first_index)
         try:
             return log.drop_before(droppable_before(log, self._shard.projections, keep_index))
         except DiskFull:

@@ -1,11 +1,11 @@
 """Streams and groups as they are set up and how far they are: looks at the state of a shard.
 
-They work on any state of the projections; only ``refuse_as_of`` says which ones are to be had.
+They work on any state of the projections, the live one or one of the past.
 """
 
 from node.edge import View
 from node.operations import Read
-from node.stream_records import found, refuse_as_of
+from node.stream_records import found
 from node.stream_requests import by_stream, check_group, check_stream
 from onelog.v1 import stream_pb2
 from projections.stream_reads import GroupDescription, StreamDescription
@@ -35,7 +35,6 @@ def _look_stream(
     request: stream_pb2.GetStreamRequest,
     answer: stream_pb2.GetStreamResponse,
 ) -> None:
-    refuse_as_of(view)
     name = check_stream(request.stream)
     put_stream(answer.stream, namespace, found(view.projections.stream.describe(namespace, name)))
 
@@ -46,7 +45,6 @@ def _look_group(
     request: stream_pb2.GetGroupRequest,
     answer: stream_pb2.GetGroupResponse,
 ) -> None:
-    refuse_as_of(view)
     stream, name = check_stream(request.stream), check_group(request.group)
     group: GroupDescription = found(view.projections.stream.describe_group(namespace, stream, name))
     answer.config.shared = group.config.shared

@@ -2,7 +2,8 @@
 
 Reading the log may wait for a disk, so it never happens on the loop. What is trimmed between the
 decision and the end of the reading would be missing without a word; the decision is then made
-again, with the gap in it (``PageRead.is_current``).
+again, with the gap in it (``PageRead.is_current``). A state of the past cannot be decided again:
+what it had and the log has lost since is COMPACTED (``PageRead.is_whole``).
 """
 
 import asyncio
@@ -10,10 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from node.edge import Edge, View, invalid
+from node.as_of import Past
+from node.edge import Edge
 from node.shard_driver import ShardDriver
 from node.status_mapping import error_of_reason, error_of_refusal
-from onelog.errors import Unavailable
+from onelog.errors import OutOfRange, Unavailable
 from onelog.v1 import stream_pb2
 from projections.reasons import Reason
 from projections.result import Refused
@@ -47,12 +49,6 @@ def found(result: FoundT | Refused) -> FoundT:
     return result
 
 
-def refuse_as_of(view: View) -> None:
-    """Refuse a read of the past: streams are read as they are."""
-    if view.as_of is not None:
-        raise invalid("AS_OF_UNSUPPORTED", "this read is of the present only")
-
-
 async def in_thread(edge: Edge, work: Callable[[], FoundT]) -> FoundT:
     """Do something that reads the log."""
     return await asyncio.get_running_loop().run_in_executor(edge.readers, work)
@@ -78,22 +74,43 @@ async def read_current(
 
 
 async def read_page(
-    edge: Edge, driver: ShardDriver, decide: Decide, limit: int, size_max: int = READ_SIZE_MAX
+    edge: Edge,
+    driver: ShardDriver,
+    decide: Decide,
+    limit: int,
+    size_max: int = READ_SIZE_MAX,
+    past: Past | None = None,
 ) -> Page:
-    """Return a page of the records that ``decide`` chooses on the state as it is."""
+    """Return a page of the records that ``decide`` chooses on the state as it is, or as it was."""
 
     def run(read: PageRead, log: Log) -> Page:
         return read.run(log, limit, size_max)
 
-    _, page = await read_current(edge, driver, decide, run, PageRead.is_current)
+    if past is None:
+        _, page = await read_current(edge, driver, decide, run, PageRead.is_current)
+        return page
+    log = driver.shard.log
+    plan = decide(past.projections, log)
+    page = await in_thread(edge, partial(run, plan, log))
+    if not plan.is_whole(driver.shard.projections.stream.find_by_id, log.first_index):
+        raise OutOfRange(
+            "records that were there then are not kept any more",
+            reason=Reason.COMPACTED.name,
+            metadata={"first_index": str(log.first_index)},
+        )
     return page
 
 
 async def offset_at_time(
-    edge: Edge, driver: ShardDriver, namespace: str, stream: str, timestamp_ns: int
+    edge: Edge,
+    driver: ShardDriver,
+    namespace: str,
+    stream: str,
+    timestamp_ns: int,
+    past: Past | None = None,
 ) -> int:
     """Return the offset from which on a stream's records are at least as new as a log time."""
-    log, reads = driver.shard.log, driver.shard.projections.stream
+    log, reads = driver.shard.log, (past or driver.shard).projections.stream
     found(reads.find(namespace, stream))
     return found(
         await in_thread(edge, lambda: reads.offset_at_time(log, namespace, stream, timestamp_ns))

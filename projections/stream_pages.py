@@ -11,7 +11,7 @@ it was decided on may be trimmed before it has run: ``is_current`` tells, on the
 state. A page that was read for nothing is read again, or its reader would miss a gap.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from typing import NamedTuple, Protocol
@@ -26,6 +26,7 @@ from projections.stream_record import (
     open_append,
 )
 from projections.stream_retention import Partition
+from projections.stream_state import StreamState
 from ual.entry import FLAG_ZSTD, Entry
 
 HEADER_OFFSET = "dlq.original_offset"
@@ -163,6 +164,19 @@ class PageRead:
             partition.attached and partition.first_offset <= max(first_offset, offset)
             for partition, first_offset, offset in self._sources
         )
+
+    def is_whole(self, find: Callable[[int], StreamState | None], first_index: int) -> bool:
+        """Tell of a past state whether the log, which begins at an index, still had all of it.
+
+        ``find`` looks for a stream in the state of now: what that one keeps is in the log.
+        """
+        for partition, first_offset, offset in self._sources:
+            start = max(first_offset, offset)
+            if start < first_index:
+                stream = find(partition.stream_id)
+                if stream is None or stream.partitions[partition.number].first_offset > start:
+                    return False
+        return True
 
     def run(self, log: RecordLog, limit: int, size_max: int = READ_SIZE_MAX) -> Page:
         """Read up to ``limit`` records and about ``size_max`` bytes, from any thread."""

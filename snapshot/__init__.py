@@ -15,6 +15,7 @@
     loading.py           load_newest: the newest snapshot that is in order, and what was not
     store.py             SnapshotStore: MANIFEST's list, install, keep two, tidy
     recovery.py          recover_state(log, store, make_state): restart of a shard
+    past.py              PastState: a state of the past, and how it moves forward
 
     build.py             Capture, BuildRequest, BuildResult, plan_build, build_in_process
     builder.py           the separate process: ``python -m snapshot.builder``

@@ -63,6 +63,7 @@ class BuildRequest:
     created_s: int  # wall clock; for the file's name only
     snapshots: tuple[SnapshotRecord, ...]  # the kept ones, oldest first
     free_bytes_min: int = FREE_BYTES_MIN
+    memory_bytes_max: int = 0  # of the builder's process; 0: no limit
 
     @property
     def file_name(self) -> str:
@@ -96,14 +97,15 @@ class BuildResult:
     entry_count: int  # replayed
     counts: dict[str, int]
     rejected: tuple[str, ...]  # kept snapshots that were found damaged, and why: worth an alarm
+    rejected_files: tuple[str, ...] = ()  # their names
     memory_bytes_peak: int = 0  # of the builder's process; a line of the node's budget
 
     @staticmethod
     def decode(fields: dict[str, Any]) -> "BuildResult":
         """Return the result whose ``asdict`` this is."""
         record = SnapshotRecord(**fields.pop("record"))
-        rejected = tuple(fields.pop("rejected"))
-        return BuildResult(record=record, rejected=rejected, **fields)
+        rejected, names = tuple(fields.pop("rejected")), tuple(fields.pop("rejected_files"))
+        return BuildResult(record=record, rejected=rejected, rejected_files=names, **fields)
 
 
 def plan_build(
@@ -114,6 +116,7 @@ def plan_build(
     data_dir: Path,
     shard: int,
     created_s: int,
+    memory_bytes_max: int = 0,
 ) -> BuildRequest:
     """Return the request for a snapshot of what was captured.
 
@@ -133,6 +136,7 @@ def plan_build(
         created_s=created_s,
         snapshots=store.records,
         free_bytes_min=log.config.free_bytes_min,
+        memory_bytes_max=memory_bytes_max,
     )
 
 
@@ -203,4 +207,5 @@ def build_in_process(
         replayed.entry_count,
         dict(router.counts()),
         tuple(at.why for at in rejected),
+        tuple(at.record.file for at in rejected),
     )

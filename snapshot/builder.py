@@ -10,7 +10,8 @@ lost interest, and the builder stops: an orphan would write into a directory tha
 has tidied. Whatever ends it, by its own hand it leaves no file behind; killed, it leaves a ``.tmp``
 that ``BuilderProcess`` or the next opening removes.
 
-It runs at low priority, so that building does not take the processor from serving.
+It runs at low priority, so that building does not take the processor from serving, and with the
+memory that the request allows it.
 """
 
 import json
@@ -43,6 +44,9 @@ def main() -> int:
     messages = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     request = BuildRequest.decode(sys.stdin.readline())
+    if request.memory_bytes_max:
+        # What is written to, not what is mapped: beyond it there is a MemoryError, which is told.
+        resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes_max,) * 2)
     try:
         result = build_in_process(
             DiskFiles(), request, build_projections, _reporter(messages, _is_abandoned)

@@ -98,11 +98,18 @@ class BuilderProcess:
             self._fail(BuilderTimeout(f"the builder took more than {self._timeout_s:g} s"))
         return self._result
 
-    def wait(self) -> BuildResult:
-        """Block until the build is done, failed or out of time."""
+    def wait(self, stop: int | None = None) -> BuildResult:
+        """Block until the build is done, failed or out of time.
+
+        It is cancelled when the descriptor ``stop`` becomes readable, which the end of a pipe does
+        when the other end is closed.
+        """
+        watched = [self._stdout.fileno(), *([] if stop is None else [stop])]
         while (result := self.poll()) is None:
             left_s = max(self._deadline - time.monotonic(), 0)
-            select.select([self._stdout], [], [], left_s)
+            readable, _, _ = select.select(watched, [], [], left_s)
+            if stop in readable:
+                self.cancel()
         return result
 
     def cancel(self) -> None:

@@ -9,20 +9,18 @@ ways lead to the same state is shown by snapshot/proof.py.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from projections.kv_reads import KeyValue
 from projections.result import Refused
 from projections.table import Projections, build_projections
-from snapshot.errors import LogGap, NoSnapshot
 from snapshot.format import SnapshotHeader
-from snapshot.loading import Rejected, load_newest
+from snapshot.loading import Rejected
 from snapshot.notes_section import CoveredNotes
+from snapshot.past import start_past
 from snapshot.progress import Progress, no_progress
 from snapshot.recovery import recover_state
-from snapshot.replay import replay
 from snapshot.state import hash_text, write_state
 from snapshot.store import SnapshotStore
 from ual.directory import DataDirectory
@@ -155,26 +153,29 @@ def rebuild_state(
     target = end if index is None else index
     usable = [record for record in snapshots if record.index <= target]
     records = LastRecords(records_kept)
-    base_index, projections, rejected = _start(files, source, usable, records, progress)
-    hashes = {record.index: record.state_hash for record in usable}
-    router = projections.router
-    entry_count = replay(
-        router,
-        source.entries(base_index + 1, target),
-        last_index=target,
-        hashes=hashes,
+    past = start_past(
+        ReadOnlyFiles(files),
+        source.paths.snapshots,
+        shard,
+        usable,
+        first_index=source.first_index,
+        make_state=lambda: build_projections(records),
+        on_notes=records.add_covered,
         progress=progress,
-    ).entry_count
-    if router.applied_index < target:
-        # The index is inside a group. Requests that were committed together still have an order.
-        for entry in source.entries(router.applied_index + 1, target):
-            router.apply(entry)
-            entry_count += 1
-    if router.applied_index != target:
-        raise LogGap(router.applied_index + 1, target)
+    )
+    past.advance(source.entries, target, progress)
+    router = past.projections.router
     state_hash = None if router.in_batch else hash_text(router)
     return Rebuilt(
-        shard, target, base_index, entry_count, state_hash, rejected, projections, source, records
+        shard,
+        target,
+        past.base_index,
+        past.entry_count,
+        state_hash,
+        past.rejected,
+        past.projections,
+        source,
+        records,
     )
 
 
@@ -258,32 +259,3 @@ def kept_snapshots(source: OfflineLog) -> tuple[SnapshotRecord, ...]:
 def fresh_projections(_notes: ApplyNotes | None = None) -> Projections:
     """Return empty projections whose notes go nowhere."""
     return build_projections(LastRecords())
-
-
-def _start(
-    files: Files,
-    source: OfflineLog,
-    snapshots: Sequence[SnapshotRecord],
-    records: LastRecords,
-    progress: Progress,
-) -> tuple[int, Projections, tuple[Rejected, ...]]:
-    """Return the index and state to start from, and what could not be used."""
-    loaded, rejected = load_newest(
-        ReadOnlyFiles(files),
-        source.paths.snapshots,
-        source.shard,
-        snapshots,
-        lambda _: build_projections(records),
-        ApplyNotes(),
-        progress=progress,
-    )
-    if loaded is not None:
-        records.add_covered(loaded.notes)
-        return loaded.record.index, loaded.state, tuple(rejected)
-    if source.first_index > 1:
-        why = "; ".join(at.why for at in rejected) or "no snapshot is kept at or below the index"
-        raise NoSnapshot(
-            f"{why}, and the log begins at {source.first_index}; ask for a later index, or ask "
-            "another replica"
-        )
-    return 0, build_projections(records), tuple(rejected)

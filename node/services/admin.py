@@ -17,7 +17,6 @@ from node.forwarding import Elsewhere
 from node.members import Members
 from node.operations import applied, put_header
 from node.services.admin_status import log_ranges, node_status
-from node.snapshots import Snapshots
 from node.status_mapping import error_of_reason
 from onelog.errors import AlreadyExists, NotFound, OnelogError
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
@@ -49,7 +48,6 @@ class AdminService:
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self._members = Members(edge)
-        self._snapshots = Snapshots()
 
     # The node that is asked
 
@@ -108,11 +106,10 @@ class AdminService:
         driver = self._edge.replica(self._edge.check_shard(request.shard))
         clock = self._edge.context.clock
         async with asyncio.timeout(max(0.0, call.deadline_s - clock.now_s())):
-            record = await self._snapshots.take(driver, clock.wall_ns() // 1_000_000_000)
-        path = driver.shard.snapshots.path(record)
+            record = await self._edge.context.snapshots.take(driver)
         return admin_pb2.TakeSnapshotResponse(
             index=record.index,
-            size=path.stat().st_size,
+            size=record.size,
             state_hash=int(record.state_hash, 16),
         )
 

@@ -3,8 +3,12 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from cluster.member import CANDIDATE, FOLLOWER, LEADER
+from node.as_of import first_as_of_index
 from node.context import NodeContext
+from node.shard import NodeClock
 from node.shard_driver import ShardDriver
+from node.snapshot_metrics import age_s
+from node.snapshots import SnapshotReport
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from ual.damaged import DamagedSegment
 from ual.sealed import SealedSegment
@@ -26,8 +30,10 @@ def node_status(context: NodeContext) -> admin_pb2.GetStatusResponse:
         uptime_ms=int((context.clock.now_s() - context.started_s) * 1000),
     )
     for _, driver in sorted(context.drivers.items()):
+        report = context.snapshots.report(driver.number)
         put_shard(status.shards.add(), driver)
-        put_alarms(status, driver)
+        put_snapshots(status.shards[-1].snapshots, driver, report, context.clock)
+        put_alarms(status, driver, report)
     if context.transport is not None:
         for node_id, peer in context.transport.status().items():
             status.peers.add(
@@ -70,7 +76,25 @@ def put_shard(target: admin_pb2.ShardStatus, driver: ShardDriver) -> None:
         target.memory.update({f"{name}.{kind}": size for kind, size in sizes.items()})
 
 
-def put_alarms(status: admin_pb2.GetStatusResponse, driver: ShardDriver) -> None:
+def put_snapshots(
+    target: admin_pb2.SnapshotStatus, driver: ShardDriver, report: SnapshotReport, clock: NodeClock
+) -> None:
+    """Show how it goes with the snapshots of a replica."""
+    newest = driver.shard.snapshots.newest
+    if newest is not None:
+        target.size = newest.size
+        target.age_ms = int(age_s(newest, clock) * 1000)
+    target.first_as_of_index = first_as_of_index(driver.shard)
+    target.taken = report.taken
+    target.build_ms = int(report.seconds * 1000)
+    target.failures = report.failures
+    target.failure = report.failure
+    target.trimmed_segments = report.trimmed_segments
+
+
+def put_alarms(
+    status: admin_pb2.GetStatusResponse, driver: ShardDriver, report: SnapshotReport
+) -> None:
     """Show what of a shard needs attention."""
     shard = driver.shard
     found = []
@@ -83,6 +107,10 @@ def put_alarms(status: admin_pb2.GetStatusResponse, driver: ShardDriver) -> None
     alarm = shard.comparison.status().alarm
     if alarm is not None:
         found.append(("STATE_DIVERGED", str(alarm)))
+    if report.mismatch:
+        found.append(("STATE_MISMATCH", report.mismatch))
+    if report.damaged:
+        found.append(("SNAPSHOT_DAMAGED", report.damaged))
     for reason, message in found:
         status.alarms.add(reason=reason, shard=driver.number, message=message)
 

@@ -18,6 +18,7 @@ from node.calls import NOTHING_DONE, Call, gather
 from node.durability import Durability, Received
 from node.edge import (
     Edge,
+    View,
     check_session,
     durability_of,
     invalid,
@@ -170,11 +171,20 @@ class Executor:
         if wanted.level == common_pb2.READ_LEVEL_LINEARIZABLE:
             wanted.max_staleness_ms = 0
         view = await self._edge.read(shard, wanted, call)
-        for target, pending in message.look(view, run):
+        longer, of_past = message.look(view, run)
+        for position, pending in longer:
             try:
                 await pending
             except Exception as error:  # noqa: BLE001 - concerns this operation
-                put_error(target.error, error_of_exception(error))
+                put_error(message.results[position].error, error_of_exception(error))
+        for position, kind, request in of_past:
+            try:
+                past = await self._edge.past(view, read_options(request).as_of_index, call)
+                then = message.look_one(past, position, kind, request)
+                if then is not None:
+                    await then
+            except Exception as error:  # noqa: BLE001 - concerns this operation
+                put_error(message.results[position].error, error_of_exception(error))
 
     async def _forward(
         self, message: "_Message", runs: Iterable[Run], elsewhere: Elsewhere, call: Call
@@ -439,24 +449,46 @@ class _Message:
         except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
             put_error(target.error, error_of_exception(error))
 
-    def look(self, view: Any, run: Run) -> list[tuple[Any, Awaitable[None]]]:
-        """Put what the reads of a run find into the answer; return those that take longer."""
-        longer = []
+    def look(
+        self, view: View, run: Run
+    ) -> tuple[list[tuple[int, Awaitable[None]]], list[tuple[int, str, Any]]]:
+        """Put what the reads of a run find into the answer.
+
+        Returns those that take longer, and those that ask for the past.
+        """
+        longer: list[tuple[int, Awaitable[None]]] = []
+        of_past: list[tuple[int, str, Any]] = []
         for each in run.operations:
-            kind, request = each.kind, each.request
-            entry, target = OPERATIONS[kind], self.results[each.position]
+            position, kind, request = each.position, each.kind, each.request
+            entry, as_of = OPERATIONS[kind], read_options(request).as_of_index or None
             assert isinstance(entry, Read), kind
+            if as_of is not None and not entry.tells_past:
+                of_past.append((position, kind, request))
+                continue
             try:
-                options = read_options(request)
-                mine = view.for_read(options.as_of_index or None, with_cost=options.with_cost)
-                answer = getattr(target, ANSWERS.get(kind, kind))
-                mine.header(answer.header)
-                pending = entry.look(mine, namespace_of(request.namespace), request, answer)
-                if isinstance(pending, Awaitable):
-                    longer.append((target, pending))
+                pending = self.look_one(view, position, kind, request, as_of)
+                if pending is not None:
+                    longer.append((position, pending))
             except Exception as error:  # noqa: BLE001 - concerns this operation
-                put_error(target.error, error_of_exception(error))
-        return longer
+                # No name for the public error here: it would keep this frame, and with it the view.
+                if as_of is not None and _is_compacted(error):
+                    of_past.append((position, kind, request))
+                else:
+                    put_error(self.results[position].error, error_of_exception(error))
+        return longer, of_past
+
+    def look_one(
+        self, view: View, position: int, kind: str, request: Any, as_of: int | None = None
+    ) -> Awaitable[None] | None:
+        """Put what one read finds into the answer; return what to wait for, if it takes longer."""
+        entry, target = OPERATIONS[kind], self.results[position]
+        assert isinstance(entry, Read), kind
+        mine = view.for_read(as_of, with_cost=read_options(request).with_cost)
+        answer = getattr(target, ANSWERS.get(kind, kind))
+        mine.header(answer.header)
+        pending = entry.look(mine, namespace_of(request.namespace), request, answer)
+        assert pending is None or isinstance(pending, Awaitable), "no read with content is here"
+        return pending
 
     def refuse(self, run: Run, error: OnelogError) -> None:
         """Answer all operations of a run with the same error."""
@@ -487,3 +519,7 @@ def _width(operation: pipeline_pb2.Operation) -> int:
     kind = operation.WhichOneof("operation") or ""
     entry = OPERATIONS.get(kind)
     return entry.width(getattr(operation, kind)) if isinstance(entry, Write) else 0
+
+
+def _is_compacted(error: Exception) -> bool:
+    return isinstance(error, OnelogError) and error.reason == Reason.COMPACTED.name

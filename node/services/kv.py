@@ -11,6 +11,7 @@ from typing import Any
 from node.calls import Call
 from node.edge import (
     Edge,
+    View,
     namespace_of,
     one_shard_only,
     read_options,
@@ -121,15 +122,17 @@ class KvService:
         if len(by_shard) > 1 and call.only_shard is None:
             one_shard_only(options)
 
-        async def part(shard: int) -> kv_pb2.BatchGetResponse:
-            view = await edge.read(shard, options, call)
-            wanted = by_shard.get(shard, [])
+        def look(view: View) -> kv_pb2.BatchGetResponse:
+            wanted = by_shard.get(view.shard, [])
             answer = kv_pb2.BatchGetResponse()
             view.header(answer.headers.add(), len(wanted))
             for item in op.found(view.projections.kv.mget(namespace, wanted, view.as_of)):
                 if item is not None:
                     put_item(answer.items.add(), item)
             return answer
+
+        async def part(shard: int) -> kv_pb2.BatchGetResponse:
+            return await edge.look(shard, options, call, look)
 
         parts = await edge.parts(request, call, sorted(by_shard), part)
         if len(parts) == 1:
@@ -230,8 +233,7 @@ class KvService:
         elif call.only_shard is None and edge.shards > 1:
             one_shard_only(options)
 
-        async def part(shard: int) -> kv_pb2.ListResponse:
-            view = await edge.read(shard, options, call)
+        def look(view: View) -> kv_pb2.ListResponse:
             page: Page = op.found(
                 view.projections.kv.scan(
                     namespace,
@@ -249,6 +251,9 @@ class KvService:
             if page.next_key is not None:
                 answer.next_page_token = TOKEN_VERSION + page.next_key
             return answer
+
+        async def part(shard: int) -> kv_pb2.ListResponse:
+            return await edge.look(shard, options, call, look)
 
         parts = await edge.parts(request, call, shards, part)
         return parts[0] if len(parts) == 1 else merge(parts, page_limit, reverse=request.reverse)

@@ -376,7 +376,6 @@ def _get_history(
     request: kv_pb2.GetHistoryRequest,
     answer: kv_pb2.GetHistoryResponse,
 ) -> None:
-    _refuse_as_of(view)
     history = found(view.projections.kv.history(namespace, request.key))
     for version in history.versions:
         target = answer.versions.add(version=version.version, expired=version.expired)
@@ -388,7 +387,6 @@ def _get_history(
 def _get_lease(
     view: View, namespace: str, request: kv_pb2.GetLeaseRequest, answer: kv_pb2.GetLeaseResponse
 ) -> None:
-    _refuse_as_of(view)
     store = view.projections.kv.stores.get(namespace)
     if store is None:
         raise error_of_reason(Reason.NAMESPACE_UNKNOWN)
@@ -400,12 +398,7 @@ def _get_lease(
     answer.keys.extend(sorted(lease.keys))
 
 
-def _refuse_as_of(view: View) -> None:
-    if view.as_of is not None:
-        raise invalid("AS_OF_UNSUPPORTED", "this read is of the present only")
-
-
-GET = Read(kv_pb2.GetResponse, _by_key, _get)
-GET_JSON = Read(kv_pb2.GetJsonResponse, _by_key, _get_json)
+GET = Read(kv_pb2.GetResponse, _by_key, _get, tells_past=True)
+GET_JSON = Read(kv_pb2.GetJsonResponse, _by_key, _get_json, tells_past=True)
 GET_HISTORY = Read(kv_pb2.GetHistoryResponse, _by_key, _get_history)
 GET_LEASE = Read(kv_pb2.GetLeaseResponse, _by_routing_key, _get_lease)

@@ -277,7 +277,6 @@ def _page(
     view: View, namespace: str, prefix: str, after: str, limit: int
 ) -> queue_pb2.ListQueuesResponse:
     """Return a page of the queues of one shard."""
-    op.refuse_as_of(view)
     state = view.projections
     names = state.queue.list_queues(namespace, limit, after, prefix)
     if isinstance(names, Refused):

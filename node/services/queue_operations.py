@@ -286,14 +286,7 @@ DELETE_SCHEDULE = _write(
 
 def _queue_in(view: View, namespace: str, name: str) -> QueueState:
     """Return the queue that a read names, in the state that it reads."""
-    refuse_as_of(view)
     return ask.queue_of(view.projections, namespace, name)
-
-
-def refuse_as_of(view: View) -> None:
-    """Refuse a read of the past."""
-    if view.as_of is not None:
-        raise invalid("AS_OF_UNSUPPORTED", "this read is of the present only")
 
 
 def _get_queue(

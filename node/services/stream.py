@@ -26,7 +26,6 @@ from node.stream_records import (
     offset_at_time,
     put_record,
     read_page,
-    refuse_as_of,
 )
 from node.stream_requests import check_stream, limit_of
 from node.stream_tail import Tails
@@ -106,7 +105,6 @@ class StreamService:
 
         async def part(shard: int) -> stream_pb2.ListStreamsResponse:
             view = await edge.read(shard, options, call)
-            refuse_as_of(view)
             reads = view.projections.stream
             names = found(
                 reads.list_streams(namespace, prefix=request.prefix, after=after, limit=limit)
@@ -135,11 +133,11 @@ class StreamService:
             raise invalid("START_INVALID", "begin at an offset or at a time")
         shard = edge.shard_of(name.encode())
         view = await edge.read(shard, read_options(request), call)
-        refuse_as_of(view)
-        until_s = min(clock.now_s() + wait_s, call.deadline_s - ANSWER_S)
-        driver, offset = edge.replica(shard), request.from_offset
+        driver, past, offset = edge.replica(shard), view.held, request.from_offset
+        # The past brings nothing new.
+        until_s = 0.0 if past else min(clock.now_s() + wait_s, call.deadline_s - ANSWER_S)
         if request.from_ns:
-            offset = await offset_at_time(edge, driver, namespace, name, request.from_ns)
+            offset = await offset_at_time(edge, driver, namespace, name, request.from_ns, past)
 
         def decide(projections: Projections, log: Log) -> PageRead:
             stream = found(projections.stream.find(namespace, name))
@@ -150,13 +148,13 @@ class StreamService:
             return projections.stream.page_read(log, [(partition, 0)], start, wanted)
 
         def has_more() -> bool:
-            stream = driver.shard.projections.stream.find(namespace, name)
+            stream = (past or driver.shard).projections.stream.find(namespace, name)
             if isinstance(stream, Refused) or request.partition >= len(stream.partitions):
                 return True  # the next look says what is wrong
             return stream.partitions[request.partition].last_offset >= offset
 
         while True:
-            page = await read_page(edge, driver, decide, limit)
+            page = await read_page(edge, driver, decide, limit, past=past)
             offset = page.next_offset
             if page.items:
                 break

@@ -192,7 +192,6 @@ def _put_page(
     answer: timeseries_pb2.ListMeasurementsResponse,
 ) -> None:
     """Put the measurements of a shard into the answer, from a name on, and where to go on."""
-    op.refuse_as_of(view)
     room = view.projections.series.rooms.get(namespace)
     if room is None:
         raise error_of_reason(Reason.NAMESPACE_UNKNOWN)

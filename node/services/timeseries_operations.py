@@ -221,7 +221,6 @@ def _query(
     request: timeseries_pb2.QueryRequest,
     answer: timeseries_pb2.QueryResponse,
 ) -> Awaitable[None]:
-    refuse_as_of(view)
     query = query_of(request)
 
     def pack(found: Found) -> bytes:
@@ -247,7 +246,6 @@ def _list_series(
     request: timeseries_pb2.ListSeriesRequest,
     answer: timeseries_pb2.ListSeriesResponse,
 ) -> Awaitable[None]:
-    refuse_as_of(view)
     limit = request.page_size or LIST_SERIES_DEFAULT
     if limit > LIST_SERIES_MAX:
         raise error_of_reason(Reason.LIMIT_INVALID, limit)
@@ -285,7 +283,6 @@ def _get_measurement(
     request: timeseries_pb2.GetMeasurementRequest,
     answer: timeseries_pb2.GetMeasurementResponse,
 ) -> None:
-    refuse_as_of(view)
     found = find_measurement(view.projections.series, namespace, request.measurement)
     if isinstance(found, Refused):
         raise error_of_refusal(found)
@@ -313,12 +310,6 @@ def put_measurement(
             aggregates=aggregates,
             target_measurement=rule.target,
         )
-
-
-def refuse_as_of(view: View) -> None:
-    """Refuse a read of the past."""
-    if view.as_of is not None:
-        raise invalid("AS_OF_UNSUPPORTED", "this read is of the present only")
 
 
 # Names of aggregates by their numbers in the proto, without the one that is none.

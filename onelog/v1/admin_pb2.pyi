@@ -47,7 +47,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[str] = ..., node_name: _Optional[str] = ..., version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ...) -> None: ...
 
 class ShardStatus(_message.Message):
-    __slots__ = ("shard", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "snapshot_index", "log_time_ns", "lags", "counts", "memory")
+    __slots__ = ("shard", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "snapshot_index", "log_time_ns", "lags", "counts", "memory", "snapshots")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class ShardStatus(_message.Message):
     LAGS_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     role: Role
     term: int
@@ -90,7 +91,28 @@ class ShardStatus(_message.Message):
     lags: _containers.RepeatedCompositeFieldContainer[PeerLag]
     counts: _containers.ScalarMap[str, int]
     memory: _containers.ScalarMap[str, int]
-    def __init__(self, shard: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., log_time_ns: _Optional[int] = ..., lags: _Optional[_Iterable[_Union[PeerLag, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., memory: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    snapshots: SnapshotStatus
+    def __init__(self, shard: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., log_time_ns: _Optional[int] = ..., lags: _Optional[_Iterable[_Union[PeerLag, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., memory: _Optional[_Mapping[str, int]] = ..., snapshots: _Optional[_Union[SnapshotStatus, _Mapping]] = ...) -> None: ...
+
+class SnapshotStatus(_message.Message):
+    __slots__ = ("size", "age_ms", "first_as_of_index", "taken", "build_ms", "failures", "failure", "trimmed_segments")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_AS_OF_INDEX_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    BUILD_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    age_ms: int
+    first_as_of_index: int
+    taken: int
+    build_ms: int
+    failures: int
+    failure: str
+    trimmed_segments: int
+    def __init__(self, size: _Optional[int] = ..., age_ms: _Optional[int] = ..., first_as_of_index: _Optional[int] = ..., taken: _Optional[int] = ..., build_ms: _Optional[int] = ..., failures: _Optional[int] = ..., failure: _Optional[str] = ..., trimmed_segments: _Optional[int] = ...) -> None: ...
 
 class PeerLag(_message.Message):
     __slots__ = ("node_id", "proposals", "shipped_bytes", "shipping_bytes")

@@ -21,7 +21,7 @@ JOBS: dict[str, Any] = {"queue": "jobs"}
 ONE = [q.Leased(message_id=1, token=1)]
 MANY = [q.Leased(message_id=1, token=1)] * 1001
 BAD_SESSION = common_pb2.WriteOptions(session=common_pb2.Session(session_id=3))
-AS_OF = common_pb2.ReadOptions(as_of_index=1)
+AS_OF = common_pb2.ReadOptions(as_of_index=10**9)
 
 OF_A_QUEUE: list[tuple[str, type, dict[str, Any]]] = [
     ("ConfigureQueue", q.ConfigureQueueRequest, {}),
@@ -168,8 +168,8 @@ OTHERS = [
     ("Nack", q.NackRequest(**JOBS, messages=ONE, reason="r" * 257), "FAILURE_TOO_LARGE"),
     ("Prioritise", q.PrioritiseRequest(**JOBS, message_ids=[1], priority=16), "PRIORITY_INVALID"),
     ("Peek", q.PeekRequest(**JOBS, limit=1001), "LIMIT_INVALID"),
-    ("Peek", q.PeekRequest(**JOBS, options=AS_OF), "AS_OF_UNSUPPORTED"),
-    ("GetQueue", q.GetQueueRequest(**JOBS, options=AS_OF), "AS_OF_UNSUPPORTED"),
+    ("Peek", q.PeekRequest(**JOBS, options=AS_OF), "INDEX_IN_FUTURE"),
+    ("GetQueue", q.GetQueueRequest(**JOBS, options=AS_OF), "INDEX_IN_FUTURE"),
     ("Redrive", q.RedriveRequest(**JOBS, target_queue="nowhere"), "QUEUE_UNKNOWN"),
     ("Redrive", q.RedriveRequest(**JOBS, target_queue=LONG_NAME), "QUEUE_NAME_INVALID"),
     ("Redrive", q.RedriveRequest(**JOBS, failure_contains="f" * 129), "FAILURE_TOO_LARGE"),
@@ -186,7 +186,7 @@ CLASSES = {
     "UNKNOWN": errors.NotFound,
     "INVALID": errors.InvalidArgument,
     "LARGE": errors.TooLarge,
-    "UNSUPPORTED": errors.InvalidArgument,
+    "FUTURE": errors.OutOfRange,
 }
 
 

@@ -14,7 +14,7 @@ HUGE = 2**64 - 1
 INVALID, LARGE, LOST = errors.InvalidArgument, errors.TooLarge, errors.NotFound
 G: dict[str, Any] = {"stream": S, "group": "g"}
 Cases = list[tuple[dict[str, Any], type[Exception], str]]
-AS_OF = common_pb2.ReadOptions(as_of_index=1)
+AS_OF = common_pb2.ReadOptions(as_of_index=10**9)
 
 
 def header(name: str, value: bytes = b"") -> Any:
@@ -72,7 +72,7 @@ BAD: dict[str, Cases] = {
         ({"stream": S, "retention": pb.Retention(age_ms=HUGE)}, INVALID, "STREAM_LIMIT_INVALID"),
     ],
     "DeleteStream": NAME,
-    "GetStream": [*NAME, ({"stream": S, "options": AS_OF}, INVALID, "AS_OF_UNSUPPORTED")],
+    "GetStream": [*NAME, ({"stream": S, "options": AS_OF}, errors.OutOfRange, "INDEX_IN_FUTURE")],
     "ListStreams": [
         ({"page_size": 1_001}, INVALID, "LIMIT_INVALID"),
         ({"page_token": b"?"}, INVALID, "PAGE_TOKEN_INVALID"),
@@ -107,7 +107,7 @@ BAD: dict[str, Cases] = {
         ({"stream": S, "wait_ms": 60_001}, INVALID, "LIMIT_INVALID"),
         ({"stream": S, **START}, INVALID, "START_INVALID"),
         ({"stream": S, "partition": 1}, LOST, "PARTITION_UNKNOWN"),
-        ({"stream": S, "options": AS_OF}, INVALID, "AS_OF_UNSUPPORTED"),
+        ({"stream": S, "options": AS_OF}, errors.OutOfRange, "INDEX_IN_FUTURE"),
         (
             {"stream": S, "filter": pb.RecordFilter(tags=["t"] * 1_001)},
             INVALID,
@@ -164,7 +164,7 @@ BAD: dict[str, Cases] = {
     ],
     "ConfigureGroup": GROUP,
     "DeleteGroup": GROUP,
-    "GetGroup": [*GROUP, ({**G, "options": AS_OF}, INVALID, "AS_OF_UNSUPPORTED")],
+    "GetGroup": [*GROUP, ({**G, "options": AS_OF}, errors.OutOfRange, "INDEX_IN_FUTURE")],
     "JoinGroup": [
         *GROUP,
         ({**G, "session_ms": 999}, INVALID, "MEMBER_SESSION_INVALID"),

@@ -10,7 +10,7 @@ import pytest
 
 from node import calls, series_reads
 from onelog import errors
-from onelog.v1 import common_pb2
+from onelog.v1 import common_pb2, pipeline_pb2
 from onelog.v1 import timeseries_pb2 as ts
 from projections import ts_index, ts_query, ts_read
 from tests.services.nodes import Node, refusal, until
@@ -243,12 +243,31 @@ def test_any_replica_answers_stale_queries_and_an_index_is_waited_for(tmp_path: 
             level=common_pb2.READ_LEVEL_STALE, min_index=written.header.index
         )
         assert await query(node, "m", "v", options=options) == {(): ([1], [1.0])}
-        past = common_pb2.ReadOptions(as_of_index=written.header.index)
-        for call in (
-            node.ts.Query(ts.QueryRequest(measurement="m", field="v", options=past, **FOREVER)),
-            node.ts.ListSeries(ts.ListSeriesRequest(measurement="m", options=past)),
-            node.ts.GetMeasurement(ts.GetMeasurementRequest(measurement="m", options=past)),
-        ):
-            assert (await refusal(call)).reason == "AS_OF_UNSUPPORTED"
+
+    on_a_node(tmp_path, test)
+
+
+def test_series_are_read_as_of_an_index(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        indexes = []
+        for at in range(1, 5):
+            series = points([at], {"v": [float(at)]}, host=f"h{at}")
+            request = ts.WritePointsRequest(measurement="m", series=[series])
+            indexes.append((await node.ts.WritePoints(request)).header.index)
+        await node.ts.DeleteMeasurement(ts.DeleteMeasurementRequest(measurement="m"))
+        for count in (3, 1, 4):
+            past = common_pb2.ReadOptions(as_of_index=indexes[count - 1])
+            asked = ts.QueryRequest(measurement="m", field="v", options=past, **FOREVER)
+            assert len((await node.ts.Query(asked)).groups) == count
+            listed = await node.ts.ListSeries(ts.ListSeriesRequest(measurement="m", options=past))
+            assert len(listed.series) == count
+            shown = await node.ts.GetMeasurement(
+                ts.GetMeasurementRequest(measurement="m", options=past)
+            )
+            assert shown.measurement.series_count == count
+            executed = await node.pipeline.ExecuteOnce(
+                pipeline_pb2.ExecuteRequest(operations=[pipeline_pb2.Operation(query=asked)])
+            )
+            assert len(executed.results[0].query.groups) == count
 
     on_a_node(tmp_path, test)

@@ -1,0 +1,109 @@
+"""A state of the past: the newest snapshot at or below an index, and the log from there to it.
+
+``onelog log replay --at`` and reads of a running server as of an index both come through here, and
+both replay as recovery does (snapshot/replay.py), so that what was is what a restart would find.
+
+* A past state stands at one index and moves forward only. Requests that were committed together
+  still have an order: the index may be inside of a group. Inside of an atomic batch the state is
+  the one before it, because a batch changes nothing until its last entry.
+* Whatever interrupts ``advance``, the state is whole, at the index that it has come to.
+* Where neither snapshot nor log lead to an index any more, that is ``NoSnapshot`` or ``LogGap``.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from projections.table import Projections
+from snapshot.errors import LogGap, NoSnapshot
+from snapshot.loading import Rejected, load_newest
+from snapshot.notes_section import CoveredNotes
+from snapshot.progress import Progress, no_progress
+from snapshot.replay import replay
+from ual.entry import Entry
+from ual.files import Files
+from ual.manifest import SnapshotRecord
+from ual.notes import ApplyNotes
+
+# The committed entries from first to last index.
+Entries = Callable[[int, int], Iterable[Entry]]
+
+
+class PastState:
+    """The projections of a shard as they were; see the module's text."""
+
+    __slots__ = ("_hashes", "base_index", "entry_count", "projections", "rejected")
+
+    def __init__(
+        self,
+        projections: Projections,
+        base_index: int,
+        rejected: tuple[Rejected, ...],
+        snapshots: Sequence[SnapshotRecord],
+    ) -> None:
+        self.projections = projections
+        self.base_index = base_index  # of the snapshot that it started from; 0: the log's beginning
+        self.entry_count = 0  # replayed since
+        self.rejected = rejected  # snapshots that could not be used
+        self._hashes = {record.index: record.state_hash for record in snapshots}
+
+    @property
+    def index(self) -> int:
+        """The last entry in the state."""
+        return self.projections.router.applied_index
+
+    def advance(self, entries: Entries, index: int, progress: Progress = no_progress) -> None:
+        """Go forward to right behind the entry ``index``; checks the hash of every snapshot."""
+        router, start = self.projections.router, self.index
+        assert start <= index, (start, index)
+        try:
+            # Where it stands inside of a group, what is left of that is the first one here.
+            replay(
+                router,
+                entries(start + 1, index),
+                last_index=index,
+                hashes=self._hashes,
+                progress=progress,
+            )
+            if self.index < index:
+                for entry in entries(self.index + 1, index):
+                    router.apply(entry)
+        finally:
+            self.entry_count += self.index - start
+        if self.index != index:
+            raise LogGap(self.index + 1, index)
+
+
+def start_past(
+    files: Files,
+    directory: Path,
+    shard: int,
+    snapshots: Sequence[SnapshotRecord],
+    *,
+    first_index: int,
+    make_state: Callable[[], Projections],
+    on_notes: Callable[[CoveredNotes], None] = lambda _: None,
+    progress: Progress = no_progress,
+) -> PastState:
+    """Return the state of the newest usable of these snapshots, or the empty one.
+
+    ``first_index`` is where the log begins: the empty state is of use if that is 1.
+    """
+    loaded, rejected = load_newest(
+        files,
+        directory,
+        shard,
+        snapshots,
+        lambda _: make_state(),
+        ApplyNotes(),
+        progress=progress,
+    )
+    if loaded is not None:
+        on_notes(loaded.notes)
+        return PastState(loaded.state, loaded.record.index, tuple(rejected), snapshots)
+    if first_index > 1:
+        why = "; ".join(at.why for at in rejected) or "no snapshot is kept at or below the index"
+        raise NoSnapshot(
+            f"{why}, and the log begins at {first_index}; ask for a later index, or ask another "
+            "replica"
+        )
+    return PastState(make_state(), 0, tuple(rejected), snapshots)
