@@ -1,0 +1,284 @@
+"""What bench/api.py lets callers do: each model through the ordinary calls of the Python client.
+
+A case is a step that every caller repeats; it returns how many operations it was. Goals are rates
+or times that others reach on such a machine, times what is promised, by the number of nodes.
+"""
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc.aio  # type: ignore[import-untyped]
+import numpy as np
+
+from onelog import AsyncClient, Read
+from onelog.v1 import kv_pb2, kv_pb2_grpc
+
+VALUE = bytes(100)
+KEYS = 20_000
+BATCH = 128
+# Consumers take so many at a time, and hold no more of them unsettled.
+LEASED = 256
+POINTS = 100
+STALE = Read(stale=True)
+START_NS = 1_700_000_000_000_000_000
+STEP_NS = 10**9
+
+Step = Callable[[int], Awaitable[int]]
+
+
+@dataclass
+class Bench:
+    """A client, and what the cases have made in its cluster so far."""
+
+    client: AsyncClient
+    numbers: Any = field(default_factory=itertools.count)
+    stubs: dict[str, kv_pb2_grpc.KVStub] = field(default_factory=dict)
+    channels: list[grpc.aio.Channel] = field(default_factory=list)
+
+    def key(self) -> bytes:
+        """Return the next of some thousands of keys, which all belong to different partitions."""
+        return b"key-%012d" % (next(self.numbers) % KEYS)
+
+    def stub(self, key: bytes) -> kv_pb2_grpc.KVStub:
+        """Return a plain stub of the node that leads a key: what a program without our client has.
+
+        The client is only asked who that is.
+        """
+        topology = self.client._connection.topology
+        endpoint = topology.endpoint_of(topology.shard_of(key))
+        stub = self.stubs.get(endpoint)
+        if stub is None:
+            channel = grpc.aio.insecure_channel(endpoint)
+            self.channels.append(channel)
+            stub = self.stubs[endpoint] = kv_pb2_grpc.KVStub(channel)  # type: ignore[no-untyped-call]
+        return stub
+
+    async def close(self) -> None:
+        for channel in self.channels:
+            await channel.close()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the result."""
+
+    name: str
+    callers: int
+    # Makes ready, and returns the step.
+    begin: Callable[[Bench], Awaitable[Step]]
+    # By the number of nodes: operations per second at least, or milliseconds at most.
+    goal_per_s: Mapping[int, int] = field(default_factory=dict)
+    goal_p50_ms: Mapping[int, float] = field(default_factory=dict)
+
+
+# Keys
+
+
+async def put(bench: Bench) -> Step:
+    kv, key = bench.client.kv, bench.key
+
+    async def step(_caller: int) -> int:
+        await kv.put(key(), VALUE)
+        return 1
+
+    return step
+
+
+async def get(bench: Bench) -> Step:
+    await bench.client.kv.put_many((b"key-%012d" % n, VALUE) for n in range(KEYS))
+    kv, key = bench.client.kv, bench.key
+
+    async def step(_caller: int) -> int:
+        assert await kv.get(key()) is not None
+        return 1
+
+    return step
+
+
+async def get_stale(bench: Bench) -> Step:
+    kv, key = bench.client.kv, bench.key
+
+    async def step(_caller: int) -> int:
+        await kv.get(key(), read=STALE)
+        return 1
+
+    return step
+
+
+async def put_unary(bench: Bench) -> Step:
+    async def step(_caller: int) -> int:
+        key = bench.key()
+        await bench.stub(key).Put(kv_pb2.PutRequest(key=key, value=VALUE))
+        return 1
+
+    return step
+
+
+async def get_unary(bench: Bench) -> Step:
+    async def step(_caller: int) -> int:
+        key = bench.key()
+        await bench.stub(key).Get(kv_pb2.GetRequest(key=key))
+        return 1
+
+    return step
+
+
+async def put_many(bench: Bench) -> Step:
+    kv, key = bench.client.kv, bench.key
+
+    async def step(_caller: int) -> int:
+        await kv.put_many([(key(), VALUE) for _ in range(BATCH)])
+        return BATCH
+
+    return step
+
+
+async def transact(bench: Bench) -> Step:
+    async def step(caller: int) -> int:
+        async with bench.client.transact() as batch:
+            for number in range(BATCH):
+                batch.put(b"{batch-%d}%d" % (caller, number), VALUE)
+        return BATCH
+
+    return step
+
+
+# Queues
+
+
+async def enqueue(bench: Bench) -> Step:
+    jobs = bench.client.queue("enqueued")
+    await jobs.create()
+
+    async def step(_caller: int) -> int:
+        await jobs.enqueue(VALUE)
+        return 1
+
+    return step
+
+
+async def lease_and_ack(bench: Bench) -> Step:
+    """Take what ``enqueue`` has left, many at a time, and settle it; refilled when it is empty."""
+    jobs = bench.client.queue("enqueued")
+
+    async def step(_caller: int) -> int:
+        messages = await jobs.lease(LEASED)
+        if messages:
+            await jobs.ack_many(messages)
+        else:
+            await jobs.enqueue_many([VALUE] * LEASED)
+        return len(messages)
+
+    return step
+
+
+async def consume_and_ack(bench: Bench) -> Step:
+    """Messages pushed to one consumer; each is settled by a call of its own."""
+    jobs = bench.client.queue("enqueued")
+    await jobs.enqueue_many([VALUE] * 20_000)
+    messages = jobs.consume(credit=4 * LEASED)
+
+    async def step(_caller: int) -> int:
+        message = await anext(messages)
+        await jobs.ack(message)
+        return 1
+
+    return _one_at_a_time(messages, step)
+
+
+def _one_at_a_time(messages: AsyncIterator[Any], step: Step) -> Step:
+    del messages
+    return step
+
+
+# Streams
+
+
+async def append(bench: Bench) -> Step:
+    events = bench.client.stream("appended")
+    await events.create()
+
+    async def step(_caller: int) -> int:
+        await events.append(VALUE)
+        return 1
+
+    return step
+
+
+async def tail(bench: Bench) -> Step:
+    """Read what ``append`` has left, from the start, again and again."""
+    events = bench.client.stream("appended")
+    await events.append_many([VALUE] * 10_000)
+
+    async def step(_caller: int) -> int:
+        count = 0
+        async with aclosing(events.tail(from_offset=0)) as records:
+            async for _ in records:
+                count += 1
+                if count == 10_000:
+                    return count
+        raise AssertionError("a tail has ended")
+
+    return step
+
+
+# Time series
+
+
+async def write_points(bench: Bench) -> Step:
+    ts = bench.client.ts
+    await ts.create("written")
+    values = np.arange(POINTS, dtype=np.float64)
+    offsets = np.arange(POINTS, dtype=np.int64) * STEP_NS
+
+    async def step(caller: int) -> int:
+        first_ns = START_NS + next(bench.numbers) * POINTS * STEP_NS
+        await ts.write("written", first_ns + offsets, {"load": values}, tags={"host": str(caller)})
+        return POINTS
+
+    return step
+
+
+async def query(bench: Bench) -> Step:
+    """Means of an hour of points of each of some series."""
+    ts = bench.client.ts
+    await ts.create("queried")
+    times = START_NS + np.arange(3_600, dtype=np.int64) * STEP_NS
+    for host in range(16):
+        await ts.write("queried", times, {"load": times % 97 * 0.5}, tags={"host": str(host)})
+
+    async def step(_caller: int) -> int:
+        groups = await ts.query(
+            "queried", "load", START_NS, START_NS + 3_600 * STEP_NS, aggregate="mean", window_s=60
+        )
+        assert len(groups) == 16 or groups, groups
+        return 1
+
+    return step
+
+
+CASES = (
+    Case("put", 1, put, goal_p50_ms={3: 3.0}),
+    Case("put", 64, put, goal_per_s={3: 14_700}),
+    Case("put", 256, put, goal_per_s={3: 26_000}),
+    Case("put", 1024, put),
+    Case("put, unary", 1, put_unary),
+    Case("put, unary", 64, put_unary),
+    Case("put_many of 128", 16, put_many, goal_per_s={3: 50_000}),
+    Case("transact of 128", 16, transact, goal_per_s={3: 50_000}),
+    Case("get", 1, get),
+    Case("get", 64, get, goal_per_s={3: 15_600}),
+    Case("get", 256, get),
+    Case("get, stale", 64, get_stale),
+    Case("get, stale", 1024, get_stale),
+    Case("get, unary", 64, get_unary),
+    Case("enqueue", 1024, enqueue, goal_per_s={3: 24_000}),
+    Case("lease 256 and ack", 8, lease_and_ack, goal_per_s={3: 20_000}),
+    Case("append", 1024, append),
+    Case("tail", 1, tail),
+    Case("ts write of 100", 64, write_points),
+    Case("ts query", 4, query),
+)
