@@ -66,13 +66,13 @@ class Cluster:
 
 
 @contextmanager
-def serving(count: int) -> Iterator[Cluster]:
+def serving(count: int, shards: int) -> Iterator[Cluster]:
     """Start so many nodes, and end them."""
     names = [f"n{number + 1}" for number in range(count)]
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onelog-bench-")))
         made: dict[str, ServeProcess] = stack.enter_context(
-            nodes(directory, *names, log_ring_bytes="64MiB")
+            nodes(directory, *names, shards=str(shards), log_ring_bytes="64MiB")
         )
         for each in made.values():
             each.start()
@@ -213,6 +213,7 @@ async def bench_echo(cluster: Cluster, count: int, seconds: float) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--only", action="append", help="cases whose names begin so")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each case")
     parser.add_argument("--quick", action="store_true", help="see only that everything works")
@@ -228,7 +229,7 @@ def main() -> int:
     with echoing() as echo:
         echoed = uvloop.run(bench_echo(echo, BATCH, seconds))
     for count in arguments.nodes:
-        with serving(count) as cluster:
+        with serving(count, arguments.shards) as cluster:
             rates = uvloop.run(bench_cluster(cluster, cases, seconds))
         if count == 1:
             reached = rates

@@ -154,11 +154,13 @@ class Scripted:
                     await _abort(context, reply)
 
         tasks = set()
-        async for request in requests:
-            kept = pipeline_pb2.ExecuteRequest()
-            kept.CopyFrom(request)
-            self.messages.append(kept)
-            tasks.add(asyncio.create_task(answer(request)))
+        async for message in requests:
+            for request in (message, *message.more):
+                kept = pipeline_pb2.ExecuteRequest()
+                kept.CopyFrom(request)
+                kept.ClearField("more")
+                self.messages.append(kept)
+                tasks.add(asyncio.create_task(answer(request)))
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -21,7 +21,7 @@ from cluster.errors import (
     ResultNeeded,
     StaleBoundExceeded,
 )
-from cluster.messages import Message, Vote
+from cluster.messages import Ack, Append, Message, Vote
 from node.driver import Driver, run_until_complete
 from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
@@ -269,6 +269,9 @@ def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(tmp_path: Path)
 
 # A shard that does what a test wants
 
+APPEND = Append(1, 1, 1, 1, (), 1)
+ACK = Ack(1, 1, 2, success=True, reset=False)
+
 
 class FakeMember:
     state = 2
@@ -277,6 +280,7 @@ class FakeMember:
     damaged_messages = 0
     refusal = ""
     membership = None
+    is_due = False
 
     class config:  # noqa: N801 - stands for the object of that name
         heartbeat_s = 0.04
@@ -478,6 +482,31 @@ def test_reads_of_one_step_share_a_round_and_messages_a_tick() -> None:
             assert driver.passes <= passes + 2
             shard.reads[0](None)
             assert await asyncio.gather(*reads) == [None] * 50
+
+    run(test())
+
+
+def test_a_pass_ticks_where_something_is_due_and_not_otherwise() -> None:
+    async def test() -> None:
+        driver = Driver()  # nobody runs it: no timer ticks
+        shard = FakeShard()
+        handle = driver.add(0, cast(Shard, shard))
+        for message in (APPEND, ACK):
+            handle.deliver(UUID(int=1), message)
+            handle.run_pass()
+        handle.propose([put(1)], soon())
+        handle.run_pass()
+        assert not shard.ticks
+        handle.deliver(UUID(int=1), Vote(1))
+        handle.run_pass()
+        assert len(shard.ticks) == 1
+        shard.member.is_due = True
+        handle.run_pass()
+        assert len(shard.ticks) == 2
+        shard.member.is_due = False
+        handle.tick()
+        assert len(shard.ticks) == 3
+        await driver.stop(0)
 
     run(test())
 
