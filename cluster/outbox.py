@@ -38,7 +38,7 @@ from cluster.wire import (
 _BUDGET = FRAME_SIZE_MAX - FRAME_OVERHEAD
 # How long an early ack may wait: about what a sync takes on a disk that is quick, and far less than
 # anybody who waits for a sign of life would notice.
-EARLY_S = 0.002
+EARLY_S = 0.004
 # A piece of a message smaller than this is not worth its overhead: wait for the next frame.
 _PIECE_SIZE_MIN = 4 << 10
 
