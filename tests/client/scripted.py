@@ -78,6 +78,7 @@ class Scripted:
         self.world = world
         self.script: Script = carry_out
         self.messages: list[pipeline_pb2.ExecuteRequest] = []
+        self.grpc_messages = 0  # in which these came
         self.is_silent = False
         self.port = 0
         self._server: Any = None
@@ -155,6 +156,7 @@ class Scripted:
 
         tasks = set()
         async for message in requests:
+            self.grpc_messages += 1
             for request in (message, *message.more):
                 kept = pipeline_pb2.ExecuteRequest()
                 kept.CopyFrom(request)
