@@ -86,7 +86,7 @@ def serving(count: int, shards: int) -> Iterator[Cluster]:
 
 
 async def repeat(step: Step, callers: int, seconds: float) -> tuple[int, list[float], float]:
-    """Let callers repeat a step; return operations, the seconds of each call, and of all."""
+    """Let callers repeat a step, at least once; return operations, seconds of each call and all."""
     latencies_s: list[float] = []
     now_s = time.perf_counter
     started_s = now_s()
@@ -95,10 +95,13 @@ async def repeat(step: Step, callers: int, seconds: float) -> tuple[int, list[fl
 
     async def call(caller: int) -> None:
         nonlocal done
-        while (begun_s := now_s()) < until_s:
+        ended_s = 0.0
+        while ended_s < until_s:
+            begun_s = now_s()
             count = await step(caller)
+            ended_s = now_s()
             done += count
-            latencies_s.append(now_s() - begun_s)
+            latencies_s.append(ended_s - begun_s)
 
     async with asyncio.TaskGroup() as group:
         for caller in range(callers):
