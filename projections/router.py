@@ -27,6 +27,7 @@ from projections.payload import (
     SESSION_SIZE,
     Prefix,
     Reader,
+    SessionRef,
     prefixes_of,
     read_prefix,
     unpack_session,
@@ -283,14 +284,14 @@ class ProjectionRouter:
         plain_prefix = self._plain_prefixes.get(payload[:end])
         if plain_prefix is None or len(payload) < end + SESSION_SIZE:
             return None
-        session_id, sequence, first = unpack_session(payload, end)
+        ref = SessionRef(*unpack_session(payload, end))
         sessions = self._system.sessions
-        if not sessions.begin_usual(session_id, sequence, first, timestamp_ns):
+        if not sessions.begin_usual(ref, timestamp_ns):
             return None
         # Without its session it is a request like any other.
         outcome = fast(index, plain_prefix + payload[end + SESSION_SIZE :])
         if outcome is not None:
-            sessions.record(session_id, sequence, index, outcome)
+            sessions.record(ref, index, outcome)
         return outcome
 
     def _execute(self, entry: Entry) -> Applied | Refused | Duplicate:
@@ -310,7 +311,7 @@ class ProjectionRouter:
         in_session, plain = prefixes_of(prefix.namespace)
         self._plain_prefixes[in_session] = plain
         outcome = self._apply_body(entry, prefix, reader)
-        self._system.sessions.record(session.session, session.sequence, entry.index, outcome)
+        self._system.sessions.record(session, entry.index, outcome)
         return outcome
 
     def _open(self, entry: Entry) -> tuple[Prefix, Reader] | Outcome:
@@ -379,9 +380,7 @@ class ProjectionRouter:
         if result is None:
             result = run_batch(batch, self._judge, self._table.values(), self._execute_inner)
             if session is not None:
-                self._system.sessions.record(
-                    session.session, session.sequence, batch.head.index, result
-                )
+                self._system.sessions.record(session, batch.head.index, result)
         self._note(result, batch.head.index, batch.last_index)
         return result
 

@@ -135,39 +135,38 @@ class Sessions:
             return Refused(Reason.SESSION_RESULTS_FULL, first)
         return None
 
-    def begin_usual(
-        self, session_id: int, sequence: int, first_unacknowledged: int, timestamp_ns: int
-    ) -> bool:
+    def record(self, ref: SessionRef, index: int, outcome: Outcome) -> None:
+        """Keep the result of a request that was executed."""
+        session = self._by_id.get(ref.session)
+        if session is None:
+            return  # the request closed its own session
+        result = _APPLIED if outcome is APPLIED else encode_result(outcome)
+        stored = U64.pack(index) + result
+        session.results[ref.sequence] = stored
+        session.results_size += len(stored)
+        self.hash_total += _hash_result(ref.session, ref.sequence, stored)
+
+    def begin_usual(self, ref: SessionRef, timestamp_ns: int) -> bool:
         """Do what ``begin`` does for a request that is to be executed; else change nothing."""
+        session_id, sequence, first = ref
         session = self._by_id.get(session_id)
         if session is None:
             return False
         known, results = session.first_unacknowledged, session.results
         if (
-            sequence < first_unacknowledged
+            sequence < first
             or sequence < known
             or sequence in results
             or session.results_size >= SESSION_RESULTS_SIZE_MAX
             or len(results) >= SESSION_RESULTS_MAX
         ):
             return False
-        if first_unacknowledged > known:
-            self._acknowledge(session_id, session, first_unacknowledged)
-            self._renew(session_id, session, first_unacknowledged, timestamp_ns)
+        if first > known:
+            self._acknowledge(session_id, session, first)
+            self._renew(session_id, session, first, timestamp_ns)
         elif timestamp_ns + session.ttl_ns != session.deadline_ns:  # of another group
             self._renew(session_id, session, known, timestamp_ns)
         return True
-
-    def record(self, session_id: int, sequence: int, index: int, outcome: Outcome) -> None:
-        """Keep the result of a request that was executed."""
-        session = self._by_id.get(session_id)
-        if session is None:
-            return  # the request closed its own session
-        result = _APPLIED if outcome is APPLIED else encode_result(outcome)
-        stored = U64.pack(index) + result
-        session.results[sequence] = stored
-        session.results_size += len(stored)
-        self.hash_total += _hash_result(session_id, sequence, stored)
 
     def insert(self, session_id: int, session: Session) -> None:
         """Take in a session, new or from a snapshot."""
