@@ -43,6 +43,7 @@ class Bench:
     numbers: Any = field(default_factory=itertools.count)
     stubs: dict[str, kv_pb2_grpc.KVStub] = field(default_factory=dict)
     channels: list[grpc.aio.Channel] = field(default_factory=list)
+    streams: list[Any] = field(default_factory=list)
 
     def key(self) -> bytes:
         """Return the next of the keys, which are spread over all shards."""
@@ -77,6 +78,8 @@ class Bench:
         return stub
 
     async def close(self) -> None:
+        for stream in self.streams:
+            await stream.aclose()
         for channel in self.channels:
             await channel.close()
 
@@ -196,22 +199,21 @@ async def lease_and_ack(bench: Bench) -> Step:
 
 
 async def consume_and_ack(bench: Bench) -> Step:
-    """Messages pushed to one consumer, who settles each by a call of its own, without waiting."""
+    """Messages pushed to one consumer, who settles each by a call of its own, many at a time."""
     jobs = await bench.queue("consumed")
     messages = jobs.consume(credit=CREDIT)
+    bench.streams.append(messages)
     left = 0
-    acks: set[asyncio.Task[None]] = set()
 
     async def step(_caller: int) -> int:
         nonlocal left
-        if not left:
-            left = bench.amount
-            await jobs.enqueue_many([VALUE] * left)
-        task = asyncio.create_task(jobs.ack(await anext(messages)))
-        acks.add(task)
-        task.add_done_callback(acks.discard)
-        left -= 1
-        return 1
+        if left < LEASED:
+            await jobs.enqueue_many([VALUE] * bench.amount)
+            left += bench.amount
+        taken = [await anext(messages) for _ in range(LEASED)]
+        await asyncio.gather(*map(jobs.ack, taken))
+        left -= LEASED
+        return LEASED
 
     return step
 

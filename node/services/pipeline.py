@@ -76,13 +76,10 @@ class PipelineService:
         try:
             async with asyncio.TaskGroup() as group:
                 async for message in messages:
-                    requests = list(message.more)
+                    requests = _taken_apart(message)
                     # Who sends several messages in one can read answers in one.
-                    answers.are_joined = answers.are_joined or bool(requests)
-                    if len(requests) > MESSAGES_MAX:
-                        raise error_of_reason(Reason.LIMIT_INVALID, len(requests))
-                    message.ClearField("more")
-                    for request in (message, *requests):
+                    answers.are_joined = answers.are_joined or len(requests) > 1
+                    for request in requests:
                         await slots.acquire()
                         group.create_task(answer(request))
         except* Exception as errors:  # noqa: BLE001 - each is raised again
@@ -193,6 +190,15 @@ class PipelineService:
     ) -> AsyncIterator[pipeline_pb2.WatchResponse]:
         """Send what happens from a cursor on."""
         return self._watches.watch(request, call)
+
+
+def _taken_apart(message: pipeline_pb2.ExecuteRequest) -> list[pipeline_pb2.ExecuteRequest]:
+    """Return a message and those that travelled along, each by itself."""
+    more = list(message.more)
+    if len(more) > MESSAGES_MAX:
+        raise error_of_reason(Reason.LIMIT_INVALID, len(more))
+    message.ClearField("more")
+    return [message, *more]
 
 
 class _Answers:

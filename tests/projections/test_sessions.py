@@ -233,7 +233,9 @@ requests = st.tuples(
     st.integers(0, 1),  # which session; the second is unknown
     st.integers(0, 6),  # sequence
     st.integers(0, 4),  # first unacknowledged
-    st.sampled_from([Put(b"k", b"v"), Put(b"k", b"w", expected=0), Put(b"", b""), Increment(b"n", 1)]),
+    st.sampled_from(
+        [Put(b"k", b"v"), Put(b"k", b"w", expected=0), Put(b"", b""), Increment(b"n", 1)]
+    ),
     st.sampled_from([NAMESPACE, "unknown"]),
     st.integers(0, 2),  # how much later
 )
