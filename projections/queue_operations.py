@@ -8,6 +8,7 @@ and tell per message why not.
 from collections.abc import Callable, Sequence
 
 from projections.limits import U64_MAX
+from projections.queue_changes import Kind, QueueChanges
 from projections.queue_commands import (
     Ack,
     Cancel,
@@ -183,7 +184,7 @@ def prioritise(queue: QueueState, command: Prioritise) -> Outcome:
     return _each(command.ids, judge, act, strict=command.strict)
 
 
-def purge(queue: QueueState, command: Purge) -> Outcome:
+def purge(queue: QueueState, command: Purge, index: int, changes: QueueChanges) -> Outcome:
     """Remove what is in the range, as much as one entry may; tell where to go on."""
     below_id = command.below_id or U64_MAX
     before_ns = command.before_ns or U64_MAX
@@ -201,6 +202,7 @@ def purge(queue: QueueState, command: Purge) -> Outcome:
         queue.swap(row, None)
     if matching:
         queue.count(Total.PURGED, len(matching))
+        changes.add(index, Kind.PURGED, queue.id, [row.id for row in matching])
     return Applied(len(matching), None if next_id is None else encode_cursor(next_id))
 
 
