@@ -279,9 +279,13 @@ class RaftJournal:
         return self.log.proposals.term(number)
 
     def move_start(self, number: int) -> None:
-        """Let the window begin later."""
+        """Let the window begin later; raises ``CorruptFile`` if it would begin where rot is."""
         assert self.start <= number <= self._last, (self.start, number, self._last)
-        self._start_term = self.term_of(number)
+        if number not in (self.start, self._last):
+            # Read, not remembered: what is dropped next must not be all that was whole.
+            self._start_term = self.log.proposals.term(number)
+        else:
+            self._start_term = self.term_of(number)
         self.start = number
 
     @property
