@@ -6,10 +6,10 @@ PROTOS := $(wildcard proto/onelog/v1/*.proto)
 STUBS_IN = --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench crashes kills simulate proto fmt clean
+.PHONY: help serve test check bench crashes kills simulate compose-test picture proto fmt clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## *' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -49,6 +49,12 @@ kills: $(READY)  ## kill the leader of three real processes KILLS times under lo
 
 simulate: $(READY)  ## run SEEDS simulated clusters (default 50), or repeat one with SEED=x
 	$(BIN)/python -m tests.simulation.campaign $(SEEDS) $(SEED)
+
+compose-test: $(READY)  ## Dockerfile and docker-compose.yml in real containers, one stopped, one cut off
+	$(BIN)/python -m scripts.compose_test
+
+picture: $(READY)  ## draw docs/cluster.svg anew, from a real cluster with a killed node
+	$(BIN)/python -m scripts.cluster_picture docs/cluster.svg
 
 proto: $(READY)  ## regenerate the stubs in onelog/v1
 	$(BIN)/python -m grpc_tools.protoc -I proto $(call STUBS_IN,.) $(PROTOS)

@@ -33,7 +33,7 @@ from projections.stream_group_commands import (
     GroupJoin,
 )
 from projections.stream_limits import READ_RECORDS_MAX
-from projections.stream_reads import Page
+from projections.stream_pages import Page
 from projections.stream_record import Append, ProducerRef
 from projections.table import Projections, build_projections
 from ual.directory import DataDirectory, Topology

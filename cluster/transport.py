@@ -75,7 +75,7 @@ _BOTH_OPTIONS: tuple[tuple[str, int], ...] = (
 SERVER_OPTIONS = (
     *_BOTH_OPTIONS,
     # Or the pings above would count as an attack and end the connection.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),  # two processes on one port would share the peers between them
 )

@@ -117,6 +117,7 @@ class Edge:
         self._clock = context.clock
         self._request_bytes_max = context.config.shard.request_bytes_max
         self._waits: dict[int, Waits] = {}
+        self.sources: dict[int, Any] = {}  # see node/watch_feeds.py
         self.series_reads = SeriesReads(context)
 
     # Where

@@ -17,6 +17,7 @@ from typing import Any
 
 from node.events_queue import expiry_events, queue_events
 from node.events_series import series_events
+from node.events_stream import is_repetition, stream_events
 from node.happening import Happening
 from node.messages import put_item
 from onelog.errors import OutOfRange
@@ -27,9 +28,17 @@ from projections.kv_commands import decode_command as decode_kv
 from projections.kv_operations import deadline
 from projections.kv_reads import KeyValue
 from projections.payload import read_prefix
+from projections.result import Applied, Result
 from projections.system_commands import TYPE_EXPIRE
 from projections.table import Projections
-from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, OWNER_TIMESERIES, Entry
+from ual.entry import (
+    OWNER_KV,
+    OWNER_QUEUE,
+    OWNER_STREAM,
+    OWNER_SYSTEM,
+    OWNER_TIMESERIES,
+    Entry,
+)
 
 # Operations on keys that write no version.
 _QUIET = frozenset(OWNER_KV << 8 | OPERATIONS[each] for each in (Touch, LeaseGrant, LeaseKeepalive))
@@ -82,6 +91,7 @@ def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
 MAKERS: dict[int, Maker] = {
     OWNER_KV: _key_events,
     OWNER_QUEUE: queue_events,
+    OWNER_STREAM: stream_events,
     OWNER_TIMESERIES: series_events,
 }
 
@@ -105,6 +115,11 @@ def events_of(projections: Projections, entry: Entry, owners: Container[int]) ->
         for change in changes.get(entry.index):
             found.append(KeyHappening(entry, change, projections))
     return found
+
+
+def took_effect(entry: Entry, result: Result) -> bool:
+    """Tell whether an entry did something, as the log's voids will tell those who read it later."""
+    return isinstance(result, Applied) and not is_repetition(entry, result)
 
 
 def _may_change_keys(entry: Entry) -> bool:

@@ -80,9 +80,11 @@ class Write(Generic[RequestT, ResponseT]):
     # Its entries; the state is given first if it needs it. With a session there are exactly
     # ``width`` of them, which carry its sequences, one after the other.
     drafts: Callable[..., Sequence[Draft]]
-    # Puts what its entries returned into the answer; the header is there already. Is given the
-    # state first if it needs it, and returns the indexes of the entries that ``content`` puts in.
-    answer: Callable[..., Sequence[int] | None] = lambda *_: None
+    # Puts what its entries returned into the answer; the header is there already. Returns the
+    # indexes of the entries that ``content`` puts in.
+    answer: Callable[
+        [Projections, RequestT, ResponseT, Sequence[Result], int], Sequence[int] | None
+    ] = lambda *_: None
     needs_state: bool = False
     width: Callable[[RequestT], int] = lambda _: 1
     content: Content[RequestT, ResponseT] | None = None
@@ -162,9 +164,7 @@ def put_answer(
     if len(results) == 1:
         applied(results[0])
     put_header(answer.header, shard, index, results[0])
-    if write.needs_state:
-        return write.answer(state, request, answer, results, index) or ()
-    return write.answer(request, answer, results, index) or ()
+    return write.answer(state, request, answer, results, index) or ()
 
 
 async def run_write(

@@ -162,7 +162,7 @@ class Server:
                 ("grpc.max_send_message_length", limits.message_bytes_max),
                 ("grpc.max_concurrent_streams", limits.streams_max),
                 ("grpc.so_reuseport", 0),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
                 ("grpc.keepalive_permit_without_calls", 1),
             ),
             # Twice, so that a flood is met by the gate, which says why; half-open calls by this.

@@ -17,12 +17,21 @@ A watcher of shards that another process of this node holds is sent what that pr
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing
+from typing import Any
 
 from node.calls import Call
 from node.edge import Edge, invalid
 from node.forwarding import Elsewhere
-from node.watch_feeds import Feed, Filters, Page, Source
+from node.watch_feeds import EventPage, Feed, Filters, Page, source_of
 from onelog.v1 import common_pb2, pipeline_pb2
 from ual.errors import IndexDropped
 
@@ -40,15 +49,6 @@ class Watches:
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
-        self._sources: dict[int, Source] = {}
-
-    def source(self, shard: int) -> Source:
-        """Return the events of a shard."""
-        found = self._sources.get(shard)
-        if found is None:
-            driver = self._edge.replica(shard)
-            found = self._sources[shard] = Source(driver, self._edge.readers)
-        return found
 
     async def watch(
         self, request: pipeline_pb2.WatchRequest, call: Call
@@ -58,34 +58,28 @@ class Watches:
         progress_s = _progress_ms(request) / 1000
         filters = Filters(request.filters)
         shards = sorted({edge.check_shard(shard) for shard in request.shards}) or range(edge.shards)
-        local = [shard for shard in shards if shard in edge.context.drivers]
-        remote = [shard for shard in shards if shard not in edge.context.drivers]
+        local, remote = split_shards(edge, shards)
         positions = {edge.check_shard(each.shard): each for each in request.cursor.positions}
         wake = asyncio.Event()
         feeds: list[Feed] = []
-        others = Others(edge, request, remote, call, wake)
+        parts = {
+            endpoint: (_part_of(request, theirs), theirs)
+            for endpoint, theirs in by_endpoint(edge, remote, call).items()
+        }
+        others = Others(edge, WATCH_METHOD, pipeline_pb2.WatchResponse, parts, call, wake)
         try:
             for shard in local:  # one by one: what has begun is ended if another is refused
                 feeds.append(self._feed(shard, filters, positions.get(shard), wake))  # noqa: PERF401
-            page = Page(with_previous=request.with_previous)
-            await others.start(page)
-            yield _message(feeds, others, page.message)
-            while True:
-                wake.clear()
-                page = Page(with_previous=request.with_previous)
-                for feed in feeds:
-                    await feed.fill(page)
-                others.fill(page)
-                if page.message.events:
-                    yield _message(feeds, others, page.message)
-                    continue
-                if not all(feed.is_idle for feed in feeds):
-                    continue
-                try:
-                    async with asyncio.timeout(progress_s):
-                        await wake.wait()
-                except TimeoutError:
-                    yield _message(feeds, others, page.message)
+            messages = follow(
+                feeds,
+                others,
+                lambda: EventPage(with_previous=request.with_previous),
+                wake,
+                progress_s,
+            )
+            async with aclosing(messages):
+                async for message in messages:
+                    yield message
         finally:
             for feed in feeds:
                 feed.close()
@@ -98,7 +92,7 @@ class Watches:
         position: common_pb2.Position | None,
         wake: asyncio.Event,
     ) -> Feed:
-        source = self.source(shard)
+        source = source_of(self._edge, shard)
         cursor, sent = source.applied_index, 0
         if position is not None:
             cursor, sent = position.index, position.events_sent
@@ -111,47 +105,104 @@ class Watches:
         return feed
 
 
+async def follow(
+    feeds: Sequence[Feed],
+    others: "Others",
+    new_page: Callable[[], Page],
+    wake: asyncio.Event,
+    progress_s: float,
+) -> AsyncGenerator[Any, None]:
+    """Yield messages of what feeds and other processes have, each with the cursor behind it.
+
+    The first says where it begins; later ones come when there is something, or every
+    ``progress_s``.
+    """
+    page = new_page()
+    await others.start(page)
+    yield _message(feeds, others, page.message)
+    while True:
+        wake.clear()
+        page = new_page()
+        for feed in feeds:
+            await feed.fill(page)
+        others.fill(page)
+        if page.items:
+            yield _message(feeds, others, page.message)
+            continue
+        if not all(feed.is_idle for feed in feeds):
+            continue
+        try:
+            async with asyncio.timeout(progress_s):
+                await wake.wait()
+        except TimeoutError:
+            yield _message(feeds, others, page.message)
+
+
+def split_shards(edge: Edge, shards: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Return which of the shards this process holds, and which it does not."""
+    drivers = edge.context.drivers
+    local = [shard for shard in shards if shard in drivers]
+    return local, [shard for shard in shards if shard not in drivers]
+
+
+def by_endpoint(edge: Edge, shards: Iterable[int], call: Call) -> dict[str, list[int]]:
+    """Return which other process of this node holds which shards."""
+    topology = edge.context.topology
+    found: dict[str, list[int]] = {}
+    for shard in shards:
+        endpoint = topology.endpoint(shard, topology.self_id)
+        if endpoint is None or call.is_forwarded:
+            raise Elsewhere(shard, endpoint).error()
+        found.setdefault(endpoint, []).append(shard)
+    return found
+
+
+def _part_of(request: pipeline_pb2.WatchRequest, shards: Sequence[int]) -> bytes:
+    part = pipeline_pb2.WatchRequest()
+    part.CopyFrom(request)
+    del part.shards[:]
+    part.shards.extend(shards)
+    put_part(part.cursor, request.cursor, shards)
+    data: bytes = part.SerializeToString()
+    return data
+
+
+def put_part(target: common_pb2.Cursor, cursor: common_pb2.Cursor, shards: Sequence[int]) -> None:
+    """Write the part of a cursor that is about some shards."""
+    del target.positions[:]
+    target.positions.extend(each for each in cursor.positions if each.shard in shards)
+
+
 class Others:
     """The shards that other processes of this node hold: what those send, passed on."""
 
     def __init__(
         self,
         edge: Edge,
-        request: pipeline_pb2.WatchRequest,
-        shards: Sequence[int],
+        method: str,
+        response: Any,
+        parts: Mapping[str, tuple[bytes, Sequence[int]]],
         call: Call,
         wake: asyncio.Event,
     ) -> None:
+        """``parts``: what is asked of which endpoint, and about which shards."""
         self._edge = edge
-        self._request = request
+        self._method = method
+        self._response = response
+        self._parts = parts
         self._call = call
         self._wake = wake
-        self._by_endpoint: dict[str, list[int]] = {}
-        topology = edge.context.topology
-        for shard in shards:
-            endpoint = topology.endpoint(shard, topology.self_id)
-            if endpoint is None or call.is_forwarded:
-                raise Elsewhere(shard, endpoint).error()
-            self._by_endpoint.setdefault(endpoint, []).append(shard)
         self._tasks: list[asyncio.Task[None]] = []
-        self._messages: deque[pipeline_pb2.WatchResponse] = deque()
+        self._messages: deque[Any] = deque()
         self._room = asyncio.Semaphore(MESSAGES_WAITING_MAX)
         self._positions: dict[int, common_pb2.Position] = {}
 
     async def start(self, page: Page) -> None:
         """Begin to listen; return when all have said where they begin."""
-        for endpoint, shards in self._by_endpoint.items():
-            request = pipeline_pb2.WatchRequest()
-            request.CopyFrom(self._request)
-            del request.shards[:]
-            request.shards.extend(shards)
-            del request.cursor.positions[:]
-            request.cursor.positions.extend(
-                each for each in self._request.cursor.positions if each.shard in shards
-            )
-            data = request.SerializeToString()
-            self._tasks.append(asyncio.create_task(self._follow(endpoint, data)))
-        count = sum(map(len, self._by_endpoint.values()))
+        count = 0
+        for endpoint, (request, shards) in self._parts.items():
+            self._tasks.append(asyncio.create_task(self._follow(endpoint, request)))
+            count += len(shards)
         while len(self._positions) < count:
             self._wake.clear()
             self.fill(page)
@@ -162,10 +213,10 @@ class Others:
         forwarder = self._edge.calls.forwarder
         try:
             async for data in forwarder.stream(
-                endpoint, WATCH_METHOD, request, self._call.metadata
+                endpoint, self._method, request, self._call.metadata
             ):
                 await self._room.acquire()
-                self._messages.append(pipeline_pb2.WatchResponse.FromString(data))
+                self._messages.append(self._response.FromString(data))
                 self._wake.set()
         finally:
             self._wake.set()
@@ -175,7 +226,7 @@ class Others:
         while self._messages and not page.is_full:
             message = self._messages.popleft()
             self._room.release()
-            page.message.events.extend(message.events)
+            page.pass_on(message)
             self._positions.update((each.shard, each) for each in message.cursor.positions)
         for task in self._tasks:
             if task.done() and not self._messages:
@@ -193,9 +244,7 @@ class Others:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _message(
-    feeds: list[Feed], others: Others, message: pipeline_pb2.WatchResponse
-) -> pipeline_pb2.WatchResponse:
+def _message(feeds: Sequence[Feed], others: Others, message: Any) -> Any:
     """Return a message with the cursor from which to resume after it."""
     for feed in feeds:
         feed.position(message.cursor.positions.add())

@@ -1,22 +1,23 @@
-"""Sources and feeds: how the events of a shard reach the watchers of this process.
+"""Sources and feeds: how the events of a shard reach the watchers and tails of this process.
 
 See node/watch.py for the whole. Here: a ``Source`` for each shard turns applied entries into events
 once and hands them to live feeds; a ``Feed`` is one watcher in one shard, live or reading the log.
+A tail of streams is a feed as well, which reads the log in its own way (node/stream_tail.py).
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from typing import Any, Protocol
 
-from node.edge import invalid, namespace_of
-from node.events import events_of
+from node.edge import Edge, invalid, namespace_of
+from node.events import events_of, took_effect
 from node.happening import Happening
 from node.shard_driver import ShardDriver
 from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
-from projections.result import Applied, Result
-from ual.entry import OWNER_SYSTEM, Entry
+from projections.result import Result
+from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, Entry
 from ual.errors import IndexDropped
 
 # What waits for one watcher that does not keep up; beyond it, it reads the log.
@@ -33,7 +34,19 @@ _log = logging.getLogger("onelog.node.watch")
 # The owners of all models; also those that have no events yet.
 EVERYBODY = frozenset(int(owner) for owner in log_pb2.Owner.values())
 
-_Wanted = tuple[str, int, bytes]  # namespace, owner (0: any), name
+Wanted = tuple[str, int, bytes]
+"""Namespace, owner (0: any) and name of what somebody wants to hear of."""
+
+
+class Interest(Protocol):
+    """What somebody wants to hear of."""
+
+    exact: set[Wanted]  # names, of which it may be all events or some
+    is_exact: bool  # whether it is about these names only
+    owners: frozenset[int]
+
+    def fits(self, event: Any) -> bool:
+        """Tell whether an event is wanted."""
 
 
 class Filters:
@@ -42,8 +55,8 @@ class Filters:
     def __init__(self, filters: Sequence[pipeline_pb2.WatchFilter]) -> None:
         if len(filters) > FILTERS_MAX:
             raise invalid("LIMIT_INVALID", f"{len(filters)} filters, limit {FILTERS_MAX}")
-        self.exact: set[_Wanted] = set()
-        self._prefixes: list[_Wanted] = []
+        self.exact: set[Wanted] = set()
+        self._prefixes: list[Wanted] = []
         for each in filters:
             wanted = namespace_of(each.namespace), int(each.owner), each.name
             if wanted[1] not in log_pb2.Owner.values():
@@ -73,37 +86,59 @@ class Filters:
 
 
 class Page:
-    """One message on its way."""
+    """One message on its way; what it holds is ``items``."""
 
-    def __init__(self, *, with_previous: bool) -> None:
-        self.message = pipeline_pb2.WatchResponse()
-        self._with_previous = with_previous
-        self._size = 0
+    def __init__(self, message: Any, items: Any) -> None:
+        self.message = message
+        self.items = items
+        self.size = 0
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more goes in."""
-        return len(self.message.events) >= PAGE_EVENTS_MAX or self._size >= PAGE_BYTES_MAX
+        return len(self.items) >= PAGE_EVENTS_MAX or self.size >= PAGE_BYTES_MAX
+
+    def add(self, shard: int, event: Any) -> None:
+        """Put an event in."""
+        raise NotImplementedError
+
+    def pass_on(self, message: Any) -> None:
+        """Put in what another process has sent."""
+        raise NotImplementedError
+
+
+class EventPage(Page):
+    """A message to a watcher."""
+
+    def __init__(self, *, with_previous: bool) -> None:
+        message = pipeline_pb2.WatchResponse()
+        super().__init__(message, message.events)
+        self._with_previous = with_previous
 
     def add(self, shard: int, event: Happening) -> None:
-        """Put an event in."""
-        target = self.message.events.add()
+        """See ``Page``."""
+        target = self.items.add()
         target.shard = shard
         event.put(target, with_previous=self._with_previous)
-        self._size += event.size
+        self.size += event.size
+
+    def pass_on(self, message: pipeline_pb2.WatchResponse) -> None:
+        """See ``Page``."""
+        self.items.extend(message.events)
 
 
 class Source:
     """The events of one shard, for the watchers of this process."""
 
-    def __init__(self, driver: ShardDriver, executor: Executor) -> None:
+    def __init__(self, driver: ShardDriver, edge: Edge) -> None:
         self.number = driver.number
+        self.driver = driver
+        self.edge = edge
         self.head = 0  # the last entry that was handed to live feeds
         self._shard = driver.shard
-        self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._feeds: set[Feed] = set()
-        self._exact: dict[_Wanted, set[Feed]] = {}
+        self._exact: dict[Wanted, set[Feed]] = {}
         self._others: set[Feed] = set()
         self._groups: deque[tuple[list[Entry], list[Result]]] = deque()
         self._is_scheduled = False
@@ -166,7 +201,7 @@ class Source:
                     return entries, entry.index
             return entries, last_index
 
-        return await self._loop.run_in_executor(self._executor, read)
+        return await self._loop.run_in_executor(self.edge.readers, read)
 
     def _on_applied(self, entries: list[Entry], results: list[Result]) -> None:
         """Take a group from apply; the work is done later, outside of Raft's."""
@@ -200,21 +235,41 @@ class Source:
 
     def _deliver_all(self, entries: list[Entry], results: list[Result], live: "set[Feed]") -> None:
         owners = frozenset[int]().union(*(feed.filters.owners for feed in live))
+        # Entries of any owner may change keys, and those of the system make messages expire.
+        is_any = OWNER_KV in owners or OWNER_QUEUE in owners
         for entry, result in zip(entries, results, strict=True):
-            if isinstance(result, Applied):
+            if (is_any or entry.owner in owners) and took_effect(entry, result):
                 self._deliver(self.events_of(entry, owners))
 
     def _deliver(self, events: list[Happening]) -> None:
+        if len(events) == 1 and not self._others:
+            # Most entries are one event, and who follows streams names them: the short way.
+            event = events[0]
+            namespace, name, exact = event.namespace, event.name, self._exact
+            if (namespace, OWNER_SYSTEM, name) not in exact:
+                for feed in exact.get((namespace, event.owner, name), ()):
+                    if feed.filters.fits(event):
+                        feed.take(events)
+                return
         wanted: dict[Feed, list[Happening]] = {}
         for event in events:
             feeds = [feed for feed in self._others if feed.filters.fits(event)]
             if self._exact:
                 for owner in (event.owner, OWNER_SYSTEM):
-                    feeds += self._exact.get((event.namespace, owner, event.name), ())
+                    named = self._exact.get((event.namespace, owner, event.name), ())
+                    feeds += [feed for feed in named if feed.filters.fits(event)]
             for feed in dict.fromkeys(feeds):
                 wanted.setdefault(feed, []).append(event)
         for feed, its in wanted.items():
             feed.take(its)
+
+
+def source_of(edge: Edge, shard: int) -> Source:
+    """Return the events of a shard of this process, which all who follow it share."""
+    found: Source | None = edge.sources.get(shard)
+    if found is None:
+        found = edge.sources[shard] = Source(edge.replica(shard), edge)
+    return found
 
 
 class Feed:
@@ -225,7 +280,7 @@ class Feed:
     """
 
     def __init__(
-        self, source: Source, filters: Filters, cursor: int, sent: int, wake: asyncio.Event
+        self, source: Source, filters: Interest, cursor: int, sent: int, wake: asyncio.Event
     ) -> None:
         self.filters = filters
         self.is_live = False
@@ -233,7 +288,7 @@ class Feed:
         self._wake = wake
         self._cursor = cursor
         self._sent = sent
-        self._buffer: deque[tuple[int, list[Happening]]] = deque()
+        self._buffer: deque[tuple[int, list[Happening], int]] = deque()
         self._count = self._size = 0
 
     @property
@@ -254,14 +309,16 @@ class Feed:
         index = events[0].index
         if not self.is_live or index <= self._cursor:
             return
-        size = sum(event.size for event in events)
+        count, size = len(events), events[0].size
+        if count > 1:
+            size = sum(event.size for event in events)
         if self._buffer and (
-            self._count + len(events) > BUFFER_EVENTS_MAX or self._size + size > BUFFER_BYTES_MAX
+            self._count + count > BUFFER_EVENTS_MAX or self._size + size > BUFFER_BYTES_MAX
         ):
             self.is_live = False
             return
-        self._buffer.append((index, events))
-        self._count += len(events)
+        self._buffer.append((index, events, size))
+        self._count += count
         self._size += size
         self._wake.set()
 
@@ -278,25 +335,30 @@ class Feed:
         """Put what is next into a message: what is buffered, else a page of the log."""
         buffer = self._buffer
         while buffer and not page.is_full:
-            index, events = buffer[0]
+            index, events, size = buffer[0]
             if not self._put(page, index, events):
                 return
             buffer.popleft()
             self._count -= len(events)
-            self._size -= sum(event.size for event in events)
+            self._size -= size
         if buffer or page.is_full or self.is_live:
             return
         source = self._source
         if self._cursor < source.head or self._cursor < source.applied_index:
-            entries, last_index = await source.read(self._cursor + 1)
-            owners, fits = self.filters.owners, self.filters.fits
-            for entry in entries:
-                events = [each for each in source.events_of(entry, owners) if fits(each)]
-                if not self._put(page, entry.index, events) or page.is_full:
-                    return
-            self._cursor = max(self._cursor, last_index)
+            await self.read_on(page)
         if self._cursor >= source.head:
             self.is_live = True
+
+    async def read_on(self, page: Page) -> None:
+        """Put what the log holds behind the cursor into a message, and move the cursor."""
+        source = self._source
+        entries, last_index = await source.read(self._cursor + 1)
+        owners, fits = self.filters.owners, self.filters.fits
+        for entry in entries:
+            events = [each for each in source.events_of(entry, owners) if fits(each)]
+            if not self._put(page, entry.index, events) or page.is_full:
+                return
+        self._cursor = max(self._cursor, last_index)
 
     def _put(self, page: Page, index: int, events: list[Happening]) -> bool:
         """Put the events of an entry into a message; tell whether all of them went in."""

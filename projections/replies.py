@@ -14,6 +14,7 @@ from collections.abc import Callable
 from projections.kv_commands import OPTION_EXPECTED, OPTION_LEASE, TYPE_PUT
 from projections.payload import FLAG_SESSION, PAYLOAD_VERSION
 from projections.queue_message import OPTION_DEDUP, TYPE_ENQUEUE
+from projections.stream_record import OPTION_PRODUCER, TYPE_APPEND
 from projections.ts_commands import TYPE_WRITE_BATCH
 
 _PREFIX_SIZE_MIN = 3
@@ -32,11 +33,17 @@ def _is_blind_enqueue(body: bytes) -> bool:
     return len(body) > _ENQUEUE_OPTIONS_AT and not body[_ENQUEUE_OPTIONS_AT] & OPTION_DEDUP
 
 
+def _is_blind_append(body: bytes) -> bool:
+    """A record without a producer, who may have sent it before; its offset is its index."""
+    return bool(body) and not body[0] & OPTION_PRODUCER
+
+
 # By entry type: whether this body, behind the prefix, needs no result. How many points a batch has
 # written is how many it holds.
 _BLIND: dict[int, Callable[[bytes], bool]] = {
     TYPE_PUT: _is_blind_put,
     TYPE_ENQUEUE: _is_blind_enqueue,
+    TYPE_APPEND: _is_blind_append,
     TYPE_WRITE_BATCH: lambda _: True,
 }
 

@@ -124,16 +124,24 @@ class Sessions:
         self._renew(ref.session, session, first, timestamp_ns)
         if ref.sequence < first:
             return Refused(Reason.SEQUENCE_ACKNOWLEDGED, first)
-        stored = session.results.get(ref.sequence)
-        if stored is not None:
-            (index,) = U64.unpack_from(stored)
-            return Duplicate(index, decode_result(stored[U64.size :]))
+        answered = self.answered(ref)
+        if answered is not None:
+            return answered
         if (
             session.results_size >= SESSION_RESULTS_SIZE_MAX
             or len(session.results) >= SESSION_RESULTS_MAX
         ):
             return Refused(Reason.SESSION_RESULTS_FULL, first)
         return None
+
+    def answered(self, ref: SessionRef) -> Duplicate | None:
+        """Return the result that a request has already, if it is kept; changes nothing."""
+        session = self._by_id.get(ref.session)
+        stored = None if session is None else session.results.get(ref.sequence)
+        if stored is None:
+            return None
+        (index,) = U64.unpack_from(stored)
+        return Duplicate(index, decode_result(stored[U64.size :]))
 
     def record(self, ref: SessionRef, index: int, outcome: Outcome) -> None:
         """Keep the result of a request that was executed."""

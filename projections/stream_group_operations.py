@@ -6,7 +6,7 @@ none of the ten is done. Time is the entry's: a claim sees what is idle or ready
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from projections import stream_group_commands as commands
@@ -112,6 +112,16 @@ def decode_claimed(value: bytes) -> list[Claimed]:
         ]
     except struct.error as error:
         raise BadResult(f"{len(value)} bytes are not claimed records") from error
+
+
+def decode_dead_count(value: bytes | None) -> int:
+    """Read the value of the result of a nack: how many of the records were given up."""
+    if value is None:
+        return 0
+    if len(value) != _COUNT.size:
+        raise BadResult(f"{len(value)} bytes are not a count of dead records")
+    (count,) = _COUNT.unpack(value)
+    return int(count)
 
 
 def start_offset(partition: Partition, offset: int) -> int:
@@ -258,7 +268,7 @@ def _deliver(streams: Streams, found: Found, command: commands.Deliver, moment: 
     stream, group = found
     if command.partition >= len(stream.partitions):
         return Refused(Reason.PARTITION_UNKNOWN, command.partition)
-    refused = _check_member(group, command.member, command.generation)
+    refused = refusal_of_member(group, command.member, command.generation)
     if refused is not None:
         return refused
     if command.partition not in group.owned(command.member):
@@ -297,15 +307,17 @@ def _nack(group: Group, command: commands.Nack, moment: Moment) -> Outcome:
         return held
     limit = group.head.config.max_deliveries
     ready_ns = moment.timestamp_ns + command.delay_ns
+    dead_count = 0
     for place, pending in held:
         dead = bool(limit) and pending.deliveries >= limit
+        dead_count += dead
         after = Pending(0, moment.timestamp_ns, pending.deliveries, ready_ns, command.reason, dead)
         group.pending.set(place, after)
-    return Applied(len(held))
+    return Applied(len(held), _COUNT.pack(dead_count) if dead_count else None)
 
 
 def _claim(group: Group, command: commands.Claim, moment: Moment) -> Outcome:
-    refused = _check_member(group, command.member, command.generation)
+    refused = refusal_of_member(group, command.member, command.generation)
     if refused is not None:
         return refused
     limit = group.head.config.max_deliveries
@@ -340,20 +352,25 @@ def is_claimable(group: Group, pending: Pending, idle_ns: int, timestamp_ns: int
     return timestamp_ns - pending.since_ns >= idle_ns
 
 
-def claimable_from(group: Group, idle_ns: int) -> int | None:
-    """Return the earliest log time at which something may be claimed; None if nothing ever."""
+def claimable_from(
+    group: Group, idle_ns: int, partitions: Collection[int] | None = None
+) -> int | None:
+    """Return the earliest log time at which something may be claimed; None if nothing ever.
+
+    Only of these partitions, if some are named.
+    """
     times = [
         0
         if pending.member and pending.member not in group.members.rows
         else (pending.since_ns + idle_ns if pending.member else pending.ready_ns)
-        for pending in group.pending.rows.values()
-        if not pending.dead
+        for place, pending in group.pending.rows.items()
+        if not pending.dead and (partitions is None or split_place(place)[0] in partitions)
     ]
     first = min(times, default=U64_MAX)
     return None if first >= U64_MAX else first
 
 
-def _check_member(group: Group, member: int, generation: int) -> Refused | None:
+def refusal_of_member(group: Group, member: int, generation: int) -> Refused | None:
     """Refuse who is no member, and a member that does not know who has which partition."""
     if group.members.get(member) is None:
         return Refused(Reason.MEMBER_UNKNOWN, member)

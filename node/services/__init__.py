@@ -13,8 +13,16 @@ from node.services.admin import AdminService
 from node.services.kv import KvService
 from node.services.pipeline import PipelineService
 from node.services.queue import QueueService
+from node.services.stream import StreamService
 from node.services.timeseries import TimeSeriesService
-from onelog.v1 import admin_pb2, kv_pb2, pipeline_pb2, queue_pb2, timeseries_pb2
+from onelog.v1 import (
+    admin_pb2,
+    kv_pb2,
+    pipeline_pb2,
+    queue_pb2,
+    stream_pb2,
+    timeseries_pb2,
+)
 
 
 def _service(proto: Any, name: str, make: Callable[[Edge], object]) -> ServiceFactory:
@@ -28,6 +36,7 @@ def _service(proto: Any, name: str, make: Callable[[Edge], object]) -> ServiceFa
 SERVICES: list[ServiceFactory] = [
     _service(kv_pb2, "KV", KvService),
     _service(queue_pb2, "Queue", QueueService),
+    _service(stream_pb2, "Stream", StreamService),
     _service(timeseries_pb2, "TimeSeries", TimeSeriesService),
     _service(pipeline_pb2, "Pipeline", PipelineService),
     _service(admin_pb2, "Admin", AdminService),

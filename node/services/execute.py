@@ -32,7 +32,9 @@ from node.queue_requests import message_drafts
 from node.requests import Results
 from node.services import kv_operations as kv
 from node.services import queue_operations as queue
+from node.services import stream_operations as stream
 from node.services import timeseries_operations as series
+from node.services.execute_appends import answer_appends, take_appends
 from node.services.execute_puts import add_plain_puts
 from node.services.execute_runs import Enqueues, Operation, Run
 from node.status_mapping import error_of_exception, error_of_reason, put_error
@@ -58,6 +60,9 @@ OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
     "set_json": kv.SET_JSON,
     "txn": kv.TXN,
     **queue.OPERATIONS,
+    "append_records": stream.APPEND_RECORDS,
+    "ack_records": stream.ACK_RECORDS,
+    "commit_offsets": stream.COMMIT_OFFSETS,
     "write_points": series.WRITE_POINTS,
     "query": series.QUERY,
 }
@@ -216,14 +221,29 @@ class _Message:
             self._session = check_session(self._request.session)
         left = add_plain_puts(self._edge, self._request, self._session, self.shards)
         if left is not None:
+            left = take_appends(
+                self._request.operations,
+                left,
+                self._session,
+                self._edge.shard_of,
+                self._append_target,
+            )
+        if left is not None:
             self._sort_slowly(left)
         if self._session is not None:
             self._refuse_several_shards()
 
+    def _append_target(self, shard: int) -> tuple[Any, Any]:
+        """Return who takes the plain appends of a shard, and who notes their positions."""
+        runs = self.shards.setdefault(shard, [])
+        if not runs or not runs[-1].appends:
+            runs.append(Run(Durability.SYNC))
+        return runs[-1].drafts.append, runs[-1].appends.append
+
     def _sort_slowly(self, positions: range) -> None:
         """Sort operations of any kind."""
         operations = self._request.operations
-        # Everything before the first of these is a put, and so is a write.
+        # Everything before the first of these is a put or an append, and so is a write.
         sequence = 0 if self._session is None else self._session.sequence + positions.start
         for position in positions:
             operation = operations[position]
@@ -338,6 +358,7 @@ class _Message:
             last is None
             or last.durability is not durability
             or last.puts
+            or last.appends
             or (last.operations if is_plain else last.enqueues)
         ):
             last = Run(durability)
@@ -376,6 +397,17 @@ class _Message:
                 else:
                     self._answer("put", state, None, target, shard, index, (result,), lacking)
                 index += 1
+            return lacking
+        if run.appends:
+            operations = self._request.operations
+            others = answer_appends(
+                operations, results, run.appends, outcome, first_index, shard, state
+            )
+            for position, (result, index) in others.items():
+                request, target = operations[position].append_records, results[position]
+                self._answer(
+                    "append_records", state, request, target, shard, index, (result,), lacking
+                )
             return lacking
         for enqueues in run.enqueues:
             part = outcome[enqueues.at : enqueues.at + len(enqueues.positions)]

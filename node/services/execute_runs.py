@@ -1,6 +1,7 @@
 """Operations of one message that go together, and those that go together among these.
 
-What can be one proposal or one read is a ``Run``. In it, plain puts are positions and drafts;
+What can be one proposal or one read is a ``Run``. In it, plain puts and plain appends of records
+are positions and drafts;
 enqueues of one message each are put together by queue, since to look each of them up alone would
 cost more than the rest of it; everything else is an ``Operation``.
 """
@@ -79,8 +80,10 @@ class Run:
 
     durability: Durability | None  # None: reads
     drafts: list[tuple[int, bytes, int]] = field(default_factory=list)
-    # Of plain puts: their positions in the message, as many as drafts; else the operations.
+    # Of plain puts, or of plain appends: their positions in the message, as many as drafts. Then
+    # there is nothing else in the run.
     puts: list[int] = field(default_factory=list)
+    appends: list[int] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     # Of plain enqueues: those that go together. Then there is nothing else in the run.
     enqueues: list[Enqueues] = field(default_factory=list)
@@ -90,7 +93,7 @@ class Run:
     @property
     def positions(self) -> list[int]:
         """Which operations of the message these are."""
-        found = [*self.puts, *(each.position for each in self.operations)]
+        found = [*self.puts, *self.appends, *(each.position for each in self.operations)]
         for enqueues in self.enqueues:
             found += enqueues.positions
         return found

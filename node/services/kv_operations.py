@@ -31,6 +31,7 @@ from projections.limits import (
 from projections.payload import SessionRef, read_prefix
 from projections.reasons import Reason
 from projections.result import Applied, Refused, Result
+from projections.table import Projections
 from ual.entry import Draft
 
 MEMBER_SIZE_MAX = 65_535  # a name in a path has its size in two bytes
@@ -261,7 +262,11 @@ def found(result: Any) -> Any:
 
 
 def _answer_txn(
-    request: kv_pb2.TxnRequest, answer: kv_pb2.TxnResponse, results: Sequence[Result], _: int
+    _state: Projections,
+    request: kv_pb2.TxnRequest,
+    answer: kv_pb2.TxnResponse,
+    results: Sequence[Result],
+    _: int,
 ) -> None:
     outcome = applied(results[0])
     answer.succeeded = outcome.number == TOOK_THEN
@@ -280,7 +285,9 @@ def _answer_txn(
 def _number(field: str) -> Any:
     """Return how the number that an entry returned becomes a field of the answer."""
 
-    def put(_request: Any, answer: Any, results: Sequence[Result], _: int) -> None:
+    def put(
+        _state: Projections, _request: Any, answer: Any, results: Sequence[Result], _: int
+    ) -> None:
         number = applied(results[0]).number
         setattr(answer, field, bool(number) if field == "deleted" else number)
 

@@ -17,6 +17,7 @@ from projections.limits import TTL_NS_MAX
 from projections.payload import U64, SessionRef, read_prefix
 from projections.reasons import Reason
 from projections.result import Refused, Result
+from projections.table import Projections
 from projections.ts_aggregate import Function
 from projections.ts_batch import encode_batch
 from projections.ts_commands import (
@@ -145,6 +146,7 @@ def _write_points(
 
 
 def _answer_points(
+    _state: Projections,
     request: timeseries_pb2.WritePointsRequest,
     answer: timeseries_pb2.WritePointsResponse,
     _results: Sequence[Result],

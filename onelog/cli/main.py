@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from onelog.cli import log_commands, serve_commands, state_commands
+from onelog.cli import cluster_commands, log_commands, serve_commands, state_commands
 from onelog.cli.failure import CommandFailed
 
 EXIT_ERROR = 1
@@ -39,6 +39,7 @@ app = typer.Typer(
 state_commands.register(log_commands.app)
 serve_commands.register(app)
 app.add_typer(log_commands.app, name="log")
+app.add_typer(cluster_commands.app, name="cluster")
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it

@@ -144,7 +144,10 @@ class AsyncConsumer:
         return self._partitions
 
     async def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> list[Record]:
-        """Take the next records; waits ``wait_s`` for the first, and may return none."""
+        """Take the next records; waits ``wait_s`` for the first, and may return none.
+
+        Records that were given back, or whose member is gone, come first.
+        """
         self._beat_in_background()
         request = stream_pb2.FetchRecordsRequest(
             member_id=self._member_id,
@@ -195,7 +198,7 @@ class AsyncConsumer:
             member_id=self._member_id, generation=self._generation
         )
         newest: dict[int, int] = {}
-        for record in [records] if isinstance(records, Record) else records:
+        for record in _present(records):
             newest[record.partition] = max(record.offset, newest.get(record.partition, 0))
         for partition, offset in newest.items():
             request.places.add(partition=partition, offset=offset + 1)
@@ -250,5 +253,11 @@ class AsyncConsumer:
 
 
 def _put_places(places: Any, records: Record | Iterable[Record]) -> None:
-    for record in [records] if isinstance(records, Record) else records:
+    for record in _present(records):
         places.add(partition=record.partition, offset=record.offset)
+
+
+def _present(records: Record | Iterable[Record]) -> list[Record]:
+    """Return the records that are there: of a gap nothing is pending."""
+    given = [records] if isinstance(records, Record) else records
+    return [record for record in given if record.gap is None]

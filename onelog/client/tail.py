@@ -1,21 +1,30 @@
-"""Tails: records of one or several streams as they are appended, each once, in order."""
+"""Tails: records of one or several streams as they are appended, each once, in order.
+
+Records of a shard come in the order of its log, and a record's offset is its place there. So where
+a tail is, is an offset for each shard: the server's cursor, moved on by each record that is taken.
+"""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Self
 
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.resume import ResumePoint
 from onelog.client.stream_values import RecordFilter, record_of
 from onelog.client.values import Record
-from onelog.v1 import stream_pb2
+from onelog.errors import InvalidArgument
+from onelog.v1 import common_pb2, stream_pb2
+
+_VERSION = b"\x01"
 
 
 class AsyncTail:
     """An iterator over records. Ends when it is closed, or at the end of ``with``.
 
-    After each record ``cursor`` says where to go on after it.
+    After each record ``cursor`` says where to go on after it. A record with a ``gap`` stands for
+    records that are gone; a tail that is broken off right behind it may be told again.
     """
 
     def __init__(
@@ -28,24 +37,33 @@ class AsyncTail:
     ) -> None:
         self._connection = connection
         self._scope = scope
-        self._point = ResumePoint(cursor)
+        self._cursor = common_pb2.Cursor() if cursor is None else _cursor_of(cursor)
         self._request = stream_pb2.TailRequest(namespace=scope.namespace, streams=starts)
         if only is not None:
             only.put(self._request.filter)
-        self._records: AsyncGenerator[Record, None] | None = None
+        self._records: AsyncGenerator[Record | None, None] | None = None
 
     @property
     def cursor(self) -> bytes:
         """Where to go on after the last record that was taken."""
-        return self._point.token()
+        data: bytes = self._cursor.SerializeToString()
+        return _VERSION + data
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Record:
+        await self.start()
+        assert self._records is not None
+        record = await anext(self._records)
+        assert record is not None, "begun twice"
+        return record
+
+    async def start(self) -> None:
+        """Wait until the tail has begun: what is appended from now on is seen."""
         if self._records is None:
             self._records = self._run()
-        return await anext(self._records)
+            await anext(self._records)
 
     async def close(self) -> None:
         """End the tail."""
@@ -54,20 +72,21 @@ class AsyncTail:
             await records.aclose()
 
     async def __aenter__(self) -> Self:
+        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _run(self) -> AsyncGenerator[Record, None]:
-        connection, point, names = self._connection, self._point, self._request.streams
+    async def _run(self) -> AsyncGenerator[Record | None, None]:
+        """Yield None when the tail has begun, then the records."""
+        connection, names = self._connection, self._request.streams
         await connection.ready(self._scope.timeout_s)
         shards = {each.stream: connection.topology.shard_of(each.stream.encode()) for each in names}
         shard = next(iter(shards.values())) if len(set(shards.values())) == 1 else None
-        only_name = names[0].stream if len(names) == 1 else ""
 
         def request() -> stream_pb2.TailRequest:
-            point.reopen(self._request.cursor)
+            self._request.cursor.CopyFrom(self._cursor)
             return self._request
 
         def route() -> str:
@@ -77,9 +96,36 @@ class AsyncTail:
         answers = connection.calls.stream(
             "Stream/Tail", request, timeout_s=self._scope.timeout_s, route=route, shard=shard
         )
+        has_begun = False
         async with aclosing(answers):
             async for answer in answers:
+                if not has_begun:
+                    has_begun = True
+                    self._move(answer.cursor)
+                    yield None
                 for record in answer.records:
-                    if point.is_new(shards[record.stream or only_name]):
-                        yield record_of(record)
-                point.arrive(answer.cursor)
+                    self._take(shards[record.stream], record)
+                    yield record_of(record)
+                self._move(answer.cursor)
+
+    def _move(self, cursor: common_pb2.Cursor) -> None:
+        """Everything up to a cursor of the server was taken."""
+        if cursor.positions:
+            self._cursor.CopyFrom(cursor)
+
+    def _take(self, shard: int, record: stream_pb2.Record) -> None:
+        """Everything of the record's shard up to it was taken."""
+        for position in self._cursor.positions:
+            if position.shard == shard:
+                position.index = max(position.index, record.offset)
+
+
+def _cursor_of(token: bytes) -> common_pb2.Cursor:
+    cursor = common_pb2.Cursor()
+    try:
+        cursor.MergeFromString(token[1:])
+    except DecodeError:
+        token = b""
+    if token[:1] != _VERSION:
+        raise InvalidArgument("this is no cursor of a tail", reason="CURSOR_INVALID")
+    return cursor

@@ -85,14 +85,16 @@ class Cost(_message.Message):
     def __init__(self, wait_ns: _Optional[int] = ..., raft_ns: _Optional[int] = ..., fsync_ns: _Optional[int] = ..., scanned: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ...) -> None: ...
 
 class Position(_message.Message):
-    __slots__ = ("shard", "index", "events_sent")
+    __slots__ = ("shard", "index", "events_sent", "new_after")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     EVENTS_SENT_FIELD_NUMBER: _ClassVar[int]
+    NEW_AFTER_FIELD_NUMBER: _ClassVar[int]
     shard: int
     index: int
     events_sent: int
-    def __init__(self, shard: _Optional[int] = ..., index: _Optional[int] = ..., events_sent: _Optional[int] = ...) -> None: ...
+    new_after: int
+    def __init__(self, shard: _Optional[int] = ..., index: _Optional[int] = ..., events_sent: _Optional[int] = ..., new_after: _Optional[int] = ...) -> None: ...
 
 class Cursor(_message.Message):
     __slots__ = ("positions",)

@@ -249,7 +249,7 @@ class RecordFilter(_message.Message):
     def __init__(self, keys: _Optional[_Iterable[bytes]] = ..., tags: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[_Union[_queue_pb2.Header, _Mapping]]] = ...) -> None: ...
 
 class ReadRecordsRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "from_offset", "from_ns", "limit", "filter", "options")
+    __slots__ = ("namespace", "stream", "partition", "from_offset", "from_ns", "limit", "filter", "options", "wait_ms")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +258,7 @@ class ReadRecordsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: int
@@ -266,7 +267,8 @@ class ReadRecordsRequest(_message.Message):
     limit: int
     filter: RecordFilter
     options: _common_pb2.ReadOptions
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[int] = ..., from_offset: _Optional[int] = ..., from_ns: _Optional[int] = ..., limit: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ...) -> None: ...
+    wait_ms: int
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[int] = ..., from_offset: _Optional[int] = ..., from_ns: _Optional[int] = ..., limit: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class ReadRecordsResponse(_message.Message):
     __slots__ = ("header", "records", "next_offset")

@@ -264,7 +264,8 @@ class StreamServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchRecords(self, request, context):
-        """Fetches the next records for a member; they are pending until acknowledged.
+        """Fetches the next records for a member; they are pending until acknowledged. Records that were
+        given back, or whose member is gone, come first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -12,7 +12,7 @@ from tests.client.serving import ROOT, serving
 TEXT = (ROOT / "docs" / "client.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.DOTALL | re.MULTILINE)
 # Parts of the server that come after the client; when they are there their blocks run.
-SERVICES = {"client.queue(": "Queue", "client.stream(": "Stream", "client.ts.": "TimeSeries"}
+SERVICES = {"client.queue(": "Queue", "client.ts.": "TimeSeries"}
 
 
 @pytest.fixture(scope="module")

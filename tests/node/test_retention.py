@@ -10,7 +10,7 @@ from projections.queue_config import QueueConfig
 from projections.queue_message import Enqueue, decode_message
 from projections.queue_results import decode_leased
 from projections.result import Applied, Result
-from projections.stream_reads import Page, Record
+from projections.stream_pages import Page, Record
 from projections.stream_record import Append
 from projections.ts_names import series_name
 from projections.ts_query import Query, QueryEngine

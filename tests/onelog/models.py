@@ -13,7 +13,7 @@ from projections.payload import SessionRef
 from projections.queue_config import QueueConfig
 from projections.queue_message import Enqueue
 from projections.result import Refused
-from projections.stream_reads import Record
+from projections.stream_pages import Record
 from projections.stream_record import Append
 from projections.system_commands import SessionOpen, encode_batch
 from projections.system_commands import encode_command as encode_system

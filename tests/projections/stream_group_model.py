@@ -225,7 +225,8 @@ def give_back(group: ModelGroup, command: Nack, turn: Turn) -> Outcome:
         pending.ready_ns = turn.now_ns + command.delay_ns
         pending.reason = command.reason
         pending.dead = pending.deliveries >= limit
-    return Applied(len(command.places))
+    dead = sum(group.pending[place].dead for place in command.places)
+    return Applied(len(command.places), dead.to_bytes(2, "little") if dead else None)
 
 
 def claim(group: ModelGroup, command: Claim, turn: Turn) -> Outcome:

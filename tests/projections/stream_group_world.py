@@ -10,11 +10,8 @@ from projections.stream_group_commands import (
     GroupJoin,
 )
 from projections.stream_group_operations import Claimed, decode_claimed
-from projections.stream_reads import (
-    GroupDescription,
-    Page,
-    Record,
-)
+from projections.stream_pages import Page, Record
+from projections.stream_reads import GroupDescription
 from tests.projections.stream_world import StreamWorld
 from tests.projections.world import NAMESPACE, SECOND
 

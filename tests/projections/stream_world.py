@@ -6,7 +6,7 @@ from projections.payload import SessionRef
 from projections.result import Result
 from projections.stream import Stream
 from projections.stream_commands import Command, Create, Retention, encode_command
-from projections.stream_reads import Gap, Page, Record
+from projections.stream_pages import Gap, Page, Record
 from projections.stream_record import Append
 from projections.table import build_projections
 from tests.projections.world import NAMESPACE, VoidNotes, World

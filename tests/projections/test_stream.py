@@ -21,7 +21,7 @@ from projections.stream_commands import (
 from projections.stream_group_commands import GroupCommit, GroupCreate
 from projections.stream_limits import STREAMS_MAX, partition_id
 from projections.stream_operations import DUPLICATE
-from projections.stream_reads import EVERYTHING, Gap, Page, Record, RecordFilter
+from projections.stream_pages import EVERYTHING, Gap, Page, Record, RecordFilter
 from projections.stream_record import Append, ProducerRef
 from projections.system_commands import NamespaceConfigure, NamespaceCreate, NamespaceDelete
 from tests.projections.stream_world import MemoryLog, StreamWorld, replay

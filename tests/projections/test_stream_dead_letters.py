@@ -15,15 +15,9 @@ from projections.stream_group_commands import (
     GroupJoin,
     Nack,
 )
-from projections.stream_group_operations import Claimed
-from projections.stream_reads import (
-    HEADER_OFFSET,
-    HEADER_REASON,
-    HEADER_RETRIES,
-    GroupDescription,
-    Page,
-    Record,
-)
+from projections.stream_group_operations import Claimed, decode_dead_count
+from projections.stream_pages import HEADER_OFFSET, HEADER_REASON, HEADER_RETRIES, Page, Record
+from projections.stream_reads import GroupDescription
 from projections.stream_record import TYPE_DEAD_LETTER, DeadLetter
 from tests.projections.stream_group_world import SHARED, GroupWorld
 from tests.projections.world import NAMESPACE, SECOND
@@ -42,8 +36,11 @@ def test_a_record_that_keeps_failing_becomes_a_record_of_the_dead_letter_stream(
     behind = world.append("s", b"fine")
     member = world.join(60)
     world.deliver(member)
-    for _ in range(2):
-        assert world.run(Nack("s", "g", member, ((0, offset),), 0, b"no")) == Applied(1)
+    for dead_count in range(2):
+        given_back = world.run(Nack("s", "g", member, ((0, offset),), 0, b"no"))
+        assert isinstance(given_back, Applied)
+        assert given_back.number == 1
+        assert decode_dead_count(given_back.value) == dead_count
         world.claim(member)
     failed_ns = world.now_ns
     assert world.described().dead_count == 1

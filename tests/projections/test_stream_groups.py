@@ -24,11 +24,8 @@ from projections.stream_group_commands import (
 from projections.stream_group_operations import Claimed, decode_assignment
 from projections.stream_groups import assign
 from projections.stream_limits import PARTITION_ANY
-from projections.stream_reads import (
-    Gap,
-    GroupDescription,
-    Page,
-)
+from projections.stream_pages import Gap, Page
+from projections.stream_reads import GroupDescription
 from projections.system_commands import Expire
 from tests.projections.stream_group_world import GroupWorld
 from tests.projections.world import NAMESPACE, SECOND

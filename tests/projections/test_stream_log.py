@@ -10,7 +10,7 @@ from projections.reasons import Reason
 from projections.result import Applied, Refused
 from projections.stream_commands import Cause, Create, Retention, Trim, encode_command
 from projections.stream_group_commands import Deliver, GroupConfig, GroupCreate, GroupJoin, Nack
-from projections.stream_reads import Gap, Page, Record
+from projections.stream_pages import Gap, Page, Record
 from projections.stream_record import Append
 from projections.table import Projections, build_projections
 from tests.projections.world import NAMESPACE, SECOND

@@ -25,7 +25,8 @@ from projections.stream_commands import (
     encode_command,
 )
 from projections.stream_group_commands import GroupJoin, GroupLeave
-from projections.stream_reads import GroupDescription, Record, StreamDescription
+from projections.stream_pages import Record
+from projections.stream_reads import GroupDescription, StreamDescription
 from projections.system_commands import Expire, encode_batch
 from tests.projections.stream_group_model import ModelGroup
 from tests.projections.stream_histories import NAMESPACE, answers, draw_command

@@ -13,7 +13,7 @@ from projections.reasons import Reason
 from projections.result import Refused
 from projections.stream_commands import Cause, Configure, Retention, Trim
 from projections.stream_limits import MARKS_MAX, TRIMS_MAX
-from projections.stream_reads import Gap
+from projections.stream_pages import Gap
 from projections.stream_record import ProducerRef
 from projections.stream_retention import MARK_ROW
 from tests.projections.stream_histories import answers, random_commands

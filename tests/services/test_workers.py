@@ -8,9 +8,11 @@ from pathlib import Path
 from node.server import Server, new_node
 from node.services import SERVICES
 from node.settings import Address
-from onelog.v1 import admin_pb2, pipeline_pb2
+from onelog.v1 import admin_pb2, pipeline_pb2, stream_pb2
 from onelog.v1 import kv_pb2 as kv
 from tests.services.nodes import Node, config_of, run, until
+from tests.services.streams import append
+from tests.services.test_stream_tail import Tail, at
 from tests.services.test_watch import Watcher, told
 
 SHARDS = 4
@@ -102,6 +104,44 @@ def test_any_worker_serves_every_shard_and_watches_all_of_them(tmp_path: Path) -
             assert {told(event)[2] for event in again.events} == set(keys[:2])
             for watcher in (*watchers, again):
                 watcher.call.cancel()
+        finally:
+            for node in nodes:
+                await node.stop()
+
+    run(test())
+
+
+def test_one_tail_follows_streams_of_both_workers(tmp_path: Path) -> None:
+    """E11"""
+
+    async def test() -> None:
+        nodes = await start(tmp_path / "n1")
+        try:
+            names = [f"stream {number}" for number in range(8)]
+            for name in names:
+                await nodes[0].stream.CreateStream(stream_pb2.CreateStreamRequest(stream=name))
+            listed = await nodes[1].stream.ListStreams(stream_pb2.ListStreamsRequest())
+            assert [each.stream for each in listed.streams] == names
+            starts = [at(name) for name in names]
+            tails = [await Tail(node, *starts).begin() for node in nodes]
+            shards = {each.shard for each in tails[0].cursor.positions}
+            assert shards & {0, 2}
+            assert shards & {1, 3}
+            for name in names:
+                await append(nodes[1], b"1", b"2", stream=name)
+            for tail in tails:
+                await tail.collect(2 * len(names))
+                for name in names:
+                    assert [each.value for each in tail.records if each.stream == name] == [
+                        b"1",
+                        b"2",
+                    ]
+                tail.call.cancel()
+            # And on from its cursor, on the other one.
+            await append(nodes[0], b"3", stream=names[0])
+            again = Tail(nodes[1], *starts, cursor=tails[0].cursor)
+            assert await again.collect(1) == [b"3"]
+            again.call.cancel()
         finally:
             for node in nodes:
                 await node.stop()

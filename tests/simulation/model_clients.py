@@ -23,7 +23,7 @@ from projections.queue_results import decode_leased, decode_verdicts
 from projections.reasons import Reason
 from projections.result import Applied, Refused
 from projections.stream_commands import Retention
-from projections.stream_reads import Page, Record
+from projections.stream_pages import Page, Record
 from projections.stream_record import Append
 from projections.ts_names import series_name
 from projections.ts_query import Query, QueryEngine

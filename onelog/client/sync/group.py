@@ -62,7 +62,10 @@ class Consumer(Facade):
         return found
 
     def fetch(self, *, wait_s: float = 0.0, limit: int | None = None) -> list[Record]:
-        """Take the next records; waits ``wait_s`` for the first, and may return none."""
+        """Take the next records; waits ``wait_s`` for the first, and may return none.
+
+        Records that were given back, or whose member is gone, come first.
+        """
         found: list[Record] = self._thread.run(self._core.fetch(wait_s=wait_s, limit=limit))
         return found
 

@@ -12,7 +12,8 @@ from onelog.client.values import Record
 class Tail(Facade):
     """An iterator over records. Ends when it is closed, or at the end of ``with``.
 
-    After each record ``cursor`` says where to go on after it.
+    After each record ``cursor`` says where to go on after it. A record with a ``gap`` stands for
+    records that are gone; a tail that is broken off right behind it may be told again.
     """
 
     @property
@@ -30,6 +31,10 @@ class Tail(Facade):
         except StopAsyncIteration:
             raise StopIteration from None
         return found
+
+    def start(self) -> None:
+        """Wait until the tail has begun: what is appended from now on is seen."""
+        self._thread.run(self._core.start())
 
     def close(self) -> None:
         """End the tail."""
