@@ -35,7 +35,7 @@ check: $(READY)  ## format, lint, types, import contracts, generated stubs, tidi
 	$(BIN)/pytest -q tests/test_tidy.py
 
 bench: $(READY)  ## run the benchmarks, one JSON line per result
-	for each in $(sort $(filter-out bench/models_%,$(wildcard bench/*.py))); do $(BIN)/python $$each || exit 1; done
+	for each in $(sort $(filter-out bench/models_% bench/api_%,$(wildcard bench/*.py))); do $(BIN)/python $$each || exit 1; done
 
 SEEDS ?= 50
 crashes: $(READY)  ## a long crash sweep over SEEDS random workloads (default 50)

@@ -109,7 +109,11 @@ class RaftJournal:
         # The window that Raft works in begins with this proposal, whose body need not be here.
         self.start = 1
         self._last = self._last_term = 0
+        self._last_term_from = 0  # from here on all have the last term, since terms never fall
         self._start_term = 0
+        # What is durable, and of which entry and generation of the log that is the proposal.
+        self._durable = 0
+        self._durable_place = (0, -1)
         if self._is_empty:
             assert log.first_proposal == 1, "a log that begins later needs its entries"
         else:
@@ -197,7 +201,11 @@ class RaftJournal:
     @property
     def durable(self) -> int:
         """The number of the last proposal that this replica has synced."""
-        return self.log.proposals.durable
+        log = self.log
+        place = (log.durable_index, log.generation)
+        if place != self._durable_place:  # looked for a dozen times for each group
+            self._durable, self._durable_place = log.proposals.durable, place
+        return self._durable
 
     @property
     def membership(self) -> Membership:
@@ -264,16 +272,20 @@ class RaftJournal:
 
     def term_of(self, number: int) -> int:
         """Return the term of a proposal of the window."""
-        if number == self._last:
+        if self._last_term_from <= number <= self._last:
             return self._last_term
         if number == self.start:
             return self._start_term
         return self.log.proposals.term(number)
 
     def move_start(self, number: int) -> None:
-        """Let the window begin later."""
+        """Let the window begin later; raises ``CorruptFile`` if it would begin where rot is."""
         assert self.start <= number <= self._last, (self.start, number, self._last)
-        self._start_term = self.term_of(number)
+        if number not in (self.start, self._last):
+            # Read, not remembered: what is dropped next must not be all that was whole.
+            self._start_term = self.log.proposals.term(number)
+        else:
+            self._start_term = self.term_of(number)
         self.start = number
 
     @property
@@ -318,8 +330,10 @@ class RaftJournal:
         return index, entry.timestamp_ns
 
     def _note_last(self) -> None:
+        term = self.log.last_term
         self._last = self.log.last_proposal
-        self._last_term = self.log.last_term
+        if term != self._last_term or self._last < self._last_term_from:
+            self._last_term, self._last_term_from = term, self._last
 
     def _add_as_leader(self, command: Any, number: int, term: int) -> None:
         assert number == self._last + 1, (number, self._last)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cluster.messages import Message
-from cluster.outbox import Outbox, OutboxLimits, Stuck
+from cluster.outbox import EARLY_S, Outbox, OutboxLimits, Stuck
 from cluster.wire import FrameDecoder, Refused, WireError, encode_refusal
 
 # How long the other side may take to read a refusal before the stream is cut.
@@ -77,8 +77,10 @@ class Link:
         self._deliver = deliver
         self._traffic = traffic
         self._report = report
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._wake: asyncio.Future[None] | None = None
+        self._early_timer: asyncio.TimerHandle | None = None
+        self._is_early_due = False
         self._ended: asyncio.Future[None] = loop.create_future()
         self._refusal: bytes | None = None
 
@@ -89,7 +91,17 @@ class Link:
         except Stuck as stuck:
             self.end(LinkEnded(str(stuck)))
             return
-        self._wake_writer()
+        if self._outbox:
+            self._wake_writer()
+        elif self._outbox.has_early and self._early_timer is None:
+            self._early_timer = self._loop.call_later(EARLY_S, self._send_early)
+
+    def _send_early(self) -> None:
+        """Early acks have waited for company long enough."""
+        self._early_timer = None
+        if self._outbox.has_early:
+            self._is_early_due = True
+            self._wake_writer()
 
     def end(self, error: Exception) -> None:
         """Let the link end for a reason; a ``WireError`` is told to the other side."""
@@ -122,6 +134,8 @@ class Link:
         finally:
             # Cancelled, by gRPC when the other side is gone, before anything else was noticed.
             self.end(LinkEnded("the stream was cut"))
+            if self._early_timer is not None:
+                self._early_timer.cancel()
             self._count()
             for task in (reader, writer):
                 task.cancel()
@@ -144,10 +158,11 @@ class Link:
     async def _write_all(self, stream: Stream) -> None:
         traffic, outbox = self._traffic, self._outbox
         while self._refusal is None:
-            frame = outbox.next_frame(self.session)
+            frame = outbox.next_frame(self.session, with_early=self._is_early_due)
+            self._is_early_due = False
             if frame is None:
                 self._count()
-                self._wake = asyncio.get_running_loop().create_future()
+                self._wake = self._loop.create_future()
                 await self._wake
                 continue
             await stream.write(frame)

@@ -199,7 +199,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         if self.state == LEADER:
             for peer_id in self._other_voters:
                 self._feed_match(peer_id)
-            self.is_due = True
+            self.is_due = self.is_due or not self._other_voters
             return
         vouched, leader_id = self._matched, self.leader_id
         if vouched.term == self.term and leader_id is not None and vouched.number:
@@ -470,7 +470,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         node = Node(peer_id)
         if match > known.get(node, match):
             known[node] = match
-            self.is_due = True
+            self.is_due = self.is_due or match > self._SyncObj__raftCommitIndex
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
         """Apply what is committed, for a bounded time; return whether followers should know."""

@@ -101,7 +101,7 @@ class Driver:
             now_s = loop.time()
             self.tick_late_s_max = max(self.tick_late_s_max, now_s - due_s)
             for driver in self._shards.values():
-                driver.run_pass()
+                driver.tick()
                 driver.expire()
                 if now_s >= seal_s:
                     driver.begin_seal()

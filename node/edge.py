@@ -90,6 +90,8 @@ class View:
 
     def for_read(self, as_of: int | None, *, with_cost: bool) -> "View":
         """Return the same state for one of several reads of it."""
+        if as_of == self.as_of and with_cost == self.with_cost:
+            return self
         return replace(self, as_of=as_of, with_cost=with_cost)
 
     def header(self, target: common_pb2.ReadHeader, scanned: int = 0) -> None:

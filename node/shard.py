@@ -206,8 +206,8 @@ class Shard:
             self._syncing = False
             self.log.sync_finish(job)
             self.member.on_synced()
-            # What it made durable may be committed and applied by it.
-            self.member.tick()
+            if self.member.is_due:  # what it made durable may be committed and applied by it
+                self.member.tick()
             self._after()
         self._deliver()
 

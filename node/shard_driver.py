@@ -18,7 +18,7 @@ from uuid import UUID
 
 from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
 from cluster.membership import Membership
-from cluster.messages import Message
+from cluster.messages import Ack, Append, Message
 from cluster.wire import Reason, WireError
 from node.durability import Durability, refusal_of
 from node.job_thread import JobThread
@@ -85,6 +85,7 @@ class ShardDriver:
         self.on_members: Callable[[], None] = lambda: None  # they have changed
         self._is_sealing = False
         self._scheduled = False
+        self._is_tick_due = False
         self._stopping = False
         self._closed = False
         self._inbox: list[tuple[UUID, Message]] = []
@@ -202,13 +203,22 @@ class ShardDriver:
 
     # Passes
 
+    def tick(self) -> None:
+        """Let time pass.
+
+        Other passes tick only where something is to be committed or applied: of what is done for a
+        group, ticks that had nothing to do were a fifth.
+        """
+        self._is_tick_due = True
+        self.run_pass()
+
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.run_pass)
 
     def run_pass(self) -> None:
-        """Hand over what has come since the last pass, and let time pass."""
+        """Hand over what has come since the last pass."""
         self._scheduled = False
         if self._closed:
             return  # scheduled before the end
@@ -221,7 +231,9 @@ class ShardDriver:
                 self._hand_in_proposals()
             if self._reads:
                 self._hand_in_reads()
-            shard.tick()
+            if shard.member.is_due or self._is_tick_due:
+                self._is_tick_due = False
+                shard.tick()
             self._begin_sync()
             self._begin_ship()
             if shard.member.membership is not self._membership:
@@ -239,6 +251,8 @@ class ShardDriver:
         for sender, message in inbox:
             damaged = member.damaged_messages
             on_message(sender, message)
+            # The usual ones have had their effect; what follows others may take a tick.
+            self._is_tick_due = self._is_tick_due or not isinstance(message, Append | Ack)
             if member.damaged_messages != damaged:
                 self.bad_messages += 1
                 self._refuse(sender, WireError(Reason.BAD_GROUP, member.refusal))
@@ -321,7 +335,8 @@ class ShardDriver:
         try:
             self.shard.on_synced(job)
             self._begin_sync()
-            self._schedule()
+            if self.shard.member.is_due:
+                self._schedule()
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)
 
@@ -335,6 +350,7 @@ class ShardDriver:
         try:
             self.shard.on_shipped(job)
             self._begin_ship()
+            self._is_tick_due = True
             self._schedule()
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)

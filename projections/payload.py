@@ -23,7 +23,8 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 I64 = struct.Struct("<q")
 _SESSION = struct.Struct("<QQQ")
-_PLAIN_HEAD = bytes((PAYLOAD_VERSION, 0))
+SESSION_SIZE = _SESSION.size
+unpack_session = _SESSION.unpack_from  # (session, sequence, first_unacknowledged)
 
 
 class SessionRef(NamedTuple):
@@ -136,11 +137,10 @@ def read_prefix(payload: bytes) -> tuple[Prefix, Reader]:
     return Prefix(namespace, session), Reader(payload, session_end)
 
 
-def strip_session(payload: bytes) -> bytes:
-    """Return the payload that asks for the same without a session; it must have one."""
-    assert payload[1] == FLAG_SESSION, "no session to take away"
-    end = 3 + payload[2]
-    return b"".join((_PLAIN_HEAD, payload[2:end], payload[end + _SESSION.size :]))
+def prefixes_of(namespace: str) -> tuple[bytes, bytes]:
+    """Return what opens a payload up to its session, and what opens the same without a session."""
+    plain = encode_prefix(namespace)
+    return bytes((PAYLOAD_VERSION, FLAG_SESSION)) + plain[2:], plain
 
 
 def encode_prefix(namespace: str, session: SessionRef | None = None) -> bytes:

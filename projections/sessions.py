@@ -154,6 +154,28 @@ class Sessions:
         session.results_size += len(stored)
         self.hash_total += _hash_result(ref.session, ref.sequence, stored)
 
+    def begin_usual(self, ref: SessionRef, timestamp_ns: int) -> bool:
+        """Do what ``begin`` does for a request that is to be executed; else change nothing."""
+        session_id, sequence, first = ref
+        session = self._by_id.get(session_id)
+        if session is None:
+            return False
+        known, results = session.first_unacknowledged, session.results
+        if (
+            sequence < first
+            or sequence < known
+            or sequence in results
+            or session.results_size >= SESSION_RESULTS_SIZE_MAX
+            or len(results) >= SESSION_RESULTS_MAX
+        ):
+            return False
+        if first > known:
+            self._acknowledge(session_id, session, first)
+            self._renew(session_id, session, first, timestamp_ns)
+        elif timestamp_ns + session.ttl_ns != session.deadline_ns:  # of another group
+            self._renew(session_id, session, known, timestamp_ns)
+        return True
+
     def insert(self, session_id: int, session: Session) -> None:
         """Take in a session, new or from a snapshot."""
         assert session_id not in self._by_id, f"session {session_id} exists"

@@ -89,6 +89,8 @@ class Executor:
         """Return the answer to a message, with a result or an error for each operation."""
         if len(request.operations) > OPERATIONS_MAX:
             raise error_of_reason(Reason.LIMIT_INVALID, len(request.operations))
+        if request.more:
+            raise invalid("MORE_INVALID", "messages travel along in a stream, one level deep")
         message = _Message(self._edge, request)
         message.room = Room(self._edge)
         message.size = request.ByteSize()
@@ -200,6 +202,7 @@ class Executor:
         )
         forwarded.metadata = call.metadata
         data = await self._edge.calls.forward(forwarded, elsewhere, part)
+        message.answer.forwarded = True
         results = pipeline_pb2.ExecuteResponse.FromString(data).results
         if all(result.error.reason in NOTHING_DONE for result in results):
             raise error_of_result(results[0].error)  # it was the leader and is not any more

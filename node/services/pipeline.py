@@ -37,6 +37,7 @@ from ual.entry import Draft
 
 MESSAGES_MAX = 64  # under way on one stream
 MESSAGE_DEADLINE_S = 10.0
+ANSWERS_BYTES_MAX = 1 << 20  # that leave in one message of gRPC; a single one may be larger
 SESSION_TTL_DEFAULT_MS = 600_000
 
 # Which writes can be part of a batch, by their names in the proto.
@@ -68,22 +69,20 @@ class PipelineService:
     ) -> None:
         """Carry out messages as they come."""
         slots = asyncio.Semaphore(MESSAGES_MAX)
-        sending = asyncio.Lock()  # gRPC takes one message at a time
+        answers = _Answers(send, slots)
 
         async def answer(request: pipeline_pb2.ExecuteRequest) -> None:
-            try:
-                response = await self._carry_out(request, call)
-                async with sending:
-                    await send(response)
-            finally:
-                slots.release()
+            await answers.add(await self._carry_out(request, call))
 
         try:
             async with asyncio.TaskGroup() as group:
-                await slots.acquire()
-                async for request in messages:
-                    group.create_task(answer(request))
-                    await slots.acquire()
+                async for message in messages:
+                    requests = _taken_apart(message)
+                    # Who sends several messages in one can read answers in one.
+                    answers.are_joined = answers.are_joined or len(requests) > 1
+                    for request in requests:
+                        await slots.acquire()
+                        group.create_task(answer(request))
         except* Exception as errors:  # noqa: BLE001 - each is raised again
             raise _first(errors) from None
 
@@ -202,6 +201,54 @@ class PipelineService:
     ) -> AsyncIterator[pipeline_pb2.WatchResponse]:
         """Send what happens from a cursor on."""
         return self._watches.watch(request, call)
+
+
+def _taken_apart(message: pipeline_pb2.ExecuteRequest) -> list[pipeline_pb2.ExecuteRequest]:
+    """Return a message and those that travelled along, each by itself."""
+    more = list(message.more)
+    if len(more) > MESSAGES_MAX:
+        raise error_of_reason(Reason.LIMIT_INVALID, len(more))
+    message.ClearField("more")
+    return [message, *more]
+
+
+class _Answers:
+    """The answers of one stream on their way out.
+
+    ``are_joined``: those that are ready at the same time leave in one message of gRPC.
+    """
+
+    def __init__(self, send: Send, slots: asyncio.Semaphore) -> None:
+        self.are_joined = False
+        self._send = send
+        self._slots = slots
+        self._ready: list[pipeline_pb2.ExecuteResponse] = []
+        self._is_sending = False
+
+    async def add(self, response: pipeline_pb2.ExecuteResponse) -> None:
+        """Let an answer leave; its slot is free again when it has."""
+        self._ready.append(response)
+        if self._is_sending:
+            return  # whoever sends takes it along
+        self._is_sending = True
+        try:
+            await asyncio.sleep(0)  # for what became ready with it
+            while self._ready:
+                message = self._ready.pop(0)
+                size, count = message.ByteSize(), 1
+                while self._ready and self.are_joined:
+                    size += self._ready[0].ByteSize()
+                    if size > ANSWERS_BYTES_MAX:
+                        break
+                    message.more.append(self._ready.pop(0))
+                    count += 1
+                try:
+                    await self._send(message)
+                finally:
+                    for _ in range(count):
+                        self._slots.release()
+        finally:
+            self._is_sending = False
 
 
 def _first(errors: BaseExceptionGroup[Any]) -> BaseException:

@@ -254,6 +254,10 @@ class Connection:
         """Learn from an attempt that failed."""
         self.calls.failed(shard, endpoint, error)
 
+    def forwarded(self) -> None:
+        """Learn that somebody else leads than the client thinks."""
+        self.topology.refresh_soon()
+
     def read_again(self, batch: Batch) -> None:
         """Hand the reads of a batch to the lanes where they belong now."""
         for at, waiter in enumerate(batch.waiters):

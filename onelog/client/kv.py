@@ -5,10 +5,9 @@ transaction, ``lease()`` for keys that live as long as somebody cares, ``lock()`
 
 What the client itself costs (bench/client.py: CPU time of its process, 100-byte values, a server
 with four shards in another process, best of six rounds on two cores that others kept busy): plain
-``await put`` from 256 tasks 22 us an operation, from 1,024 tasks 13 us; ``get`` from 256 tasks
-13 us; ``put_many`` 5.7 us. 8 us of a put are ours and asyncio's (2 us of these a bare future). The
-rest is gRPC's price of a message, some 300 us, over the operations in it: a message in a session is
-of one shard, so the puts of 256 tasks travel 36 at a time, and the gets 256 at a time.
+``await put`` from 64 tasks 23 us an operation, from 256 tasks 13 us; ``get`` from 256 tasks 12 us;
+``put_many`` 6 us. 8 us of a put are ours and asyncio's (2 us of these a bare future). The rest is
+gRPC's price of a message, some 300 us, over the operations in it (docs/performance.md).
 """
 
 from asyncio import Future

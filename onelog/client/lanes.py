@@ -66,6 +66,9 @@ class Dispatch(Protocol):
     def attempt_failed(self, shard: int | None, endpoint: str, error: OnelogError) -> None:
         """Learn from an attempt that failed."""
 
+    def forwarded(self) -> None:
+        """Learn that somebody else leads than the client thinks."""
+
     def read_again(self, batch: Batch) -> None:
         """Hand the reads of a batch to the lanes where they belong now."""
 
@@ -162,9 +165,7 @@ class Lane:
             self._queued.append(batch)
         batch = self._open = Batch()
         self._dispatch.began(batch, self)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._flush)
+        self._schedule()
         return batch
 
     def _count(self, batch: Batch) -> None:
@@ -199,6 +200,8 @@ class Lane:
 
     def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
         """Give every waiter its result; what is worth another attempt has one."""
+        if response.forwarded:
+            self._dispatch.forwarded()
         results = response.results
         if len(results) != len(batch.waiters):
             count = len(batch.waiters)
@@ -282,8 +285,13 @@ class Lane:
         self._in_flight -= 1
         batch.sent_s = float("inf")
         self._forget(batch)
-        if self._queued or self._open is not None:
-            self._flush()
+        # Not at once: those who were just answered run first, and what they call goes along.
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._flush)
 
     def _forget(self, batch: Batch) -> None:
         self._dispatch.ended(batch)

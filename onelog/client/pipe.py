@@ -1,5 +1,8 @@
 """The one Pipeline.Execute stream to an endpoint: batches go in, answers come back by their number.
 
+Batches that wait at the same time, of several shards, go in one message of gRPC: one costs both
+sides about as much as ten operations.
+
 The stream is opened when there is something to send, and again after it broke. A batch handed to
 ``send`` comes back exactly once, through its lane's ``answered`` or ``failed``, unless it is taken
 back first. Batches that were not written when the stream broke did not reach the server
@@ -21,6 +24,11 @@ from onelog.v1 import pipeline_pb2
 
 # Noted with the error of a stream that an answer was too large for.
 ANSWER_TOO_LARGE = "an answer was too large for a message"
+
+
+# What goes in one message of gRPC; a single batch may be larger.
+MESSAGE_BATCHES_MAX = 64
+MESSAGE_BYTES_MAX = 1 << 20
 
 
 class Owner(Protocol):
@@ -85,6 +93,8 @@ class Pipe:
                 if response is grpc.aio.EOF:
                     break
                 self._answer(response)
+                for each in response.more:
+                    self._answer(each)
             # The status says why; OK is a server that stops.
             if await call.code() is not grpc.StatusCode.OK:
                 error = await _status_of(call)
@@ -103,20 +113,35 @@ class Pipe:
         self._break(_of_all(error))
 
     async def _write(self, call: Any) -> None:
-        queue, batches = self._queue, self._batches
         while True:
-            while queue:
-                found = batches.get(queue.popleft())
-                if found is None:
-                    continue  # taken back
-                batch = found[0]
-                batch.is_written = True
+            while (message := self._next_message()) is not None:
                 try:
-                    await call.write(batch.request)
+                    await call.write(message)
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                     return  # the reader learns why
             self._wake.clear()
             await self._wake.wait()
+
+    def _next_message(self) -> pipeline_pb2.ExecuteRequest | None:
+        """Return what waits as one message, as far as it fits; None: nothing does."""
+        requests: list[pipeline_pb2.ExecuteRequest] = []
+        size = 0
+        while self._queue and len(requests) < MESSAGE_BATCHES_MAX:
+            found = self._batches.get(self._queue[0])
+            if found is not None:  # else it was taken back
+                batch = found[0]
+                size += batch.size
+                if requests and size > MESSAGE_BYTES_MAX:
+                    break
+                batch.is_written = True
+                requests.append(batch.request)
+            self._queue.popleft()
+        if len(requests) < 2:
+            return requests[0] if requests else None
+        message = pipeline_pb2.ExecuteRequest()
+        message.CopyFrom(requests[0])  # which may be sent again, by itself
+        message.more.extend(requests[1:])
+        return message
 
     def _answer(self, response: pipeline_pb2.ExecuteResponse) -> None:
         found = self._batches.pop(response.request_id, None)

@@ -78,6 +78,7 @@ class Scripted:
         self.world = world
         self.script: Script = carry_out
         self.messages: list[pipeline_pb2.ExecuteRequest] = []
+        self.grpc_messages = 0  # in which these came
         self.is_silent = False
         self.port = 0
         self._server: Any = None
@@ -154,11 +155,14 @@ class Scripted:
                     await _abort(context, reply)
 
         tasks = set()
-        async for request in requests:
-            kept = pipeline_pb2.ExecuteRequest()
-            kept.CopyFrom(request)
-            self.messages.append(kept)
-            tasks.add(asyncio.create_task(answer(request)))
+        async for message in requests:
+            self.grpc_messages += 1
+            for request in (message, *message.more):
+                kept = pipeline_pb2.ExecuteRequest()
+                kept.CopyFrom(request)
+                kept.ClearField("more")
+                self.messages.append(kept)
+                tasks.add(asyncio.create_task(answer(request)))
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

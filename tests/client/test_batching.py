@@ -15,7 +15,7 @@ from onelog.errors import (
     Unavailable,
 )
 from onelog.v1 import pipeline_pb2
-from tests.client.scripted import QUICK, Reply, Scripted, carry_out, run, scripted, until
+from tests.client.scripted import QUICK, WAIT_S, Reply, Scripted, carry_out, run, scripted, until
 
 ONE_SHARD = "{t}"
 
@@ -29,6 +29,93 @@ def test_puts_of_one_iteration_are_one_message_for_each_shard() -> None:
             assert len(messages) == 2
             assert sum(len(each.operations) for each in messages) == 500
             assert len(world.effects) == 500
+
+    run(test())
+
+
+def test_messages_of_several_shards_travel_in_one_of_grpc_within_limits() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+            server = world.servers[0]
+            await asyncio.gather(*(client.kv.put(f"k{n}", b"v") for n in range(50)))  # sessions
+            server.messages.clear()
+            server.grpc_messages = 0
+            await asyncio.gather(*(client.kv.put(f"k{n}", b"v") for n in range(50)))
+            assert (len(server.messages), server.grpc_messages) == (2, 1)
+            await asyncio.gather(*(client.kv.put(f"k{n}", bytes(70_000)) for n in range(20)))
+            assert (len(server.messages), server.grpc_messages) == (4, 3)
+
+    run(test())
+
+
+def test_answers_that_come_together_reach_all_who_wait() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+            waiting: list[pipeline_pb2.ExecuteResponse] = []
+
+            async def script(server: Scripted, request: pipeline_pb2.ExecuteRequest) -> Reply:
+                waiting.append(server.world.carry_out(request))
+                if len(waiting) < 2:
+                    return None
+                first, second = waiting
+                first.more.append(second)
+                return first
+
+            world.servers[0].script = script
+            versions = await asyncio.gather(*(client.kv.put(f"k{n}", b"") for n in range(50)))
+            assert sorted(versions) == list(range(1, 51))
+
+    run(test())
+
+
+def test_those_who_were_just_answered_go_with_the_next_message() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+
+            async def put_twice(number: int) -> None:
+                for _ in range(2):
+                    await client.kv.put(f"{number}{ONE_SHARD}", b"")
+
+            async def put_once() -> None:
+                await client.kv.put(f"other{ONE_SHARD}", b"")
+
+            gate = asyncio.Event()
+
+            async def script(server: Scripted, request: pipeline_pb2.ExecuteRequest) -> Reply:
+                await gate.wait()
+                return await carry_out(server, request)
+
+            server = world.servers[0]
+            server.script = script
+            callers = [asyncio.create_task(put_twice(number)) for number in range(20)]
+            await until(lambda: server.messages)
+            # Another one comes while they wait for their answers.
+            callers.append(asyncio.create_task(put_once()))
+            await asyncio.sleep(0)
+            gate.set()
+            await asyncio.gather(*callers)
+            assert [len(each.operations) for each in server.messages] == [20, 21]
+
+    run(test())
+
+
+def test_an_answer_that_another_node_had_to_give_makes_the_client_ask_who_leads() -> None:
+    async def test() -> None:
+        async with scripted(2) as world, AsyncClient(world.servers[0].endpoint) as client:
+            await client.kv.put("a" + ONE_SHARD, b"")
+            old, new = world.servers
+            world.leaders = dict.fromkeys(world.leaders, new)
+            world.term += 1
+
+            async def script(server: Scripted, request: pipeline_pb2.ExecuteRequest) -> Reply:
+                answer = server.world.carry_out(request)
+                answer.forwarded = True
+                return answer
+
+            old.script = script
+            async with asyncio.timeout(WAIT_S):
+                while not new.messages:
+                    await client.kv.put("a" + ONE_SHARD, b"")
 
     run(test())
 

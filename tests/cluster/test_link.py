@@ -8,7 +8,7 @@ import pytest
 
 from cluster import wire
 from cluster.link import Link, LinkEnded, PeerRefused, Traffic
-from cluster.messages import Message, Vote
+from cluster.messages import Ack, Message, Vote
 from cluster.outbox import OutboxLimits
 from cluster.wire import Reason, Refused, WireError
 
@@ -137,5 +137,31 @@ def test_a_cancelled_link_says_that_it_was_cut() -> None:
         with pytest.raises(asyncio.CancelledError):
             await case.running
         assert [str(error) for error in case.errors] == ["the stream was cut"]
+
+    run(test())
+
+
+def test_an_early_ack_without_company_leaves_after_a_moment() -> None:
+    """Liveness and reads wait for it; the disk may take seconds."""
+
+    async def test() -> None:
+        case = Case()
+        early = Ack(3, 1, 4, success=True, reset=False, received=4)
+        case.link.send(1, early)
+        await case.steps()
+        assert not case.stream.written
+        while not case.stream.written:  # noqa: ASYNC110 - what is waited for sets no event
+            await asyncio.sleep(0.001)
+        assert wire.FrameDecoder(SESSION, 2).decode(case.stream.written[0]) == [(1, early)]
+
+        late = Ack(3, 1, 5, success=True, reset=False, received=4)
+        case.link.send(1, early)
+        case.link.send(1, late)
+        await case.steps()
+        assert wire.FrameDecoder(SESSION, 2).decode(case.stream.written[1]) == [(1, late)]
+        case.stream.incoming.put_nowait(None)
+        with pytest.raises(LinkEnded):
+            await case.running
+        assert len(case.stream.written) == 2
 
     run(test())

@@ -181,3 +181,45 @@ def test_acks_do_not_keep_appends_from_leaving() -> None:
     assert frame is not None
 
     assert any(isinstance(message, Append) for _, message in received([frame]))
+
+
+def early(number: int, *, term: int = TERM) -> Ack:
+    """More is written than synced."""
+    return Ack(term, number, number, success=True, reset=False, received=number)
+
+
+def synced(number: int) -> Ack:
+    return Ack(TERM, number, number + 1, success=True, reset=False, received=number)
+
+
+def test_an_early_ack_waits_for_company_or_for_its_time() -> None:
+    outbox = Outbox()
+    outbox.push(0, early(4))
+    outbox.push(1, early(7))
+    assert outbox.has_early
+    assert outbox.next_frame(SESSION) is None
+    outbox.push(2, Vote(TERM))
+    assert received(frames(outbox)) == [(0, early(4)), (1, early(7)), (2, Vote(TERM))]
+    assert not outbox.has_early
+
+    outbox.push(0, early(5))
+    frame = outbox.next_frame(SESSION, with_early=True)
+    assert frame is not None
+    assert received([frame]) == [(0, early(5))]
+
+
+def test_an_ack_takes_the_place_of_the_early_one_of_its_shard() -> None:
+    outbox = Outbox()
+    outbox.push(0, early(4))
+    outbox.push(0, early(5))
+    outbox.push(1, early(9))
+    outbox.push(0, synced(5))
+    assert received(frames(outbox)) == [(1, early(9)), (0, synced(5))]
+
+
+def test_a_refused_append_is_answered_at_once() -> None:
+    outbox = Outbox()
+    reset = Ack(TERM, 4, 2, success=False, reset=True, received=9)
+    outbox.push(0, early(4))
+    outbox.push(0, reset)
+    assert received(frames(outbox)) == [(0, early(4)), (0, reset)]

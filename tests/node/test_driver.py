@@ -21,17 +21,18 @@ from cluster.errors import (
     ResultNeeded,
     StaleBoundExceeded,
 )
-from cluster.messages import Message, Vote
+from cluster.messages import Ack, Append, Vote
 from node.driver import Driver, run_until_complete
 from node.durability import Durability, Received
 from node.replicas import Replicas, ReplicasConfig
-from node.requests import Outcome, Results, ShardConfig
+from node.requests import Outcome, Results
 from node.shard import Shard
 from node.shard_driver import ShardDriver, Stopping
 from node.stale_reads import Level
 from projections import kv_commands
 from projections.kv_reads import KeyValue
 from projections.result import Applied
+from tests.node.fake_shard import FakeMember, FakeShard
 from ual.directory import Topology
 from ual.entry import Draft
 from ual.errors import LogFailed
@@ -269,74 +270,8 @@ def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(tmp_path: Path)
 
 # A shard that does what a test wants
 
-
-class FakeMember:
-    state = 2
-    applied = commit = 0
-    dropped_messages = 0
-    damaged_messages = 0
-    refusal = ""
-    membership = None
-
-    class config:  # noqa: N801 - stands for the object of that name
-        heartbeat_s = 0.04
-
-
-class FakeClock:
-    def now_s(self) -> float:
-        return time.monotonic()
-
-
-class FakeShard:
-    """Counts calls and keeps callbacks."""
-
-    def __init__(self) -> None:
-        self.member = FakeMember()
-        self.clock = FakeClock()
-        self.config = ShardConfig()
-        self.log = self
-        self.ticks: list[float] = []
-        self.proposed: list[tuple[list[Draft], Callable[[Outcome], None]]] = []
-        self.durabilities: list[Durability] = []
-        self.reads: list[Callable[[ClusterError | None], None]] = []
-        self.messages: list[tuple[UUID, Message]] = []
-        self.error: Exception | None = None
-        self.job: SyncJob | None = None
-
-    def tick(self) -> None:
-        self.ticks.append(time.monotonic())
-        if self.error is not None:
-            raise self.error
-
-    def on_message(self, sender: UUID, message: Message) -> None:
-        self.messages.append((sender, message))
-
-    def propose(
-        self,
-        drafts: list[Draft],
-        _deadline_s: float,
-        callback: Callable[[Outcome], None],
-        *,
-        durability: Durability,
-    ) -> None:
-        self.proposed.append((drafts, callback))
-        self.durabilities.append(durability)
-
-    def read(self, callback: Callable[[ClusterError | None], None]) -> None:
-        self.reads.append(callback)
-
-    def sync_begin(self) -> SyncJob | None:
-        job, self.job = self.job, None
-        return job
-
-    def seal_begin(self) -> None:
-        return None
-
-    def ship_begin(self) -> None:
-        return None
-
-    def close(self) -> None:
-        """The log's."""
+APPEND = Append(1, 1, 1, 1, (), 1)
+ACK = Ack(1, 1, 2, success=True, reset=False)
 
 
 @asynccontextmanager
@@ -478,6 +413,31 @@ def test_reads_of_one_step_share_a_round_and_messages_a_tick() -> None:
             assert driver.passes <= passes + 2
             shard.reads[0](None)
             assert await asyncio.gather(*reads) == [None] * 50
+
+    run(test())
+
+
+def test_a_pass_ticks_where_something_is_due_and_not_otherwise() -> None:
+    async def test() -> None:
+        driver = Driver()  # nobody runs it: no timer ticks
+        shard = FakeShard()
+        handle = driver.add(0, cast(Shard, shard))
+        for message in (APPEND, ACK):
+            handle.deliver(UUID(int=1), message)
+            handle.run_pass()
+        handle.propose([put(1)], soon())
+        handle.run_pass()
+        assert not shard.ticks
+        handle.deliver(UUID(int=1), Vote(1))
+        handle.run_pass()
+        assert len(shard.ticks) == 1
+        shard.member.is_due = True
+        handle.run_pass()
+        assert len(shard.ticks) == 2
+        shard.member.is_due = False
+        handle.tick()
+        assert len(shard.ticks) == 3
+        await driver.stop(0)
 
     run(test())
 

@@ -171,6 +171,41 @@ def test_a_stream_answers_every_message_and_refuses_alone_what_is_wrong(tmp_path
     run(test())
 
 
+def test_messages_that_travel_together_are_answered_each(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path) as node:
+            call = node.pipeline.Execute()
+            alone = message(count(b"n"), request_id=1)
+            together = message(count(b"n"), request_id=2)
+            together.more.extend(message(count(b"n"), request_id=number) for number in (3, 4))
+            # One level deep, and not outside of a stream.
+            nested = message(count(b"n"), request_id=5)
+            nested.more.add(request_id=6).more.add(request_id=7)
+            nested.more[0].operations.add(count=count(b"n").count)
+            for each in (alone, together, nested):
+                await call.write(each)
+            await call.done_writing()
+            answers = {}
+            while (outer := await call.read()) is not grpc.aio.EOF:
+                for answer in (outer, *outer.more):
+                    assert answer.request_id not in answers
+                    assert not answer.forwarded
+                    answers[answer.request_id] = answer.results
+            assert set(answers) == {1, 2, 3, 4, 5, 6}
+            assert answers[6][0].error.reason == "MORE_INVALID"
+            numbers = sorted(answers[each][0].count.number for each in (1, 2, 3, 4, 5))
+            assert numbers == [1, 2, 3, 4, 5]
+            assert (await refusal(node.pipeline.ExecuteOnce(together))).reason == "MORE_INVALID"
+
+            call = node.pipeline.Execute()
+            many = message(count(b"n"), request_id=1)
+            many.more.extend([message(count(b"n"))] * 65)
+            await call.write(many)
+            assert (await refusal(call.read())).reason == "LIMIT_INVALID"
+
+    run(test())
+
+
 def test_a_message_in_a_session_takes_effect_once(tmp_path: Path) -> None:
     async def test() -> None:
         async with single(tmp_path) as node:
