@@ -9,7 +9,7 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-from node.services.execute import _Message
+from node.services.execute_message import Message
 from onelog.v1 import kv_pb2, pipeline_pb2
 from projections.result import APPLIED
 
@@ -43,7 +43,7 @@ def measure(name: str, *, is_in_session: bool) -> None:
         times = [time.perf_counter_ns()]
         parsed = pipeline_pb2.ExecuteRequest.FromString(data)
         times.append(time.perf_counter_ns())
-        message = _Message(edge, parsed)
+        message = Message(edge, parsed)
         message.sort()
         times.append(time.perf_counter_ns())
         for shard, (run,) in message.shards.items():

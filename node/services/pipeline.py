@@ -17,7 +17,8 @@ from node.calls import Call
 from node.edge import Edge, invalid, namespace_of, session_of, write_options
 from node.operations import Write, applied, make_drafts, put_answer, put_header
 from node.services import kv_operations as kv
-from node.services.execute import ANSWERS, OPERATIONS, Executor
+from node.services.execute import Executor
+from node.services.execute_message import ANSWERS, OPERATIONS
 from node.status_mapping import error_of_exception, error_of_reason, put_error
 from node.watch import Watches
 from onelog.v1 import common_pb2, pipeline_pb2

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.durability import Durability
-from node.services.execute import ANSWERS, OPERATIONS, _Message
+from node.services.execute_message import ANSWERS, OPERATIONS, Message
 from node.services.pipeline import BATCHED
 from onelog import errors
 from onelog.v1 import common_pb2
@@ -65,7 +65,7 @@ def test_the_fast_way_of_a_put_makes_the_same_entry_as_the_long_one(
         request.session.CopyFrom(
             common_pb2.Session(session_id=9, sequence=70, first_unacknowledged=60)
         )
-    made = _Message(a_fake_edge(shards), request)
+    made = Message(a_fake_edge(shards), request)
     made.sort()
 
     seen = []

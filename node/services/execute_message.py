@@ -1,0 +1,379 @@
+"""One message of many operations: sorted by shard into runs, and its answer as it fills.
+
+How runs are carried out is in node/services/execute.py. ``OPERATIONS`` is what can be in one.
+"""
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any
+
+from node.durability import Durability
+from node.edge import (
+    Edge,
+    View,
+    check_session,
+    durability_of,
+    invalid,
+    namespace_of,
+    read_options,
+    session_of,
+    write_options,
+)
+from node.operations import Lacking, Read, Room, Write, make_drafts, put_answer
+from node.queue_requests import message_drafts
+from node.services import kv_operations as kv
+from node.services import queue_operations as queue
+from node.services import stream_operations as stream
+from node.services import timeseries_operations as series
+from node.services.execute_appends import answer_appends, take_appends
+from node.services.execute_puts import add_plain_puts
+from node.services.execute_runs import Enqueues, Operation, Run
+from node.status_mapping import error_of_exception, put_error
+from onelog.errors import InvalidArgument, NotFound, OnelogError
+from onelog.v1 import pipeline_pb2
+from projections.payload import SessionRef
+from projections.reasons import Reason
+from projections.result import APPLIED, Result
+from projections.table import Projections
+
+# By the name of the operation in the proto. A new model adds its lines here; the answer has the
+# same name unless ANSWERS says another.
+OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
+    "get": kv.GET,
+    "put": kv.PUT,
+    "delete": kv.DELETE,
+    "touch": kv.TOUCH,
+    "count": kv.COUNT,
+    "append": kv.APPEND,
+    "set_json": kv.SET_JSON,
+    "txn": kv.TXN,
+    **queue.OPERATIONS,
+    "append_records": stream.APPEND_RECORDS,
+    "ack_records": stream.ACK_RECORDS,
+    "commit_offsets": stream.COMMIT_OFFSETS,
+    "write_points": series.WRITE_POINTS,
+    "query": series.QUERY,
+}
+ANSWERS: Mapping[str, str] = {
+    "ack": "settle",
+    "nack": "settle",
+    "extend": "settle",
+    "release": "settle",
+}
+
+
+class Message:
+    """A message on its way: its operations by shard, and the answer as it fills."""
+
+    def __init__(self, edge: Edge, request: pipeline_pb2.ExecuteRequest) -> None:
+        self._edge = edge
+        self._request = request
+        self.answer = pipeline_pb2.ExecuteResponse(request_id=request.request_id)
+        add = self.answer.results.add
+        self.results = [add() for _ in request.operations]
+        self.shards: dict[int, list[Run]] = {}
+        self.size = 0
+        self.room: Room | None = None
+        self._enqueues: Enqueues | None = None  # that the next one may join
+        self._session: SessionRef | None = None
+
+    def sort(self) -> None:
+        """Make entries of the writes and sort everything by shard."""
+        if self._request.HasField("session"):
+            self._session = check_session(self._request.session)
+        left = add_plain_puts(self._edge, self._request, self._session, self.shards)
+        if left is not None:
+            left = take_appends(
+                self._request.operations,
+                left,
+                self._session,
+                self._edge.shard_of,
+                self._append_target,
+            )
+        if left is not None:
+            self._sort_slowly(left)
+        if self._session is not None:
+            self._refuse_several_shards()
+
+    def _append_target(self, shard: int) -> tuple[Any, Any]:
+        """Return who takes the plain appends of a shard, and who notes their positions."""
+        runs = self.shards.setdefault(shard, [])
+        if not runs or not runs[-1].appends:
+            runs.append(Run(Durability.SYNC))
+        return runs[-1].drafts.append, runs[-1].appends.append
+
+    def _sort_slowly(self, positions: range) -> None:
+        """Sort operations of any kind."""
+        operations = self._request.operations
+        # Everything before the first of these is a put or an append, and so is a write.
+        sequence = 0 if self._session is None else self._session.sequence + positions.start
+        for position in positions:
+            operation = operations[position]
+            kind = operation.WhichOneof("operation")
+            entry = OPERATIONS.get(kind or "")
+            session = None
+            if self._session is not None and isinstance(entry, Write):
+                session = self._session._replace(sequence=sequence)
+                sequence += entry.width(getattr(operation, str(kind)))
+            if kind == "enqueue" and self._add_enqueue(position, operation.enqueue, session):
+                continue
+            try:
+                self._add(position, str(kind), entry, operation, session)
+            except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
+                put_error(self.results[position].error, error_of_exception(error))
+
+    def _add_enqueue(self, position: int, request: Any, session: SessionRef | None) -> bool:
+        """Add an enqueue of one message to those before it, if that is all there is to it.
+
+        Nothing is in between, so in a session their numbers follow each other.
+        """
+        if request.HasField("options") or len(request.messages) != 1:
+            return False
+        namespace, name = request.namespace, request.queue
+        last = self._enqueues
+        if last is None or name != last.queue or namespace != last.namespace:
+            try:
+                shard = self._edge.shard_of_all(queue.ENQUEUE.names(request))
+            except OnelogError:
+                return False
+            run = self._run(shard, Durability.SYNC, is_plain=True)
+            last = self._enqueues = Enqueues(namespace, name, session)
+            run.enqueues.append(last)
+            run.needs_state = True
+        last.positions.append(position)
+        last.messages.append(request.messages[0])
+        return True
+
+    def _add(
+        self,
+        position: int,
+        kind: str,
+        entry: Write[Any, Any] | Read[Any, Any] | None,
+        operation: pipeline_pb2.Operation,
+        session: SessionRef | None,
+    ) -> None:
+        self._enqueues = None
+        if entry is None:
+            raise invalid("OPERATION_MISSING", f"nothing is done about {kind!r} here")
+        request = getattr(operation, kind)
+        shard = self._edge.shard_of_all(entry.names(request))
+        namespace = namespace_of(request.namespace)
+        if isinstance(entry, Read):
+            run = self._run(shard, None)
+            run.operations.append(Operation(position, kind, request))
+            return
+        options = write_options(request)
+        durability, session = durability_of(options), session or session_of(options)
+        drafts: Sequence[Any] = ()
+        if not entry.needs_state:
+            drafts = make_drafts(entry, None, request, namespace, session)
+        run = self._run(shard, durability)
+        run.needs_state |= entry.needs_state
+        run.operations.append(
+            Operation(position, kind, request, session, len(run.drafts), len(drafts))
+        )
+        run.drafts += drafts
+
+    def bind(self, run: Run, state: Projections, is_certain: bool) -> None:  # noqa: FBT001
+        """Make the entries of a run anew, now that the state is there that they need."""
+        drafts: list[Any] = []
+        try:
+            for each in run.enqueues:
+                each.at = len(drafts)
+                drafts += message_drafts(
+                    state, each.queue, each.messages, namespace_of(each.namespace), each.session
+                )
+        except OnelogError:
+            # Of one of them; one by one the others are not concerned.
+            run.operations = [
+                one for each in run.enqueues for one in each.operations(self._request)
+            ]
+            run.enqueues, drafts = [], []
+        bound: list[Operation] = []
+        for operation in run.operations:
+            entry, request = OPERATIONS[operation.kind], operation.request
+            assert isinstance(entry, Write), operation.kind
+            try:
+                made = make_drafts(
+                    entry,
+                    state,
+                    request,
+                    namespace_of(request.namespace),
+                    operation.session,
+                    is_first=not drafts,
+                )
+            except Exception as error:
+                if isinstance(error, NotFound) and not is_certain:
+                    raise
+                put_error(self.results[operation.position].error, error_of_exception(error))
+                continue
+            operation.at, operation.count = len(drafts), len(made)
+            bound.append(operation)
+            drafts += made
+        run.operations, run.drafts = bound, drafts
+
+    def _run(self, shard: int, durability: Durability | None, *, is_plain: bool = False) -> Run:
+        """Return the run that the next operation of a shard belongs to."""
+        runs = self.shards.setdefault(shard, [])
+        last = runs[-1] if runs else None
+        if (
+            last is None
+            or last.durability is not durability
+            or last.puts
+            or last.appends
+            or (last.operations if is_plain else last.enqueues)
+        ):
+            last = Run(durability)
+            runs.append(last)
+        return last
+
+    def _refuse_several_shards(self) -> None:
+        if len(self.shards) > 1:
+            raise InvalidArgument(
+                "a session is of one shard; send the operations of each shard apart",
+                reason="SEVERAL_SHARDS",
+            )
+
+    # Answers
+
+    def fill(
+        self,
+        shard: int,
+        run: Run,
+        state: Projections,
+        outcome: Sequence[Result],
+        first_index: int,
+    ) -> list[Lacking]:
+        """Put the results of a run's entries into the answer; return what it still lacks."""
+        results = self.results
+        lacking: list[Lacking] = []
+        if run.puts:
+            index = first_index
+            for position, result in zip(run.puts, outcome, strict=True):
+                target = results[position]
+                if result is APPLIED:
+                    header = target.put.header
+                    header.index = index
+                    if shard:
+                        header.shard = shard
+                else:
+                    self._answer("put", state, None, target, shard, index, (result,), lacking)
+                index += 1
+            return lacking
+        if run.appends:
+            operations = self._request.operations
+            others = answer_appends(
+                operations, results, run.appends, outcome, first_index, shard, state
+            )
+            for position, (result, index) in others.items():
+                request, target = operations[position].append_records, results[position]
+                self._answer(
+                    "append_records", state, request, target, shard, index, (result,), lacking
+                )
+            return lacking
+        for enqueues in run.enqueues:
+            part = outcome[enqueues.at : enqueues.at + len(enqueues.positions)]
+            index = first_index + enqueues.at
+            for position, refused in enqueues.put_applied(results, shard, index, part):
+                at, target = index + refused, results[position]
+                self._answer("enqueue", state, None, target, shard, at, (part[refused],), lacking)
+        for each in run.operations:
+            part, index = outcome[each.at : each.at + each.count], first_index + each.at
+            target = results[each.position]
+            self._answer(each.kind, state, each.request, target, shard, index, part, lacking)
+        return lacking
+
+    def _answer(
+        self,
+        kind: str,
+        state: Projections,
+        request: Any,
+        target: pipeline_pb2.OperationResult,
+        shard: int,
+        index: int,
+        results: Sequence[Result],
+        lacking: list[Lacking],
+    ) -> None:
+        entry = OPERATIONS[kind]
+        assert isinstance(entry, Write), kind
+        try:
+            answer = getattr(target, ANSWERS.get(kind, kind))
+            indexes = put_answer(entry, state, request, answer, shard, index, results)
+            if indexes:
+                lacking.append((entry.content, request, answer, indexes))
+        except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
+            put_error(target.error, error_of_exception(error))
+
+    def look(
+        self, view: View, run: Run
+    ) -> tuple[list[tuple[int, Awaitable[None]]], list[tuple[int, str, Any]]]:
+        """Put what the reads of a run find into the answer.
+
+        Returns those that take longer, and those that ask for the past.
+        """
+        longer: list[tuple[int, Awaitable[None]]] = []
+        of_past: list[tuple[int, str, Any]] = []
+        for each in run.operations:
+            position, kind, request = each.position, each.kind, each.request
+            entry, as_of = OPERATIONS[kind], read_options(request).as_of_index or None
+            assert isinstance(entry, Read), kind
+            if as_of is not None and not entry.tells_past:
+                of_past.append((position, kind, request))
+                continue
+            try:
+                pending = self.look_one(view, position, kind, request, as_of)
+                if pending is not None:
+                    longer.append((position, pending))
+            except Exception as error:  # noqa: BLE001 - concerns this operation
+                # No name for the public error here: it would keep this frame, and with it the view.
+                if as_of is not None and _is_compacted(error):
+                    of_past.append((position, kind, request))
+                else:
+                    put_error(self.results[position].error, error_of_exception(error))
+        return longer, of_past
+
+    def look_one(
+        self, view: View, position: int, kind: str, request: Any, as_of: int | None = None
+    ) -> Awaitable[None] | None:
+        """Put what one read finds into the answer; return what to wait for, if it takes longer."""
+        entry, target = OPERATIONS[kind], self.results[position]
+        assert isinstance(entry, Read), kind
+        mine = view.for_read(as_of, with_cost=read_options(request).with_cost)
+        answer = getattr(target, ANSWERS.get(kind, kind))
+        mine.header(answer.header)
+        pending = entry.look(mine, namespace_of(request.namespace), request, answer)
+        assert pending is None or isinstance(pending, Awaitable), "no read with content is here"
+        return pending
+
+    def refuse(self, run: Run, error: OnelogError) -> None:
+        """Answer all operations of a run with the same error."""
+        for position in run.positions:
+            put_error(self.results[position].error, error)
+
+    def part(self, runs: Iterable[Run]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
+        """Return a message of what is left to do, and which operations of this one these are.
+
+        In a session everything belongs to one shard, and numbers count on from the first: then it
+        is all that follows, whatever was found wrong in between.
+        """
+        positions: Sequence[int] = sorted(position for run in runs for position in run.positions)
+        part = pipeline_pb2.ExecuteRequest(request_id=self._request.request_id)
+        if self._session is not None:
+            positions = range(positions[0], len(self.results))
+            part.session.CopyFrom(self._request.session)
+            part.session.sequence += sum(
+                _width(each) for each in self._request.operations[: positions[0]]
+            )
+        operations = self._request.operations
+        part.operations.extend(operations[position] for position in positions)
+        return positions, part
+
+
+def _width(operation: pipeline_pb2.Operation) -> int:
+    """Return how many sequences of a session an operation takes."""
+    kind = operation.WhichOneof("operation") or ""
+    entry = OPERATIONS.get(kind)
+    return entry.width(getattr(operation, kind)) if isinstance(entry, Write) else 0
+
+
+def _is_compacted(error: Exception) -> bool:
+    return isinstance(error, OnelogError) and error.reason == Reason.COMPACTED.name
