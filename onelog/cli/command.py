@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 from typer.core import TyperCommand
 
-from onelog.cli.connect import connect, settings_of
+from onelog.cli.connect import connect, settings_of, timeout_of
 from onelog.cli.output import Output
 from onelog.cli.values import duration_s
 
@@ -118,6 +118,11 @@ class Session:
         if self._client is None:
             self._client = connect(self.settings)
         return self._client
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a call may take."""
+        return timeout_of(self.settings["timeout"])
 
     @property
     def read(self) -> "Read | None":

@@ -127,7 +127,7 @@ def connect(settings: Mapping[str, Setting]) -> "Client":
     from onelog import Client, ClientOptions
 
     tls = _tls(settings)
-    timeout_s = _timeout_s(settings["timeout"])
+    timeout_s = timeout_of(settings["timeout"])
     durability = settings["durability"]
     if durability.text not in ("sync", "async"):
         raise durability.wrong("is neither sync nor async")
@@ -158,7 +158,8 @@ def endpoints_of(setting: Setting) -> Sequence[str]:
     return endpoints
 
 
-def _timeout_s(setting: Setting) -> float:
+def timeout_of(setting: Setting) -> float:
+    """Return how long a call may take, in seconds."""
     try:
         timeout_s = duration_s(setting.text)
     except typer.BadParameter:

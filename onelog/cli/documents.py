@@ -57,9 +57,7 @@ def bytes_field(entry: Entry, name: str, where: str) -> bytes:
         except binascii.Error:
             raise wrong(f"{where}.{name}_base64", "is no base64") from None
     if f"{name}_json" in entry:
-        return json.dumps(
-            entry[f"{name}_json"], ensure_ascii=False, separators=(",", ":")
-        ).encode()
+        return json.dumps(entry[f"{name}_json"], ensure_ascii=False, separators=(",", ":")).encode()
     raise wrong(f"{where}.{name}", f"is no text, and there is no {name}_base64")
 
 
@@ -212,7 +210,7 @@ def put_operations(
     """Add operations to a branch of a transaction, or to a batch."""
     for number, entry in enumerate(entries):
         where = f"{part}[{number}]"
-        name = entry.get("op")
+        name = str(entry.get("op"))
         if name not in operations:
             raise wrong(f"{where}.op", f"is not one of {', '.join(operations)}")
         values = _values(entry, where, operations[name])

@@ -48,8 +48,9 @@ def keep(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
 
     \b
     Examples:
-      ID=$(onelog kv lease grant 30s --key 'online{ann}') && onelog kv lease keep $ID --key 'online{ann}'
-    """  # noqa: E501 - a line to be pasted
+      ID=$(onelog kv lease grant 30s --key 'online{ann}')
+      onelog kv lease keep $ID --key 'online{ann}'
+    """
     lease = session.client.kv.find_lease(lease_id, key=to_bytes(key))
     lease.keep()
     session.output.result({"lease_id": lease_id}, f"lease {lease_id} lives on")
@@ -61,8 +62,9 @@ def show(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
 
     \b
     Examples:
-      ID=$(onelog kv lease grant 30s --key 'online{ann}') && onelog kv lease show $ID --key 'online{ann}'
-    """  # noqa: E501 - a line to be pasted
+      ID=$(onelog kv lease grant 30s --key 'online{ann}')
+      onelog kv lease show $ID --key 'online{ann}'
+    """
     info = session.client.kv.find_lease(lease_id, key=to_bytes(key)).info()
     rows = [
         ("lifetime", shown_duration(info.ttl_s)),
@@ -78,8 +80,9 @@ def revoke(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
 
     \b
     Examples:
-      ID=$(onelog kv lease grant 30s --key 'online{ann}') && onelog kv lease revoke $ID --key 'online{ann}'
-    """  # noqa: E501 - a line to be pasted
+      ID=$(onelog kv lease grant 30s --key 'online{ann}')
+      onelog kv lease revoke $ID --key 'online{ann}'
+    """
     count = session.client.kv.find_lease(lease_id, key=to_bytes(key)).revoke()
     session.output.result({"deleted": count}, f"{count} keys deleted")
 

@@ -5,13 +5,14 @@ Most of it is loaded when it is asked for: a group is a line here, with the text
 """
 
 import importlib.metadata
+import os
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from onelog.cli import log_commands, serve_commands, state_commands
+from onelog.cli import completion_command, log_commands, serve_commands, state_commands
 
 GROUPS = {
     "kv": ("onelog.cli.kv_commands", "Keys: put, get, list, watch, lock, transactions, leases."),
@@ -67,6 +68,10 @@ app = typer.Typer(
 state_commands.register(log_commands.app)
 serve_commands.register(app)
 app.add_typer(log_commands.app, name="log")
+
+
+if os.environ.get(completion_command.VARIABLE):
+    completion_command.get_ready()
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it

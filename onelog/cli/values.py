@@ -2,7 +2,7 @@
 
 Everything is checked here, before a server is asked: what is wrong ends the command as a usage
 error that names the argument. Keys and values are bytes. Bytes of the command line that are no
-UTF-8 arrive as they were typed; with ``--escaped`` arguments may hold any byte (``\\x00``, ``\\n``).
+UTF-8 arrive as they were typed; with ``--escaped`` arguments may hold any byte (``\\x00``).
 """
 
 import codecs
@@ -103,7 +103,7 @@ def to_bytes(text: str, *, escaped: bool = False) -> bytes:
     if not escaped:
         return data
     try:
-        found, _ = codecs.escape_decode(data)  # type: ignore[attr-defined]
+        found, _ = codecs.escape_decode(data)
     except ValueError as error:
         raise typer.BadParameter(f"'{text}' has a bad escape: {error}") from None
     return bytes(found)

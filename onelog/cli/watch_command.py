@@ -63,9 +63,7 @@ def watch(
       onelog watch kv --json
     """
     chosen = [_watched(text) for text in watched or MODELS]
-    print_events(
-        session, chosen, cursor, with_previous=previous, limit=limit, progress_s=progress
-    )
+    print_events(session, chosen, cursor, with_previous=previous, limit=limit, progress_s=progress)
 
 
 def _watched(text: str) -> "Watched":
@@ -133,7 +131,7 @@ def _token(session: Session, text: str | None) -> bytes | None:
     from onelog.client.resume import token_at
 
     shards = session.client.admin.topology().shard_count
-    return token_at({shard: 0 for shard in range(shards)})
+    return token_at(dict.fromkeys(range(shards), 0))
 
 
 def _document(event: "Event") -> dict[str, Any]:
