@@ -1,4 +1,4 @@
-"""A series as one line of a terminal, and what its numbers are."""
+"""A series as one line of a terminal."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,7 +12,9 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
 
     Values that are no numbers leave a space.
     """
-    numbers = [_mean(stretch) for stretch in _stretches(values, width)]
+    scale = max((abs(each) for each in values if each - each == 0), default=0.0) or 1.0
+    # Within -1 and 1 nothing that is calculated below can overflow.
+    numbers = [_mean([each / scale for each in part]) for part in _stretches(values, width)]
     finite = [each for each in numbers if each is not None]
     if not finite:
         return " " * len(numbers)
@@ -28,5 +30,5 @@ def _stretches(values: Sequence[float], width: int) -> list[Sequence[float]]:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    finite = [each for each in map(float, values) if each - each == 0]
+    finite = [each for each in values if each - each == 0]
     return sum(finite) / len(finite) if finite else None

@@ -172,7 +172,7 @@ class ClientCommand(TyperCommand):
 
 def group(text: str) -> typer.Typer:
     """Return a group of commands that says what there is when nothing was asked for."""
-    app = typer.Typer(help=text, rich_markup_mode=None)
+    app = typer.Typer(help=text, add_completion=False, rich_markup_mode=None)
 
     @app.callback(invoke_without_command=True, help=text)
     def show_help(context: typer.Context) -> None:
@@ -200,6 +200,9 @@ def command(
             for each, annotation in common.items()
         ]
 
+        for parameter in (*own, *added):
+            _hide_empty_default(parameter)
+
         def run(**arguments: Any) -> None:
             given = {each: arguments.pop(each) for each in common}
             with Session(given) as session:
@@ -213,3 +216,10 @@ def command(
         return function
 
     return register
+
+
+def _hide_empty_default(parameter: inspect.Parameter) -> None:
+    """A default that means "not asked for" is nothing to read about."""
+    if parameter.default in (0, "0", ""):
+        for each in getattr(parameter.annotation, "__metadata__", ()):
+            each.show_default = False

@@ -11,7 +11,7 @@ import typer
 
 VARIABLE = "_ONELOG_COMPLETE"  # set by the scripts when they ask
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def get_ready() -> None:

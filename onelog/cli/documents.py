@@ -63,8 +63,8 @@ def bytes_field(entry: Entry, name: str, where: str) -> bytes:
 
 def _typed(kinds: tuple[type, ...], what: str) -> Callable[[Entry, str, str], Any]:
     def read_field(entry: Entry, name: str, where: str) -> Any:
-        # True is an int to Python, and to nobody else.
-        if not isinstance(entry[name], kinds) or (bool not in kinds and entry[name] in (True,)):
+        # Not isinstance: true is a number to Python, and to nobody else.
+        if type(entry[name]) not in kinds:
             raise wrong(f"{where}.{name}", f"is no {what}")
         return entry[name]
 

@@ -9,7 +9,7 @@ import typer
 from onelog.cli.command import Session, command
 from onelog.cli.values import read_file
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @command(app)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MODELS = ("kv", "queue", "stream", "ts")
 START = "start"
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @command(app)

@@ -304,7 +304,7 @@ class AsyncKV:
         return await AsyncLease.grant(self._connection, self._scope, ttl_s, key)
 
     async def find_lease(self, lease_id: int, *, key: Key) -> AsyncLease:
-        """Return a lease that another process was granted for ``key``; NotFound if it is over.
+        """Return a lease that another process was granted for ``key``; LeaseLost if it is over.
 
         Until it is kept once, nothing is known of how long it is safe, so ``is_lost`` says it is.
         """

@@ -158,7 +158,7 @@ class KV(Facade):
         return Lease(self._thread.run(self._core.lease(ttl_s, key=key)), self._thread)
 
     def find_lease(self, lease_id: int, *, key: Key) -> "Lease":
-        """Return a lease that another process was granted for ``key``; NotFound if it is over.
+        """Return a lease that another process was granted for ``key``; LeaseLost if it is over.
 
         Until it is kept once, nothing is known of how long it is safe, so ``is_lost`` says it is.
         """
