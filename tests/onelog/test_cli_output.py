@@ -76,7 +76,7 @@ def test_a_table_of_any_length_has_one_header(capsys: pytest.CaptureFixture[str]
 
 def test_a_wide_row_is_one_line_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     """Programs that read tables, as people's programs do, count lines."""
-    row = {name: "漢" * 150 for name in "abcdef"}
+    row = dict.fromkeys("abcdef", "漢" * 150)
     columns = [(name, lambda row, name=name: row[name]) for name in row]
     Output(as_json=False).table([row], columns)
     assert capsys.readouterr().out.count("\n") == 2
