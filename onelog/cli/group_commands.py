@@ -80,7 +80,7 @@ def create(
     \b
     Examples:
       onelog stream group create events billing --from 0
-      onelog stream group create events mailing --shared --max-deliveries 5
+      onelog stream group create events mailing --shared --since now-1h
     """
     from onelog import GroupConfig
 
@@ -103,7 +103,7 @@ def configure(
 
     \b
     Examples:
-      onelog stream group configure events billing --max-deliveries 8
+      onelog stream group configure events billing --shared
     """
     from onelog import GroupConfig
 

@@ -309,13 +309,15 @@ def redrive(
     target: Annotated[
         str, typer.Option("--to", metavar="QUEUE", help="Not to where they came from, but here.")
     ] = "",
-    first_id: Annotated[int, typer.Option("--first", min=0, metavar="ID")] = 0,
-    last_id: Annotated[int, typer.Option("--last", min=0, metavar="ID")] = 0,
+    first_id: Annotated[
+        int, typer.Option("--first", min=0, metavar="ID", help="From this id on.")
+    ] = 0,
+    last_id: Annotated[int, typer.Option("--last", min=0, metavar="ID", help="Up to this id.")] = 0,
     failed_from: Annotated[
-        int, typer.Option("--failed-from", metavar="WHEN", parser=time_ns)
+        int, typer.Option("--failed-from", metavar="WHEN", parser=time_ns, help="Failed since.")
     ] = "0",  # type: ignore[assignment] # typer parses it
     failed_until: Annotated[
-        int, typer.Option("--failed-until", metavar="WHEN", parser=time_ns)
+        int, typer.Option("--failed-until", metavar="WHEN", parser=time_ns, help="Failed before.")
     ] = "0",  # type: ignore[assignment] # typer parses it
     failure: Annotated[
         str, typer.Option("--failure", metavar="TEXT", help="Only those whose failure has this.")

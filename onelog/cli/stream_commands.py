@@ -11,7 +11,7 @@ import typer
 from onelog.cli import group_commands
 from onelog.cli.command import Session, command, group
 from onelog.cli.failure import CommandFailed
-from onelog.cli.output import cell, note, progress
+from onelog.cli.output import cell, progress
 from onelog.cli.values import (
     duration_s,
     headers_of,
@@ -339,14 +339,17 @@ def tail(
     tags: Tags = None,
     headers: Headers = None,
 ) -> None:
-    """Print records as they are appended; Ctrl-C ends it, and the cursor says where to go on.
+    """Print records as they are appended; Ctrl-C ends it.
+
+    The cursor, which is printed at the end and with --json in every line, says where to go on: give
+    it with the same streams, and the same --from or --since if there was one.
 
     \b
     Examples:
       onelog stream tail events --from 0 --limit 3
       onelog stream tail events clicks --json
     """
-    from onelog.cli.watch_command import cursor_of, shown_cursor
+    from onelog.cli.watch_command import cursor_of, note_cursor, shown_cursor
 
     token, only = None if cursor is None else cursor_of(cursor), _filter(keys, tags, headers)
     if len(streams) == 1:
@@ -369,8 +372,9 @@ def tail(
                 if count == limit:
                     break
     finally:
-        if not output.as_json:
-            note(f"to go on here: --cursor {shown_cursor(tailing.cursor)}")
+        start = "" if from_offset is None else f"--from {from_offset} "
+        start += f"--since {since} " if since else ""
+        note_cursor(output, f"{start}--cursor", tailing.cursor)
 
 
 @command(app)

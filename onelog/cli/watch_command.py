@@ -9,7 +9,7 @@ import typer
 
 from onelog.cli.command import Session, command
 from onelog.cli.failure import CommandFailed
-from onelog.cli.output import cell, note, plain, text_of
+from onelog.cli.output import Output, cell, note, plain, text_of
 from onelog.cli.values import duration_s, shown_time, to_bytes
 
 if TYPE_CHECKING:
@@ -106,8 +106,15 @@ def print_events(
                 if count == limit:
                     break
     finally:
-        if not output.as_json:
-            note(f"to go on here: --from {shown_cursor(watch.cursor)}")
+        note_cursor(output, "--from", watch.cursor)
+
+
+def note_cursor(output: Output, flag: str, token: bytes) -> None:
+    """Say where to go on, to people; in JSON every line says it."""
+    from onelog.client.resume import ResumePoint
+
+    if not output.as_json and token != ResumePoint().token():
+        note(f"to go on here: {flag} {shown_cursor(token)}")
 
 
 def shown_cursor(token: bytes) -> str:

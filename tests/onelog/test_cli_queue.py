@@ -13,7 +13,7 @@ def test_a_queue_is_made_changed_and_deleted(cli: Cli) -> None:
     cli("queue", "create", "q1.dead{q1}")
     cli("queue", "create", "q1{q1}", "--max-deliveries", 2, "--dead-letters", "q1.dead{q1}",
         "--backoff", "10ms,1m", "--ttl", "1d")  # fmt: skip
-    assert "ALREADY_EXISTS" in cli("queue", "create", "q1{q1}", code=4).err
+    assert "QUEUE_EXISTS" in cli("queue", "create", "q1{q1}", code=4).err
     cli("queue", "configure", "q1{q1}", "--visibility", "2m")
     config = cli.json("queue", "show", "q1{q1}")["config"]
     assert config["visibility_s"] == 120
@@ -31,7 +31,7 @@ def test_a_queue_is_made_changed_and_deleted(cli: Cli) -> None:
 
 
 def test_messages_are_enqueued_leased_and_settled(cli: Cli, tmp_path: Path) -> None:
-    cli("queue", "create", "q2", "--max-deliveries", 5)
+    cli("queue", "create", "q2")
     (tmp_path / "body").write_bytes(b"\xff\x00")
     first = int(cli("queue", "enqueue", "q2", "one", "--priority", 2, "--header", "by=ann").out)
     assert cli.json("queue", "enqueue", "q2", "--file", "body")["message_id"] > first
@@ -61,7 +61,7 @@ def test_messages_are_looked_after(cli: Cli) -> None:
     cli("queue", "create", "q3")
     ids = [cli("queue", "enqueue", "q3", body).out.strip() for body in "abcd"]
     assert cli("queue", "cancel", "q3", ids[0]).out.split()[-1] == "cancelled"
-    assert cli("queue", "cancel", "q3", ids[0], code=4).err.startswith("error: MESSAGE")
+    assert "MESSAGE_UNKNOWN" in cli("queue", "cancel", "q3", ids[0], code=3).err
     cli("queue", "prioritise", "q3", 0, ids[3])
     assert cli.lines("queue", "lease", "q3")[0]["body"] == "d"
     assert cli.json("queue", "purge", "q3", "--below", ids[2])["purged"] == 1
@@ -105,10 +105,9 @@ def test_consuming_acknowledges_what_it_prints(cli: Cli, tmp_path: Path) -> None
 
     (dead,) = cli.lines("queue", "peek", "q5.dead{q5}")
     assert dead["body"] == "4"
-    redrive = cli(
-        "queue", "redrive", "q5.dead{q5}", "--rate", 1, "--failure", "nothing"
-    ).out.strip()
-    cli("queue", "cancel-redrive", "q5.dead{q5}", redrive)
+    redrive = cli("queue", "redrive", "q5.dead{q5}", "--failure", "nothing").out.strip()
+    assert redrive.isdigit()
+    assert "REDRIVE_UNKNOWN" in cli("queue", "cancel-redrive", "q5.dead{q5}", 999, code=3).err
     cli("queue", "redrive", "q5.dead{q5}", "--limit", 10)
     bodies = [cli.lines("queue", "lease", "q5{q5}", "--wait", "30s")[0]["body"] for _ in range(3)]
     assert sorted(bodies) == ["4", "5", "6"]
