@@ -154,7 +154,7 @@ def test_a_command_says_what_it_does(path: str) -> None:
     command = OURS[path]
     assert re.match(r"[A-Z]", command.help)
     # Members need a cluster to be tried in, so they only say how they are used.
-    assert re.search(r"(Examples|Usage):\n  .*onelog|Examples:\n  \w+=", command.help)
+    assert re.search(r"(Examples|Usage):\n  \S", command.help)
     assert [each.name for each in command.params if not each.help] == []
 
 
