@@ -29,6 +29,7 @@ from node.context import NodeContext
 from node.durability import Durability, Received
 from node.forwarding import Elsewhere
 from node.requests import Drafts, Results
+from node.series_reads import SeriesReads
 from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from node.status_mapping import error_of_cluster, error_of_reason
@@ -72,11 +73,22 @@ class View:
     projections: Projections
     applied_index: int
     as_of: int | None
-    with_cost: bool = False
+    with_cost: bool
+    # For reads that go on beside the loop: where, and until when.
+    edge: "Edge"
+    deadline_s: float
 
     def for_read(self, as_of: int | None, *, with_cost: bool) -> "View":
         """Return the same state for one of several reads of it."""
-        return View(self.shard, self.projections, self.applied_index, as_of, with_cost)
+        return View(
+            self.shard,
+            self.projections,
+            self.applied_index,
+            as_of,
+            with_cost,
+            self.edge,
+            self.deadline_s,
+        )
 
     def header(self, target: common_pb2.ReadHeader, scanned: int = 0) -> None:
         """Fill in the header of an answer."""
@@ -99,6 +111,7 @@ class Edge:
         self._clock = context.clock
         self._request_bytes_max = context.config.shard.request_bytes_max
         self._waits: dict[int, Waits] = {}
+        self.series_reads = SeriesReads(context)
 
     # Where
 
@@ -210,6 +223,8 @@ class Edge:
             driver.shard.router.applied_index,
             options.as_of_index or None,
             options.with_cost,
+            self,
+            call.deadline_s,
         )
 
     def check_size(self, drafts: Drafts, of_message: int | None = None) -> None:
@@ -238,6 +253,7 @@ class Edge:
         """Let go of what was opened to serve calls."""
         await self.calls.close()
         self.readers.shutdown(wait=False, cancel_futures=True)
+        self.series_reads.close()
 
     # Several shards
 

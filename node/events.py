@@ -15,6 +15,8 @@ Another model adds its maker to ``MAKERS``, by the owner of its entries.
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from node.events_series import series_events
+from node.happening import Happening
 from node.messages import put_item
 from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2
@@ -26,36 +28,10 @@ from projections.kv_reads import KeyValue
 from projections.payload import read_prefix
 from projections.system_commands import TYPE_EXPIRE
 from projections.table import Projections
-from ual.entry import OWNER_KV, OWNER_SYSTEM, Entry
+from ual.entry import OWNER_KV, OWNER_SYSTEM, OWNER_TIMESERIES, Entry
 
 # Operations on keys that write no version.
 _QUIET = frozenset(OWNER_KV << 8 | OPERATIONS[each] for each in (Touch, LeaseGrant, LeaseKeepalive))
-EVENT_OVERHEAD = 200
-
-
-class Happening:
-    """One event, before it is known who wants it. Subclasses fill in their part."""
-
-    __slots__ = ("index", "name", "namespace", "owner", "size", "timestamp_ns")
-
-    def __init__(self, entry: Entry, owner: int, namespace: str, name: bytes, size: int) -> None:
-        self.index = entry.index
-        self.timestamp_ns = entry.timestamp_ns
-        self.owner = owner
-        self.namespace = namespace
-        self.name = name
-        self.size = size + EVENT_OVERHEAD
-
-    def put(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
-        """Write the event."""
-        event.index = self.index
-        event.timestamp_ns = self.timestamp_ns
-        event.namespace = self.namespace
-        self.put_own(event, with_previous=with_previous)
-
-    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
-        """Write the part of the model."""
-        raise NotImplementedError
 
 
 class KeyHappening(Happening):
@@ -104,6 +80,7 @@ def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
 
 MAKERS: dict[int, Maker] = {
     OWNER_KV: _key_events,
+    OWNER_TIMESERIES: series_events,
 }
 
 

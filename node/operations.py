@@ -8,7 +8,7 @@ deadlines, sessions, headers, refusals, forwarding) is the same for all and is h
 the same things wrong as apply would, it reads back what it has encoded (``checked``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -51,8 +51,9 @@ class Read(Generic[RequestT, ResponseT]):
 
     response: type[ResponseT]
     names: Callable[[RequestT], Sequence[bytes]]
-    # Looks up what is asked for and puts it into the answer; the header is there already.
-    look: Callable[[View, str, RequestT, ResponseT], None]
+    # Looks up what is asked for and puts it into the answer; the header is there already. A read
+    # that takes long returns what to wait for, and says in the header which index it has read.
+    look: Callable[[View, str, RequestT, ResponseT], Awaitable[None] | None]
 
 
 def applied(result: Result) -> Applied:
@@ -121,6 +122,8 @@ async def run_read(
     view = await edge.read(shard, read_options(message), call)
     answer: Any = read.response()
     view.header(answer.header)
-    read.look(view, namespace, request, answer)
+    pending = read.look(view, namespace, request, answer)
+    if pending is not None:
+        await pending
     found: ResponseT = answer
     return found

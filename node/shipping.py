@@ -169,22 +169,14 @@ class Shipping:
     def trim(self) -> int:
         """Drop the segments before the older kept snapshot, Raft's start first; return how many.
 
-        What is being shipped stays, and what the state refers to (node/retention.py).
+        What is being shipped stays, and what the state refers to (node/retention.py). A segment
+        that turns out to be damaged on the way is set aside, and the trim is for another time.
         """
-        log, journal = self._shard.log, self._shard.member.journal
-        keep_index = min(self._shard.snapshots.keep_from_index, log.last_index)
-        floor = self.shipments.floor
-        if floor is not None:
-            keep_index = min(keep_index, floor)
-        for segment in log.segments.segments:
-            if isinstance(segment, UnsealedSegment) or segment.last_index >= keep_index:
-                if segment.first_proposal > journal.start:
-                    journal.move_start(segment.first_proposal)
-                break
         try:
-            return log.drop_before(droppable_before(log, self._shard.projections, keep_index))
-        except DiskFull:
-            return 0  # MANIFEST could not be written; another time
+            return self._trim()
+        except CorruptFile as error:
+            self.note_damage(error)
+            return 0
 
     def note_damage(self, error: CorruptFile) -> None:
         """Set aside a segment that turned out to be damaged when it was read."""
@@ -215,6 +207,22 @@ class Shipping:
         )
 
     # Inside
+
+    def _trim(self) -> int:
+        log, journal = self._shard.log, self._shard.member.journal
+        keep_index = min(self._shard.snapshots.keep_from_index, log.last_index)
+        floor = self.shipments.floor
+        if floor is not None:
+            keep_index = min(keep_index, floor)
+        for segment in log.segments.segments:
+            if isinstance(segment, UnsealedSegment) or segment.last_index >= keep_index:
+                if segment.first_proposal > journal.start:
+                    journal.move_start(segment.first_proposal)
+                break
+        try:
+            return log.drop_before(droppable_before(log, self._shard.projections, keep_index))
+        except DiskFull:
+            return 0  # MANIFEST could not be written; another time
 
     def _offer_to(self, peer_id: UUID) -> Offered | None:
         """Return what a peer that is behind is told of."""

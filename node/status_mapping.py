@@ -105,6 +105,9 @@ _EXCEPTIONS: dict[str, type[OnelogError]] = {
     "LEASE_TOKEN_STALE": errors.LeaseLost,
     "SESSION_EXPIRED": errors.SessionExpired,
     "SEQUENCE_ACKNOWLEDGED": errors.FailedPrecondition,
+    "VALUE_NOT_FINITE": errors.InvalidArgument,
+    "POINT_TOO_OLD": errors.OutOfRange,
+    "QUERY_TOO_LARGE": errors.ResourceExhausted,
     # Of what they hold, unless nothing is said: see error_of_refusal.
     "TRANSACTION_REFUSED": errors.FailedPrecondition,
     "BATCH_REFUSED": errors.FailedPrecondition,

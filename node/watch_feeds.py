@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from node.edge import invalid, namespace_of
-from node.events import Happening, events_of
+from node.events import events_of
+from node.happening import Happening
 from node.shard_driver import ShardDriver
 from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
 from projections.result import Applied, Result

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onelog.client.aio import AsyncClient
     from onelog.client.options import ClientOptions, Tls
     from onelog.client.queue_values import NewMessage, QueueConfig
+    from onelog.client.series_arrays import SeriesData
     from onelog.client.stream_values import GroupConfig, NewRecord, RecordFilter, Retention
     from onelog.client.sync.aio import Client
     from onelog.client.timeseries import MeasurementConfig, Rule
@@ -45,6 +46,7 @@ _HOMES = {
     "Reject": "onelog.client.worker",
     "Retention": "onelog.client.stream_values",
     "Rule": "onelog.client.timeseries",
+    "SeriesData": "onelog.client.series_arrays",
     "Tls": "onelog.client.options",
     "Watched": "onelog.client.watch",
 }
@@ -52,7 +54,7 @@ _HOMES = {
 __all__ = [
     "AsyncClient", "Client", "ClientOptions", "Event", "GroupConfig", "Item", "MeasurementConfig",
     "Message", "NewMessage", "NewRecord", "OnelogError", "QueueConfig", "Read", "Record",
-    "RecordFilter", "Reject", "Retention", "Rule", "Tls", "Watched", "errors",
+    "RecordFilter", "Reject", "Retention", "Rule", "SeriesData", "Tls", "Watched", "errors",
 ]  # fmt: skip
 
 

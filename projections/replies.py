@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from projections.kv_commands import OPTION_EXPECTED, OPTION_LEASE, TYPE_PUT
 from projections.payload import FLAG_SESSION, PAYLOAD_VERSION
+from projections.ts_commands import TYPE_WRITE_BATCH
 
 _PREFIX_SIZE_MIN = 3
 
@@ -22,8 +23,12 @@ def _is_blind_put(body: bytes) -> bool:
     return bool(body) and not body[0] & (OPTION_EXPECTED | OPTION_LEASE)
 
 
-# By entry type: whether this body, behind the prefix, needs no result.
-_BLIND: dict[int, Callable[[bytes], bool]] = {TYPE_PUT: _is_blind_put}
+# By entry type: whether this body, behind the prefix, needs no result. How many points a batch has
+# written is how many it holds.
+_BLIND: dict[int, Callable[[bytes], bool]] = {
+    TYPE_PUT: _is_blind_put,
+    TYPE_WRITE_BATCH: lambda _: True,
+}
 
 
 def needs_result(draft: tuple[int, bytes, int]) -> bool:

@@ -20,7 +20,7 @@ type of the field.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,23 +78,33 @@ class Windows:
         return numbers * self.size_ns + self.offset_ns
 
 
-def stretches(windows: Windows, times: Times) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of the windows that have points, and where their points start."""
-    if not windows.size_ns:
-        return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    numbers = windows.numbers(times)
-    changes = np.flatnonzero(numbers[1:] != numbers[:-1])
-    starts = np.empty(len(changes) + 1, dtype=np.int64)
-    starts[0] = 0
-    np.add(changes, 1, out=starts[1:])
-    return numbers[starts], starts
+class Stretches(NamedTuple):
+    """Where the points of each window stand among sorted times, for windows that have some."""
+
+    windows: NDArray[np.int64]  # their numbers, ascending
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
 
-def aggregate(function: Function, windows: Windows, times: Times, values: Values) -> Partial:
-    """Fold the points of one series, of which there is at least one."""
-    numbers, starts = stretches(windows, times)
+def stretches(windows: Windows, times: Times) -> Stretches:
+    """Find the windows of the times of one series, of which there is at least one."""
+    if windows.size_ns:
+        numbers = windows.numbers(times)
+        changes = np.flatnonzero(numbers[1:] != numbers[:-1])
+        starts = np.empty(len(changes) + 1, dtype=np.int64)
+        starts[0] = 0
+        np.add(changes, 1, out=starts[1:])
+        numbers = numbers[starts]
+    else:
+        numbers = starts = np.zeros(1, dtype=np.int64)
     ends = np.append(starts[1:], len(times))
-    counts = ends - starts
+    return Stretches(numbers, starts, ends, ends - starts)
+
+
+def aggregate(function: Function, found: Stretches, times: Times, values: Values) -> Partial:
+    """Fold the points of one series, of which there is at least one."""
+    numbers, starts, ends, counts = found
     match function:
         case Function.COUNT:
             return Partial(numbers, counts, counts)

@@ -15,6 +15,7 @@ range overlaps at least one older block.
 
 import struct
 from array import array
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -96,6 +97,11 @@ class Column:
             return _NO_ROWS
         return np.frombuffer(self.blocks, dtype=np.int64).reshape(-1, BLOCK_WORDS).copy()
 
+    def cut(self) -> "ColumnCut":
+        """Return what there is now, to be read by any thread at any time."""
+        (cut,) = Cuts([self])
+        return cut
+
     def points_hash(self) -> int:
         """Return the hash of the buffered points."""
         times, bits = self.buffered()
@@ -144,6 +150,82 @@ class Column:
         assert bool((rows[:, 3] > 0).all()), "an empty block"
         assert self.blocks is None or len(self.blocks), "an empty list of blocks"
         assert self.deleted == useful_ranges(self.deleted, rows), "a range that deletes nothing"
+
+
+class ColumnCut(NamedTuple):
+    """A column at one moment: references, whatever the column holds.
+
+    Buffers and lists of blocks are only ever appended to, or replaced by others; what a rollback
+    takes away was never seen by anybody else. So the first so many bytes stay what they were. They
+    are copied by one slice, which the interpreter does not interrupt: a view would forbid the
+    buffer to grow as long as it lives, and whoever applies entries would fail for it.
+    """
+
+    series_id: int
+    field_id: int
+    field_type: FieldType
+    deleted: tuple[DeletedRange, ...]
+    times: bytearray
+    values: bytearray
+    point_count: int  # in the buffer
+    blocks: "array[int] | None"
+    block_count: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What orders columns."""
+        return self.series_id, self.field_id
+
+    def buffered(self) -> tuple[Times, U64Array]:
+        """Return the buffered times and value bits."""
+        count = self.point_count
+        times = np.frombuffer(self.times[: 8 * count], dtype=np.int64)
+        size = count * VALUE_SIZES[self.field_type]
+        return times, bits_of(self.field_type, self.values[:size], count)
+
+    def rows(self) -> Rows:
+        """Return the blocks as rows of (index, first time, last time, points)."""
+        if self.blocks is None:
+            return _NO_ROWS
+        words = self.blocks[: BLOCK_WORDS * self.block_count]
+        return np.frombuffer(words, dtype=np.int64).reshape(-1, BLOCK_WORDS)
+
+
+class Cuts:
+    """Cuts of many columns, taken at once and handed out one by one, by any thread.
+
+    Lists of references side by side, instead of an object for each: 20,000 columns take 5 ms, and
+    three times that with objects, most of which the garbage collector takes to look through them.
+    """
+
+    __slots__ = ("_blocks", "_columns", "_counts", "_deleted", "_times", "_values", "_words")
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns  # for what never changes of them
+        self._times = [column.times for column in columns]
+        self._counts = [len(times) >> 3 for times in self._times]
+        self._values = [column.values for column in columns]
+        self._deleted = [column.deleted for column in columns]
+        self._blocks = [column.blocks for column in columns]
+        self._words = [0 if blocks is None else len(blocks) for blocks in self._blocks]
+
+    def __iter__(self) -> Iterator[ColumnCut]:
+        rows = zip(
+            self._columns, self._times, self._counts, self._values, self._deleted, self._blocks,
+            self._words, strict=True,
+        )  # fmt: skip
+        for column, times, count, values, deleted, blocks, words in rows:
+            yield ColumnCut(
+                column.series_id,
+                column.field_id,
+                column.field_type,
+                deleted,
+                times,
+                values,
+                count,
+                blocks,
+                words // BLOCK_WORDS,
+            )
 
 
 def bits_of(field_type: FieldType, values: bytes | bytearray | memoryview, count: int) -> U64Array:

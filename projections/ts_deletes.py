@@ -20,6 +20,7 @@ from projections.ts_entities import Room, Series
 from projections.ts_limits import (
     DELETE_BLOCKS_MAX,
     DELETE_COLUMNS_MAX,
+    DELETE_EFFORT_MAX,
     DELETE_SERIES_MAX,
     DELETE_VISITS_MAX,
     DELETED_RANGES_MAX,
@@ -67,12 +68,13 @@ def delete(store: Store, room: Room, command: Delete, index: int) -> Outcome:
     whole = (command.first_ns, command.last_ns) == (TIME_NS_MIN, TIME_NS_MAX)
     new = DeletedRange(command.first_ns, command.last_ns, index)
     tests = compile_matchers(command.matchers)
+    patterns = [test for test in tests if test.is_pattern]
     chosen: list[Series] = []
     budget = _Budget()
     cursor: int | None = None
     last = command.after
     for series_id in measurement.index.after(command.after):
-        if not budget.left:
+        if not budget.left or sum(test.effort for test in patterns) > DELETE_EFFORT_MAX:
             cursor = last
             break
         budget.visits -= 1

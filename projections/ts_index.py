@@ -5,11 +5,15 @@ goes through whole lists once per call, not once per series: an entry that delet
 series of a million costs milliseconds. Lists are replaced, never shortened in place, which makes
 taking back a removal a matter of putting the old ones back.
 
+A selection may be made by another thread than the one that changes the state (``cut``): what a
+cut holds is only ever appended to, by ids above those of the cut, or replaced by other lists. It is
+read by single operations on lists and arrays, which the interpreter does not interrupt.
+
 Derived data: rebuilt by loading, not part of the state hash.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,6 +24,7 @@ from projections.undo import UndoLog
 
 Ids = NDArray[np.uint64]
 
+PAUSE_VALUES = 64  # of a tag, between two pauses of a selection
 POSTING_SIZE = 220  # bytes of a value with one series: texts, list, slots of the tables
 _NONE: Ids = np.empty(0, dtype=np.uint64)
 
@@ -69,25 +74,21 @@ class TagIndex:
         self._undo.note(partial(self._put_back, self.ids, before))
         self.ids = _without(self.ids, gone)
 
-    def select(self, tests: Iterable[Test]) -> Ids:
-        """Return the ids of the series that pass all tests, ascending."""
-        found = as_ids(self.ids)
+    def cut(self, tests: Sequence[Test]) -> "IndexCut":
+        """Return what the tests have to look at, for a selection by any thread."""
+        values = []
         for test in tests:
-            values = self._tags.get(test.tag, {})
-            if test.passes(""):
-                failing = [as_ids(ids) for value, ids in values.items() if not test.passes(value)]
-                if failing:
-                    gone = np.concatenate(failing)
-                    found = found[np.isin(found, gone, assume_unique=True, invert=True)]
-                continue
-            if test.equal_to is not None:
-                equal = values.get(test.equal_to)
-                passing = [] if equal is None else [as_ids(equal)]
-            else:
-                passing = [as_ids(ids) for value, ids in values.items() if test.passes(value)]
-            kept = np.concatenate(passing) if passing else _NONE
-            found = found[np.isin(found, kept, assume_unique=True)]
-        return found
+            postings = self._tags.get(test.tag, {})
+            if test.only_value is None:
+                values.append((list(postings), list(postings.values())))
+            else:  # all others are alike
+                one = postings.get(test.only_value)
+                values.append(([], []) if one is None else ([test.only_value], [one]))
+        return IndexCut(tests, self.ids, values)
+
+    def select(self, tests: Sequence[Test]) -> Ids:
+        """Return the ids of the series that pass all tests, ascending."""
+        return self.cut(tests).select()
 
     def after(self, series_id: int) -> Iterator[int]:
         """Iterate over the ids above ``series_id``."""
@@ -137,9 +138,48 @@ class TagIndex:
             values[value] = posting
 
 
+class IndexCut:
+    """The series that there were at one moment, to be selected from by any thread."""
+
+    __slots__ = ("_count", "_ids", "_tests", "_values", "last_id")
+
+    def __init__(
+        self,
+        tests: Sequence[Test],
+        ids: "array[int]",
+        values: list[tuple[list[str], list["array[int]"]]],
+    ) -> None:
+        self.last_id = ids[-1] if ids else 0
+        self._tests = tests
+        self._ids = ids
+        self._count = len(ids)
+        self._values = values
+
+    @property
+    def effort(self) -> int:
+        """How many values of tags are looked at, one by one."""
+        return sum(len(values) for values, _ in self._values)
+
+    def select(self, pause: Callable[[], None] = lambda: None) -> Ids:
+        """Return the ids that pass all tests, ascending; ``pause`` is called now and then."""
+        found = as_ids(self._ids)[: self._count]
+        for test, (values, postings) in zip(self._tests, self._values, strict=True):
+            keeps_others = test.passes("")
+            chosen = array("Q")
+            for number, (value, ids) in enumerate(zip(values, postings, strict=True)):
+                if number % PAUSE_VALUES == 0:
+                    pause()
+                if test.passes(value) is not keeps_others:
+                    chosen.extend(ids)
+            # Ids behind the cut may have come since; they are not among the found ones.
+            others = as_ids(chosen)
+            found = found[np.isin(found, others, assume_unique=True, invert=keeps_others)]
+        return found
+
+
 def as_ids(ids: "array[int]") -> Ids:
     """Return a copy of ``ids`` for numpy; a view would forbid to append while it lives."""
-    return np.frombuffer(ids, dtype=np.uint64).copy() if ids else _NONE
+    return np.frombuffer(ids.tobytes(), dtype=np.uint64) if ids else _NONE
 
 
 def _without(ids: "array[int]", gone: Ids) -> "array[int]":

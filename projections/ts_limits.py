@@ -47,6 +47,7 @@ DELETE_VISITS_MAX = 4_000  # series that one entry looks at
 DELETE_COLUMNS_MAX = 4_000  # columns of theirs that it looks into
 DELETE_SERIES_MAX = 1_000  # series that it changes
 DELETE_BLOCKS_MAX = 100_000  # blocks after which it stops
+DELETE_EFFORT_MAX = 100_000  # positions of patterns after which it stops: 20 ms
 DELETED_RANGES_MAX = 64  # per column, that some block still holds points of
 TRIM_COLUMNS_MAX = 4_000  # columns that one ts_trim looks into
 

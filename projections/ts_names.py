@@ -170,9 +170,19 @@ class Test:
             self._pattern = Pattern(matcher.value)
 
     @property
-    def equal_to(self) -> str | None:
-        """The one value that passes, if it is one."""
-        return self._value if self._pattern is None and self._wanted else None
+    def only_value(self) -> str | None:
+        """The one value that is different to it from all others and from none, if it is one."""
+        return self._value if self._pattern is None and self._value else None
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it looks at a value character by character."""
+        return self._pattern is not None
+
+    @property
+    def effort(self) -> int:
+        """What its pattern has cost so far."""
+        return 0 if self._pattern is None else self._pattern.effort
 
     def passes(self, value: str) -> bool:
         """Tell whether a value passes; the empty one stands for no tag."""

@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projections.ts_blocks import DTYPES, CorruptBlock, Values, decode_block, resolve
-from projections.ts_buffers import Column, DeletedRange, Rows, Times
+from projections.ts_buffers import Column, ColumnCut, DeletedRange, Rows, Times
 from projections.ts_entities import Measurement
 from projections.ts_limits import BUFFER_POINTS, CACHE_SIZE_MAX
 from projections.ts_types import FieldType, Policy
 
 ReadBlock = Callable[[int], bytes]
 Points = tuple[Times, Values]
-_Mark = tuple[int, int, int, tuple[DeletedRange, ...], Policy]
+_Mark = tuple[bytes, tuple[DeletedRange, ...], Policy]  # indexes of the blocks first
 
 _ENTRY_SIZE = 400  # bytes that a kept block costs besides its points
 
@@ -62,7 +62,7 @@ class BlockCache:
         """The bytes held."""
         return self._size
 
-    def get(self, index: int, column: Column, points: int) -> Points:
+    def get(self, index: int, column: ColumnCut, points: int) -> Points:
         """Return the points of a block; raise ``CorruptBlock`` if the entry holds no such block."""
         found = self._blocks.get(index)
         if found is not None:
@@ -83,9 +83,9 @@ class BlockCache:
             self._size -= _size(dropped)
         return found
 
-    def join(self, column: Column, rows: Rows, policy: Policy) -> "Joined":
+    def join(self, column: ColumnCut, rows: Rows, policy: Policy) -> "Joined":
         """Return the points of some blocks together, sorted and one per time."""
-        mark = (int(rows[0, 0]), int(rows[-1, 0]), len(rows), column.deleted, policy)
+        mark = (rows[:, 0].tobytes(), column.deleted, policy)
         kept = self._joined.get(column.key)
         if kept is not None:
             if kept.mark == mark:
@@ -122,20 +122,26 @@ class BlockCache:
 def read_column(
     measurement: Measurement, column: Column, first_ns: int, last_ns: int, cache: BlockCache
 ) -> Points:
+    """Return the points of a column as it is now; see ``read_cut``."""
+    first_ns = max(first_ns, measurement.trimmed_ns)
+    return read_cut(column.cut(), first_ns, last_ns, measurement.config.policy, cache)
+
+
+def read_cut(
+    column: ColumnCut, first_ns: int, last_ns: int, policy: Policy, cache: BlockCache
+) -> Points:
     """Return the points from ``first_ns`` to ``last_ns`` in the order of time, one per time.
 
     The arrays are good until the same column is read again.
     """
-    first_ns = max(first_ns, measurement.trimmed_ns)
-    policy = measurement.config.policy
     joined: Joined | None = None
-    if column.blocks:
+    if column.block_count:
         rows = column.rows()
         rows = rows[(rows[:, 1] <= last_ns) & (rows[:, 2] >= first_ns)]
         if len(rows):
             joined = cache.join(column, rows, policy)
     newest: Points | None = None
-    if column.times:
+    if column.point_count:
         times, bits = column.buffered()
         points = resolve(times, _typed(column.field_type, bits), policy)
         newest = _inside(points, first_ns, last_ns)
@@ -178,11 +184,11 @@ def _concatenate(parts: list[Points]) -> Points:
     return times, np.concatenate([values for _, values in parts])
 
 
-def points_between(column: Column, first_ns: int, last_ns: int) -> int:
+def points_between(column: ColumnCut, first_ns: int, last_ns: int) -> int:
     """Return an upper bound for the points that a read of this range touches."""
     rows = column.rows()
     overlapping = rows[(rows[:, 1] <= last_ns) & (rows[:, 2] >= first_ns)]
-    return len(column) + int(overlapping[:, 3].sum())
+    return column.point_count + int(overlapping[:, 3].sum())
 
 
 def _typed(field_type: FieldType, bits: NDArray[np.uint64]) -> Values:

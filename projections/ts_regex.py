@@ -33,9 +33,10 @@ _ANY: Ranges = ()
 class Pattern:
     """A compiled pattern."""
 
-    __slots__ = ("_moves", "_names", "_program", "_start", "_states")
+    __slots__ = ("_moves", "_names", "_program", "_start", "_states", "effort")
 
     def __init__(self, text: str) -> None:
+        self.effort = 0  # positions looked at so far: the same on every replica
         self._program = _Compiler(text).compile()
         self._moves: dict[tuple[int, str], int] = {}
         self._names: dict[tuple[int, ...], int] = {}
@@ -68,7 +69,9 @@ class Pattern:
                 inside = ranges == _ANY or any(low <= character <= high for low, high in ranges)
                 if inside != negated:
                     targets.append(target)
-        following = self._name(self._closure(targets))
+        closure = self._closure(targets)
+        self.effort += len(self._states[state]) + len(closure)
+        following = self._name(closure)
         self._moves[state, character] = following
         return following
 

@@ -15,7 +15,7 @@ import numpy as np
 from projections.payload import Reader
 from projections.reasons import Reason
 from projections.result import Applied, Outcome, Refused
-from projections.ts_aggregate import Function, Windows, aggregate, finish
+from projections.ts_aggregate import Function, Windows, aggregate, finish, stretches
 from projections.ts_batch import Run, encode_batch, read_batch
 from projections.ts_buffers import Column
 from projections.ts_commands import DropRule, Rollup, SetRule
@@ -136,7 +136,7 @@ def make_rollup(
             runs.append(run)
             points += len(np.asarray(run.times))
         read += sum(
-            points_between(column, progress.done_ns, to_ns - 1)
+            points_between(column.cut(), progress.done_ns, to_ns - 1)
             for column in series.columns.values()
         )
         last = series_id
@@ -186,7 +186,7 @@ def _choose_end(measurement: Measurement, rule: Rule, first_ns: int, closed_ns: 
     while windows > 1:
         last_ns = start_ns + windows * rule.window_ns - 1
         largest = max(
-            (points_between(column, start_ns, last_ns) for column in _columns(measurement)),
+            (points_between(column.cut(), start_ns, last_ns) for column in _columns(measurement)),
             default=0,
         )
         if largest <= ROLLUP_READ_POINTS_MAX:
@@ -209,12 +209,13 @@ def _series_runs(
         times, values = read_column(measurement, column, first_ns, last_ns, cache)
         if not len(times):
             continue
+        found = stretches(windows, times)
         for kind in rule.aggregates:
             field = f"{measurement.fields[field_id].name}_{kind.name.lower()}"
             if len(field.encode()) > NAME_SIZE_MAX:
                 continue
             with np.errstate(over="ignore", invalid="ignore"):
-                partial = aggregate(_FUNCTIONS[kind], windows, times, values)
+                partial = aggregate(_FUNCTIONS[kind], found, times, values)
                 results = finish(_FUNCTIONS[kind], partial)
             starts = np.maximum(windows.starts(partial.windows), TIME_NS_MIN)
             field_type = FieldType.F64

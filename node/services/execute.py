@@ -12,7 +12,7 @@ session it is the same.
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from node.forwarding import Elsewhere
 from node.operations import Read, Write, put_answer
 from node.requests import Results
 from node.services import kv_operations as kv
+from node.services import timeseries_operations as series
 from node.status_mapping import error_of_exception, error_of_reason, put_error
 from onelog.errors import InvalidArgument, OnelogError
 from onelog.status import error_of_result
@@ -58,6 +59,8 @@ OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
     "append": kv.APPEND,
     "set_json": kv.SET_JSON,
     "txn": kv.TXN,
+    "write_points": series.WRITE_POINTS,
+    "query": series.QUERY,
 }
 ANSWERS: Mapping[str, str] = {
     "ack": "settle",
@@ -165,7 +168,11 @@ class Executor:
         if wanted.level == common_pb2.READ_LEVEL_LINEARIZABLE:
             wanted.max_staleness_ms = 0
         view = await self._edge.read(shard, wanted, call)
-        message.look(view, run)
+        for target, pending in message.look(view, run):
+            try:
+                await pending
+            except Exception as error:  # noqa: BLE001 - concerns this operation
+                put_error(target.error, error_of_exception(error))
 
     async def _forward(
         self, message: "_Message", runs: Iterable[_Run], elsewhere: Elsewhere, call: Call
@@ -358,8 +365,9 @@ class _Message:
         except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
             put_error(target.error, error_of_exception(error))
 
-    def look(self, view: Any, run: _Run) -> None:
-        """Put what the reads of a run find into the answer."""
+    def look(self, view: Any, run: _Run) -> list[tuple[Any, Awaitable[None]]]:
+        """Put what the reads of a run find into the answer; return those that take longer."""
+        longer = []
         for position, kind, request, _, _ in run.operations:
             entry, target = OPERATIONS[kind], self.results[position]
             assert isinstance(entry, Read), kind
@@ -368,9 +376,12 @@ class _Message:
                 mine = view.for_read(options.as_of_index or None, with_cost=options.with_cost)
                 answer = getattr(target, ANSWERS.get(kind, kind))
                 mine.header(answer.header)
-                entry.look(mine, namespace_of(request.namespace), request, answer)
+                pending = entry.look(mine, namespace_of(request.namespace), request, answer)
+                if pending is not None:
+                    longer.append((target, pending))
             except Exception as error:  # noqa: BLE001 - concerns this operation
                 put_error(target.error, error_of_exception(error))
+        return longer
 
     def refuse(self, run: _Run, error: OnelogError) -> None:
         """Answer all operations of a run with the same error."""

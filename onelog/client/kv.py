@@ -93,7 +93,7 @@ class AsyncKV:
 
     async def put_many(
         self,
-        items: Mapping[Key, Value] | Iterable[tuple[Key, Value]],
+        items: Mapping[str, Value] | Mapping[bytes, Value] | Iterable[tuple[Key, Value]],
         *,
         ttl_s: float | None = None,
     ) -> list[int]:

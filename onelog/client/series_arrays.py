@@ -1,8 +1,7 @@
 """Points as numpy arrays, in and out of protobuf without a loop over values.
 
 Packed fields are the bytes of the array itself: little-endian, eight bytes for a time, a double or
-an integer, one for a bool. So a column is written by wrapping the array's bytes in the field's
-header, and read by stripping it.
+an integer, one for a bool (see onelog/packed.py).
 """
 
 from collections.abc import Mapping
@@ -13,13 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onelog.errors import InvalidArgument
+from onelog.packed import TIMES, VALUES, sized, unsized
 from onelog.v1 import timeseries_pb2
 
 Array = NDArray[Any]
-
-# Field numbers with the wire type of a sized field.
-_TIMES = b"\x12"  # SeriesPoints.times_ns = 2
-_VALUES = b"\x0a"  # DoubleValues.values = 1, and of integers and bools
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +60,7 @@ def fill_points(
         raise InvalidArgument("points have at least one field", reason="FIELDS_INVALID")
     if tags:
         points.tags.update(tags)
-    points.MergeFromString(_sized(_TIMES, times.astype("<i8").tobytes()))
+    points.MergeFromString(sized(TIMES, times.astype("<i8").tobytes()))
     for name, values in fields.items():
         column = np.atleast_1d(np.asarray(values))
         if column.shape != times.shape:
@@ -79,11 +75,11 @@ def fill_points(
 def _fill_column(column: timeseries_pb2.Column, values: Array) -> None:
     match values.dtype.kind:
         case "f":
-            column.doubles.MergeFromString(_sized(_VALUES, values.astype("<f8").tobytes()))
+            column.doubles.MergeFromString(sized(VALUES, values.astype("<f8").tobytes()))
         case "i" | "u":
-            column.integers.MergeFromString(_sized(_VALUES, values.astype("<i8").tobytes()))
+            column.integers.MergeFromString(sized(VALUES, values.astype("<i8").tobytes()))
         case "b":
-            column.bools.MergeFromString(_sized(_VALUES, values.astype("u1").tobytes()))
+            column.bools.MergeFromString(sized(VALUES, values.astype("u1").tobytes()))
         case _:
             raise InvalidArgument(
                 f"field {column.field}: floats, integers or bools, not {values.dtype}",
@@ -95,7 +91,7 @@ def data_of(points: timeseries_pb2.SeriesPoints) -> SeriesData:
     """Return points as arrays."""
     only_times = timeseries_pb2.SeriesPoints()
     only_times.times_ns.MergeFrom(points.times_ns)
-    times = np.frombuffer(_unsized(only_times.SerializeToString()), "<i8")
+    times = np.frombuffer(unsized(only_times.SerializeToString()), "<i8")
     fields: dict[str, Array] = {}
     for column in points.columns:
         match column.WhichOneof("values"):
@@ -111,24 +107,4 @@ def data_of(points: timeseries_pb2.SeriesPoints) -> SeriesData:
 
 
 def _array(values: Any, dtype: str) -> Array:
-    return np.frombuffer(_unsized(values.SerializeToString()), dtype)
-
-
-def _sized(tag: bytes, data: bytes) -> bytes:
-    """Return a sized field: its tag, the size as a varint, the bytes."""
-    size, head = len(data), bytearray(tag)
-    while size > 0x7F:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
-    return bytes(head) + data
-
-
-def _unsized(field: bytes) -> bytes:
-    """Return the bytes of a message that is one sized field; nothing, if it is empty."""
-    if not field:
-        return b""
-    at = 1
-    while field[at] & 0x80:
-        at += 1
-    return field[at + 1 :]
+    return np.frombuffer(unsized(values.SerializeToString()), dtype)

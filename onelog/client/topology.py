@@ -33,7 +33,7 @@ class Topology:
         self._options = options
         self._seeds = tuple(seeds)
         self._nodes: tuple[str, ...] = ()
-        self._turn = random.randrange(len(self._seeds))  # noqa: S311 - spreads load, hides nothing
+        self._turn = self._refreshes = random.randrange(len(self._seeds))  # noqa: S311 - spreads load, hides nothing
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_s = float("-inf")
         self._listeners: list[Callable[[], None]] = []
@@ -117,8 +117,10 @@ class Topology:
         """Ask one endpoint after the other, the next one as soon as one is slow; the first wins."""
         error: OnelogError = Unavailable("no endpoint", reason="NO_ENDPOINT")
         endpoints = list(self.endpoints())
-        self._turn += 1
-        first = self._turn % len(endpoints)
+        # A turn of its own: with one for both, calls and the questions between them would take
+        # turns, and of two endpoints each would meet the same one again and again.
+        self._refreshes += 1
+        first = self._refreshes % len(endpoints)
         left = endpoints[first:] + endpoints[:first]
         loop = asyncio.get_running_loop()
         asked: set[asyncio.Task[admin_pb2.GetTopologyResponse]] = set()

@@ -146,7 +146,8 @@ class TimeSeriesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeletePoints(self, request, context):
-        """Deletes points, or whole series, that match.
+        """Deletes points, or whole series, that match. Many series take several entries, each of which
+        stands by itself; the call ends when all are done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -169,3 +169,15 @@ def test_what_is_damaged_is_repaired_before_anything_behind_it_goes(node: LoneNo
     node.replica.run(lambda shard: shard.shipping.note_damage(damage))
     assert isinstance(node.shard.log.segments.covering(offset), DamagedSegment)
     assert node.trimmed_to() <= offset
+
+
+def test_a_trim_that_meets_rot_that_nobody_knew_of_sets_it_aside(node: LoneNode) -> None:
+    """The start of what Raft keeps is looked up in the segment where it will be."""
+    node.fill()
+    node.fill()
+    holder = node.shard.log.segments.covering(node.shard.snapshots.keep_from_index)
+    assert isinstance(holder, SealedSegment)
+    first_index = node.shard.log.first_index
+    node.replica.disk.flip(holder.path, 8 * 200)
+    assert node.trimmed_to() == first_index
+    assert isinstance(node.shard.log.segments.covering(holder.first_index), DamagedSegment)

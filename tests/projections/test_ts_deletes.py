@@ -258,3 +258,28 @@ def test_retention_is_ruled_out_by_none() -> None:
     assert world.router.next_deadline() is None
     world.run(ConfigureMeasurement("cpu", Config(retention_ns=SECOND)))
     assert len(world.router.due(2**63 + 5, 10)) == 1
+
+
+def test_a_pattern_that_is_slow_on_purpose_stops_after_so_much_work() -> None:
+    """The pattern is as bad as they get: every text of a's and b's takes it through new states."""
+    world = SeriesWorld()
+    draw = np.random.default_rng(3)
+    texts = ["".join(draw.choice(["a", "b"], 250)) for _ in range(12)]
+    for text in texts:
+        world.write(series_name("m", {"host": text}), SECOND, f=1.0)
+    slow = (Matcher("host", Operator.MATCHES, "(a|b)*a[ab]{190}"),)
+    after, entries, changed = 0, 0, 0
+    while True:
+        result = world.run(Delete("m", slow, after=after))
+        assert isinstance(result, Applied)
+        entries += 1
+        changed += result.number
+        cursor = decode_cursor(result.value)
+        if cursor is None:
+            break
+        assert cursor > after
+        after = cursor
+
+    assert entries > 2
+    assert changed == sum(text[-191] == "a" for text in texts)
+    world.router.check()

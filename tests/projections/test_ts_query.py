@@ -14,9 +14,11 @@ from projections.ts_aggregate import Function
 from projections.ts_batch import Run
 from projections.ts_blocks import CorruptBlock
 from projections.ts_commands import ConfigureMeasurement, CreateMeasurement, Delete
-from projections.ts_names import Matcher, Operator, series_name
-from projections.ts_query import Query, QueryEngine
+from projections.ts_index import TagIndex
+from projections.ts_names import Matcher, Operator, compile_matchers, series_name
+from projections.ts_query import Bounds, Found, Plan, Query, QueryEngine, Reader, plan_query
 from projections.ts_types import Config, FieldType, Policy, Value
+from projections.undo import UndoLog
 from tests.projections.ts_twin import Twin, TwinMeasurement
 from tests.projections.ts_world import SECOND, SeriesWorld
 
@@ -225,3 +227,61 @@ def test_another_policy_decides_what_is_read() -> None:
     assert world.points(name, "f") == [(5, 3.0)]
     world.run(ConfigureMeasurement("m", Config(Policy.FIRST)))
     assert world.points(name, "f") == [(5, 1.0)]
+
+
+def test_blocks_between_the_same_first_and_last_one_are_not_taken_for_each_other() -> None:
+    """Backfill: each range of time has three blocks, the first and the last of all among them."""
+    world = SeriesWorld()
+    name = series_name("m")
+    for run_times in ([0, 9], [1, 4], [5, 8], [2, 7]):
+        values = [float(world.index + each) for each in run_times]
+        world.batch(Run(name, "f", FieldType.F64, run_times, values))
+        world.block(name, "f")
+
+    for start, end in ((0, 5), (5, 10), (0, 10)):
+        (row,) = world.query(Query("m", "f", start_ns=start, end_ns=end))
+        assert row.times.tolist() == [
+            each for each in (0, 1, 2, 4, 5, 7, 8, 9) if start <= each < end
+        ]
+
+
+def test_a_plan_shows_the_moment_at_which_it_was_made() -> None:
+    world = filled(1_500)
+    measurement = world.series.rooms["default"].measurements["m"]
+    for series in measurement.series.values():
+        world.batch(Run(series.name, "f", FieldType.F64, [1_500 * SECOND], [1.0]))
+    ids = measurement.index.select([]).tolist()
+    plan = plan_query(measurement, Query("m", "f"), ids, Bounds())
+    assert isinstance(plan, Plan)
+    before = [(row.name, row.times.tolist()) for row in world.query(Query("m", "f"))]
+    world.batch(Run(before[0][0], "f", FieldType.F64, [9_999 * SECOND] * 2_000, [1.0] * 2_000))
+    world.work()
+    world.run(Delete("m", (), 0, 700 * SECOND))
+    world.run(ConfigureMeasurement("m", Config(Policy.FIRST)))
+    world.run(Delete("m", (Matcher("host", Operator.EQUAL, "h1"),)))
+
+    found = Reader(world.read_block).run(plan, Bounds())
+
+    assert isinstance(found, Found)
+    assert [(row.name, row.times.tolist()) for row in found.rows] == before
+    assert found.scanned_count == 4 * 1_501
+
+
+def test_a_cut_through_the_index_does_not_see_what_comes_later() -> None:
+    index = TagIndex(UndoLog())
+    for number in range(1, 6):
+        index.add(number, (("host", "ab"[number % 2]),))
+    tests = compile_matchers([Matcher("host", Operator.MATCHES, "a|c")])
+    cut = index.cut(tests)
+    index.add(6, (("host", "a"),))
+    index.add(7, (("host", "c"),))
+    index.remove([(2, (("host", "a"),))])
+    paused = 0
+
+    def pause() -> None:
+        nonlocal paused
+        paused += 1
+
+    assert cut.select(pause).tolist() == [2, 4]
+    assert (cut.last_id, cut.effort, paused) == (5, 2, 1)
+    assert index.select(tests).tolist() == [4, 6, 7]

@@ -39,7 +39,7 @@ class KV(Facade):
 
     def put_many(
         self,
-        items: Mapping[Key, Value] | Iterable[tuple[Key, Value]],
+        items: Mapping[str, Value] | Mapping[bytes, Value] | Iterable[tuple[Key, Value]],
         *,
         ttl_s: float | None = None,
     ) -> list[int]:

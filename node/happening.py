@@ -1,0 +1,31 @@
+"""What an event is to those who pass it on, whatever its model; see node/events.py."""
+
+from onelog.v1 import pipeline_pb2
+from ual.entry import Entry
+
+EVENT_OVERHEAD = 200
+
+
+class Happening:
+    """One event, before it is known who wants it. Subclasses fill in their part."""
+
+    __slots__ = ("index", "name", "namespace", "owner", "size", "timestamp_ns")
+
+    def __init__(self, entry: Entry, owner: int, namespace: str, name: bytes, size: int) -> None:
+        self.index = entry.index
+        self.timestamp_ns = entry.timestamp_ns
+        self.owner = owner
+        self.namespace = namespace
+        self.name = name
+        self.size = size + EVENT_OVERHEAD
+
+    def put(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
+        """Write the event."""
+        event.index = self.index
+        event.timestamp_ns = self.timestamp_ns
+        event.namespace = self.namespace
+        self.put_own(event, with_previous=with_previous)
+
+    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
+        """Write the part of the model."""
+        raise NotImplementedError

@@ -1,0 +1,220 @@
+"""The time series service: one line for what is one entry or one look, and what is more.
+
+Deleting many series takes several entries, since an entry does a bounded amount of work and says
+where to go on. The first of them carries the session, and what is left follows outside of it: a
+repeated call finds the result of the first, goes on from there, and what it finds deleted already
+it deletes again. The call ends when everything is gone that was there when it began.
+"""
+
+from collections.abc import Callable
+from heapq import nsmallest
+from typing import Any
+
+from node.calls import Call
+from node.edge import (
+    Edge,
+    View,
+    invalid,
+    namespace_of,
+    one_shard_only,
+    read_options,
+    session_of,
+    write_options,
+)
+from node.operations import applied, put_header, run_read, run_write
+from node.services import timeseries_operations as op
+from node.status_mapping import error_of_reason
+from onelog.errors import NotFound
+from onelog.v1 import timeseries_pb2
+from projections.payload import U64
+from projections.reasons import Reason
+from projections.ts_commands import Command, DropMeasurement, encode_command
+from projections.ts_limits import NAME_SIZE_MAX
+from projections.ts_listing import describe_measurement
+
+LIST_LIMIT_MAX = 1_000
+LIST_LIMIT_DEFAULT = 100
+TOKEN_VERSION = b"\x01"
+
+
+class TimeSeriesService:
+    """See ``timeseries.proto``."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+
+    async def create_measurement(
+        self, request: timeseries_pb2.CreateMeasurementRequest, call: Call
+    ) -> timeseries_pb2.CreateMeasurementResponse:
+        """Create a measurement."""
+        return await run_write(self._edge, op.CREATE, request, call)
+
+    async def configure_measurement(
+        self, request: timeseries_pb2.ConfigureMeasurementRequest, call: Call
+    ) -> timeseries_pb2.ConfigureMeasurementResponse:
+        """Replace the settings of a measurement."""
+        return await run_write(self._edge, op.CONFIGURE, request, call)
+
+    async def get_measurement(
+        self, request: timeseries_pb2.GetMeasurementRequest, call: Call
+    ) -> timeseries_pb2.GetMeasurementResponse:
+        """Show a measurement."""
+        return await run_read(self._edge, op.GET_MEASUREMENT, request, call)
+
+    async def write_points(
+        self, request: timeseries_pb2.WritePointsRequest, call: Call
+    ) -> timeseries_pb2.WritePointsResponse:
+        """Write points."""
+        return await run_write(self._edge, op.WRITE_POINTS, request, call)
+
+    async def list_series(
+        self, request: timeseries_pb2.ListSeriesRequest, call: Call
+    ) -> timeseries_pb2.ListSeriesResponse:
+        """List series that match, a page of them."""
+        return await run_read(self._edge, op.LIST_SERIES, request, call)
+
+    async def query(
+        self, request: timeseries_pb2.QueryRequest, call: Call
+    ) -> timeseries_pb2.QueryResponse:
+        """Ask for points or aggregates."""
+        return await run_read(self._edge, op.QUERY, request, call)
+
+    async def set_rule(
+        self, request: timeseries_pb2.SetRuleRequest, call: Call
+    ) -> timeseries_pb2.SetRuleResponse:
+        """Set a downsampling rule."""
+        return await run_write(self._edge, op.SET_RULE, request, call)
+
+    async def delete_rule(
+        self, request: timeseries_pb2.DeleteRuleRequest, call: Call
+    ) -> timeseries_pb2.DeleteRuleResponse:
+        """Delete a downsampling rule."""
+        return await run_write(self._edge, op.DELETE_RULE, request, call)
+
+    # In several entries
+
+    async def delete_points(
+        self, request: timeseries_pb2.DeletePointsRequest, call: Call
+    ) -> timeseries_pb2.DeletePointsResponse:
+        """Delete points, or series, that match."""
+        answer = timeseries_pb2.DeletePointsResponse()
+        answer.series_count = await self._until_done(
+            request, call, answer, lambda after: op.delete_of(request, after)
+        )
+        return answer
+
+    async def delete_measurement(
+        self, request: timeseries_pb2.DeleteMeasurementRequest, call: Call
+    ) -> timeseries_pb2.DeleteMeasurementResponse:
+        """Delete a measurement with all of its series."""
+        answer = timeseries_pb2.DeleteMeasurementResponse()
+        await self._until_done(
+            request, call, answer, lambda _: DropMeasurement(request.measurement)
+        )
+        return answer
+
+    async def _until_done(
+        self, request: Any, call: Call, answer: Any, command_of: Callable[[int], Command]
+    ) -> int:
+        """Propose commands until one says that nothing is left; return how many series it were.
+
+        ``command_of`` gets what the one before said about where to go on.
+        """
+        edge, options = self._edge, write_options(request)
+        shard = edge.shard_of_all(op.by_measurement(request))
+        namespace, session = namespace_of(request.namespace), session_of(options)
+        count = after = 0
+        while True:
+            draft = encode_command(command_of(after), namespace, session)
+            written = await edge.write(shard, op.checked(draft), options, call)
+            result = written.results[0]
+            try:
+                done = applied(result)
+            except NotFound:
+                if not count and not after:
+                    raise
+                return count  # somebody else has deleted what was left of the measurement
+            put_header(answer.header, shard, written.first_index, result)
+            if written.cost is not None:
+                answer.header.cost.CopyFrom(written.cost)
+            count += done.number
+            if done.value is None:
+                return count
+            (after,) = U64.unpack(done.value)
+            session = None
+
+    # Over all shards
+
+    async def list_measurements(
+        self, request: timeseries_pb2.ListMeasurementsRequest, call: Call
+    ) -> timeseries_pb2.ListMeasurementsResponse:
+        """List measurements by name, a page of them."""
+        edge, options = self._edge, read_options(request)
+        namespace, first = namespace_of(request.namespace), _first_name(request)
+        limit = request.page_size or LIST_LIMIT_DEFAULT
+        if limit > LIST_LIMIT_MAX:
+            raise error_of_reason(Reason.LIMIT_INVALID, limit)
+        if edge.shards > 1 and call.only_shard is None:
+            one_shard_only(options)
+
+        async def part(shard: int) -> timeseries_pb2.ListMeasurementsResponse:
+            view = await edge.read(shard, options, call)
+            answer = timeseries_pb2.ListMeasurementsResponse()
+            _put_page(view, namespace, request.prefix, first, limit, answer)
+            return answer
+
+        parts = await edge.parts(request, call, range(edge.shards), part)
+        return parts[0] if len(parts) == 1 else _merge(parts, limit)
+
+
+def _first_name(request: timeseries_pb2.ListMeasurementsRequest) -> str:
+    """Return the name to begin with: that of the prefix, or what the token says."""
+    token = request.page_token
+    if len(request.prefix.encode()) > NAME_SIZE_MAX:
+        raise error_of_reason(Reason.SERIES_NAME_INVALID, len(request.prefix))
+    if not token:
+        return ""
+    try:
+        name = token[1:].decode()
+    except UnicodeDecodeError:
+        name = ""
+    if token[:1] != TOKEN_VERSION or not 0 < len(token) - 1 <= NAME_SIZE_MAX or not name:
+        raise invalid("PAGE_TOKEN_INVALID", "not a token of a page before this one")
+    return name
+
+
+def _put_page(
+    view: View,
+    namespace: str,
+    prefix: str,
+    first: str,
+    limit: int,
+    answer: timeseries_pb2.ListMeasurementsResponse,
+) -> None:
+    """Put the measurements of a shard into the answer, from a name on, and where to go on."""
+    op.refuse_as_of(view)
+    room = view.projections.series.rooms.get(namespace)
+    if room is None:
+        raise error_of_reason(Reason.NAMESPACE_UNKNOWN)
+    wanted = (name for name in room.measurements if name >= first and name.startswith(prefix))
+    names = nsmallest(limit + 1, wanted)
+    for name in names[:limit]:
+        info = describe_measurement(room.measurements[name])
+        op.put_measurement(answer.measurements.add(), namespace, info)
+    if len(names) > limit:
+        answer.next_page_token = TOKEN_VERSION + names[limit].encode()
+
+
+def _merge(parts: list[Any], limit: int) -> timeseries_pb2.ListMeasurementsResponse:
+    """Return one page of the pages of several shards; no name is in two of them.
+
+    A shard that has more has returned a whole page before that, so the page ends before it.
+    """
+    found = [each for part in parts for each in part.measurements]
+    found.sort(key=lambda each: each.measurement)
+    stops = [part.next_page_token for part in parts if part.next_page_token]
+    if len(found) > limit:
+        stops.append(TOKEN_VERSION + found[limit].measurement.encode())
+    return timeseries_pb2.ListMeasurementsResponse(
+        measurements=found[:limit], next_page_token=min(stops, default=b"")
+    )
