@@ -163,7 +163,7 @@ def delete(
     \b
     Examples:
       onelog kv delete greeting
-      onelog kv delete a b c --json
+      onelog kv delete user:5 user:6 --json
     """
     if expect is not None and len(keys) > 1:
         raise CommandFailed("USAGE", "--expect is for one key")

@@ -75,7 +75,7 @@ def create(
 
     \b
     Examples:
-      onelog ts create cpu --keep 30d --duplicates last
+      onelog ts create disk --keep 30d --duplicates last
     """
     from onelog import MeasurementConfig
 

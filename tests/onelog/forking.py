@@ -77,12 +77,17 @@ def answer(asking: socket.socket, run: object) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    # The old ones believe that they are what the server's streams were: files that can seek.
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for good
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
     assert callable(run)
     code = run(arguments)
     sys.stdout.flush()
+    sys.stderr.flush()
     asking.sendall(bytes([code]))
     os._exit(0)
 

@@ -194,7 +194,8 @@ def prepared(shell: Any, endpoint: str) -> Iterator[Any]:
     def go_on() -> None:
         with Client(endpoint, timeout_s=60) as client:
             while not stopping.wait(WRITE_S):
-                client.kv.put("greeting", str(time.time_ns()))
+                for key in ("greeting", "user:7"):
+                    client.kv.put(key, str(time.time_ns()))
                 client.queue("jobs{jobs}").enqueue("work")
                 for name in ("events", "clicks"):
                     client.stream(name).append("something", key="ann")

@@ -70,7 +70,7 @@ def test_an_interrupt_ends_a_watch_quietly_and_says_where_to_go_on(
 
 def select_line(process: "subprocess.Popen[str]") -> bool:
     """Tell whether a line has come within a moment, and take it."""
-    found, _, _ = select.select([process.stdout], [], [], 0.05)
+    found, _, _ = select.select([stream_of(process.stdout)], [], [], 0.05)
     return bool(found) and "p:1" in stream_of(process.stdout).readline()
 
 
