@@ -46,6 +46,7 @@ from ual.opening import open_hard_state, open_log
 RECORDS = 200_000
 GROUP_ENTRIES = 256
 VALUE_SIZE = 100
+MEMORY_CHUNK = 1_000  # few at a time: entries that wait are not state
 ROUNDS = 5
 NAMESPACE = "default"
 SECOND = 1_000_000_000
@@ -242,16 +243,24 @@ def resident_size() -> int:
 
 
 def fill_and_report(records: int) -> None:
+    """Append and see what stays. An arena of the allocator is 1 MiB: less than that is noise."""
     runner = Runner(CountingNotes())
     runner.one(Create("s"))
     value = bytes(VALUE_SIZE)
-    for _ in range(10):  # the entries themselves take memory while they wait; let it be there
-        runner.run([Append("s", value) for _ in range(20_000)])
-    before = resident_size()
-    for _ in range(records // 20_000):
-        runner.run([Append("s", value) for _ in range(20_000)])
-    grown = resident_size() - before
-    report("memory", rss_per_record=grown / records, records=records)
+
+    def fill(count: int) -> None:
+        for _ in range(count // MEMORY_CHUNK):
+            runner.run([Append("s", value) for _ in range(MEMORY_CHUNK)])
+
+    fill(20_000)  # the entries themselves take memory while they wait; let it be there
+    before, objects_before = resident_size(), sys.getallocatedblocks()
+    fill(records)
+    report(
+        "memory",
+        rss_per_record=(resident_size() - before) / records,
+        objects_grown=sys.getallocatedblocks() - objects_before,
+        records=records,
+    )
 
 
 def run_memory(records: int) -> None:

@@ -47,7 +47,7 @@ def measure(name: str, *, is_in_session: bool) -> None:
         message.sort()
         times.append(time.perf_counter_ns())
         for shard, (run,) in message.shards.items():
-            message.fill(shard, run, [APPLIED] * len(run.drafts), 1_000_000)
+            message.fill(shard, run, cast(Any, None), [APPLIED] * len(run.drafts), 1_000_000)
         times.append(time.perf_counter_ns())
         message.answer.SerializeToString()
         times.append(time.perf_counter_ns())

@@ -236,7 +236,7 @@ class Calls:
             if not self.context.stopping.is_set() or context.cancelled():
                 raise
             task.uncancel()
-            raise _stopping() from None
+            raise stopping() from None
         finally:
             self._streams.discard(task)
 
@@ -261,7 +261,7 @@ class Calls:
         has_deadline: bool = True,
     ) -> Call:
         if self.context.stopping.is_set():
-            raise _stopping()
+            raise stopping()
         now_s = self.context.clock.now_s()
         left_s = float("inf")
         if has_deadline:
@@ -288,7 +288,8 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def _stopping() -> Unavailable:
+def stopping() -> Unavailable:
+    """Return what a call is told that the end of the node cuts short."""
     message = "this node is shutting down; another one goes on"
     return Unavailable(message, reason="STOPPING", retry_after_s=0.1)
 

@@ -13,11 +13,12 @@ A call over several shards is done in parts, one for each shard, and each part w
 (``parts``): the same call is sent on with the number of the one shard that is meant.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from crc32c import crc32c
 from google.protobuf.message import Message  # type: ignore[import-untyped]
@@ -34,14 +35,15 @@ from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from node.status_mapping import error_of_cluster, error_of_reason
 from node.waits import Waits
-from onelog.errors import InvalidArgument, TooLarge
+from onelog.errors import InvalidArgument, NotFound, TooLarge
 from onelog.v1 import common_pb2
 from projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
 from projections.payload import SessionRef
 from projections.reasons import Reason
 from projections.result import APPLIED, Result
 from projections.table import Projections
-from ual.entry import HEADER_SIZE
+from ual.entry import HEADER_SIZE, Entry, decode_entries, decode_entry
+from ual.log import Log
 from ual.routing import routing_key
 
 # Longer waits for an index or tolerance of age than this are a mistake of units.
@@ -53,6 +55,8 @@ READERS = 2
 _NO_WRITE_OPTIONS = common_pb2.WriteOptions()
 _NO_READ_OPTIONS = common_pb2.ReadOptions()
 _SYNC, _ASYNC = Durability.SYNC, Durability.ASYNC
+
+BoundT = TypeVar("BoundT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +129,10 @@ class Edge:
         topology = self._topology
         return int(crc32c(routing_key(name)) % topology.partitions % topology.shards)
 
-    def shard_of_all(self, names: Iterable[bytes]) -> int:
+    def shard_of_all(self, names: Sequence[bytes]) -> int:
         """Return the shard of all of these; refuse names of several shards."""
+        if len(names) == 1:
+            return self.shard_of(names[0])
         shards = {self.shard_of(name) for name in names}
         if len(shards) > 1:
             raise InvalidArgument(
@@ -181,6 +187,8 @@ class Edge:
     ) -> Written:
         """Replicate the entries of one request and return their results."""
         driver = self.leading(shard)
+        if not drafts:
+            return Written(shard, 0, ())
         self.check_size(drafts)
         outcome = await driver.propose(drafts, call.deadline_s, durability_of(options))
         if isinstance(outcome, Results):
@@ -226,6 +234,39 @@ class Edge:
             self,
             call.deadline_s,
         )
+
+    async def bind(
+        self, shard: int, call: Call, make: Callable[[Projections, bool], BoundT]
+    ) -> BoundT:
+        """Return what ``make`` makes of the state of a shard that is led here, for a write.
+
+        A leader that has applied an entry of its own term knows all that was ever acknowledged,
+        unless it has been deposed without knowing: then what it writes comes to nothing. Only that
+        something is *not* there is looked at again behind a read, which makes certain that it still
+        leads; ``make`` is told whether it is.
+        """
+        driver = self.leading(shard)
+        if driver.shard.member.has_applied_noop:
+            try:
+                return make(driver.shard.projections, False)
+            except NotFound:
+                pass
+        error = await driver.read(call.deadline_s)
+        if error is not None:
+            raise self.failure(shard, error)
+        return make(driver.shard.projections, True)
+
+    async def entries(self, shard: int, indexes: Sequence[int], size_max: int) -> list[Entry]:
+        """Return entries of the log in the order of ``indexes``, from memory or from a thread.
+
+        They end behind the first that goes beyond ``size_max`` bytes.
+        """
+        log = self.replica(shard).shard.log
+        found = _hot_entries(log, indexes, size_max)
+        if found is not None:
+            return found
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.readers, _read_entries, log, indexes, size_max)
 
     def check_size(self, drafts: Drafts, of_message: int | None = None) -> None:
         """Refuse entries that no group can hold; those of a small message need no look."""
@@ -279,6 +320,38 @@ class Edge:
             return await self.calls.somewhere(call, partial(part, shard), partial(forward, shard))
 
         return await gather(*map(one, shards))
+
+
+def _hot_entries(log: Log, indexes: Sequence[int], size_max: int) -> list[Entry] | None:
+    """Return entries that are all in memory, else None."""
+    ring = log.ring
+    first, last = indexes[0], indexes[-1]
+    if last - first == len(indexes) - 1 and list(indexes) == list(range(first, last + 1)):
+        data = ring.read_range(first, last)
+        if data is not None and len(data) <= size_max:
+            return decode_entries(data)
+    entries = []
+    for index in indexes:
+        data = ring.read(index)
+        if data is None:
+            return None
+        entries.append(decode_entry(data))
+        size_max -= len(data)
+        if size_max < 0:
+            break
+    return entries
+
+
+def _read_entries(log: Log, indexes: Sequence[int], size_max: int) -> list[Entry]:
+    """Return entries from wherever they are; in a thread, since that may be a disk."""
+    entries = []
+    for index in indexes:
+        entry = log.read(index)
+        entries.append(entry)
+        size_max -= len(entry.payload)
+        if size_max < 0:
+            break
+    return entries
 
 
 def edge_of(context: NodeContext) -> Edge:

@@ -12,9 +12,10 @@ is deleted as a whole.
 Another model adds its maker to ``MAKERS``, by the owner of its entries.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
+from node.events_queue import expiry_events, queue_events
 from node.events_series import series_events
 from node.happening import Happening
 from node.messages import put_item
@@ -28,7 +29,7 @@ from projections.kv_reads import KeyValue
 from projections.payload import read_prefix
 from projections.system_commands import TYPE_EXPIRE
 from projections.table import Projections
-from ual.entry import OWNER_KV, OWNER_SYSTEM, OWNER_TIMESERIES, Entry
+from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, OWNER_TIMESERIES, Entry
 
 # Operations on keys that write no version.
 _QUIET = frozenset(OWNER_KV << 8 | OPERATIONS[each] for each in (Touch, LeaseGrant, LeaseKeepalive))
@@ -80,17 +81,20 @@ def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
 
 MAKERS: dict[int, Maker] = {
     OWNER_KV: _key_events,
+    OWNER_QUEUE: queue_events,
     OWNER_TIMESERIES: series_events,
 }
 
 
-def events_of(projections: Projections, entry: Entry, *, of_keys: bool) -> list[Happening]:
-    """Return what an entry did that took effect; ``of_keys``: key events are wanted."""
+def events_of(projections: Projections, entry: Entry, owners: Container[int]) -> list[Happening]:
+    """Return what an entry did that took effect, to the models that somebody wants to hear of."""
     found: list[Happening] = []
-    maker = MAKERS.get(entry.owner)
+    maker = MAKERS.get(entry.owner) if entry.owner in owners else None
     if maker is not None:
         found += maker(projections, entry)
-    if of_keys and entry.entry_type != TYPE_PUT:
+    if entry.entry_type == TYPE_EXPIRE and OWNER_QUEUE in owners:
+        found += expiry_events(projections, entry)
+    if OWNER_KV in owners and entry.entry_type != TYPE_PUT:
         changes = projections.kv.changes
         if entry.index < changes.complete_from and _may_change_keys(entry):
             raise OutOfRange(

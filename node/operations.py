@@ -6,6 +6,10 @@ deadlines, sessions, headers, refusals, forwarding) is the same for all and is h
 
 ``drafts`` refuses what is wrong whatever the state, by raising; nothing was written then. To find
 the same things wrong as apply would, it reads back what it has encoded (``checked``).
+
+Some entries name things by ids that only the state knows (``needs_state``): their drafts are made
+where the shard is led, right before they are proposed. Some answers hold what other entries of the
+log brought (``Content``): those are read when the results are there, from memory if they are new.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,10 +30,44 @@ from node.status_mapping import error_of_refusal
 from onelog.v1 import common_pb2
 from projections.payload import SessionRef
 from projections.result import Applied, Duplicate, Refused, Result
-from ual.entry import Draft
+from projections.table import Projections
+from ual.entry import Draft, Entry
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+
+
+class Room:
+    """How much more content fits an answer; the first that is put in always does.
+
+    An answer, to one call or to one message of a pipeline, is filled up to half of what a message
+    may be: the other half is for all that is not counted here.
+    """
+
+    __slots__ = ("_is_used", "left")
+
+    def __init__(self, edge: Edge) -> None:
+        self.left = edge.context.config.limits.message_bytes_max // 2
+        self._is_used = False
+
+    def take(self, size: int) -> bool:
+        """Tell whether so many bytes fit, and count them if they do."""
+        if size > self.left and self._is_used:
+            return False
+        self._is_used = True
+        self.left -= size
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Content(Generic[RequestT, ResponseT]):
+    """What an answer holds of other entries of the log.
+
+    ``put`` is given as many of the entries that the answer lacks as there is room for, in order; it
+    cuts the answer behind them and returns the entries that make good for what was cut.
+    """
+
+    put: Callable[[Projections, RequestT, ResponseT, Sequence[Entry], Room], Sequence[Draft]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +77,17 @@ class Write(Generic[RequestT, ResponseT]):
     response: type[ResponseT]
     # The keys or names that say in which shard it is; all must say the same.
     names: Callable[[RequestT], Sequence[bytes]]
-    # Its entries. With a session there is exactly one, which carries it.
-    drafts: Callable[[RequestT, str, SessionRef | None], Sequence[Draft]]
-    # Puts what its entries returned into the answer; the header is there already.
-    answer: Callable[[RequestT, ResponseT, Sequence[Result], int], None] = lambda *_: None
+    # Its entries; the state is given first if it needs it. With a session there are exactly
+    # ``width`` of them, which carry its sequences, one after the other.
+    drafts: Callable[..., Sequence[Draft]]
+    # Puts what its entries returned into the answer; the header is there already. Is given the
+    # state first if it needs it, and returns the indexes of the entries that ``content`` puts in.
+    answer: Callable[..., Sequence[int] | None] = lambda *_: None
+    needs_state: bool = False
+    width: Callable[[RequestT], int] = lambda _: 1
+    content: Content[RequestT, ResponseT] | None = None
+    # Whether the state tells that nothing would happen: then nothing is written.
+    is_idle: Callable[[Projections, RequestT, str, SessionRef | None], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +97,10 @@ class Read(Generic[RequestT, ResponseT]):
     response: type[ResponseT]
     names: Callable[[RequestT], Sequence[bytes]]
     # Looks up what is asked for and puts it into the answer; the header is there already. A read
-    # that takes long returns what to wait for, and says in the header which index it has read.
-    look: Callable[[View, str, RequestT, ResponseT], Awaitable[None] | None]
+    # that takes long returns what to wait for, and says in the header which index it has read; one
+    # whose answer lacks entries returns their indexes, and ``content`` puts them in.
+    look: Callable[[View, str, RequestT, ResponseT], Awaitable[None] | Sequence[int] | None]
+    content: Content[RequestT, ResponseT] | None = None
 
 
 def applied(result: Result) -> Applied:
@@ -75,19 +122,49 @@ def put_header(header: common_pb2.WriteHeader, shard: int, index: int, result: R
         header.index = index
 
 
+def make_drafts(
+    write: Write[Any, Any],
+    state: Projections | None,
+    request: Any,
+    namespace: str,
+    session: SessionRef | None,
+    *,
+    is_first: bool = True,
+) -> Sequence[Draft]:
+    """Return the entries of a write; none if nothing would happen.
+
+    That is for the state to tell only of what ``is_first``: what goes before it may change it.
+    """
+    if not write.needs_state:
+        return write.drafts(request, namespace, session)
+    assert state is not None
+    if is_first and write.is_idle is not None and write.is_idle(state, request, namespace, session):
+        return ()
+    return write.drafts(state, request, namespace, session)
+
+
 def put_answer(
     write: Write[Any, Any],
+    state: Projections,
     request: Any,
     answer: Any,
     shard: int,
     index: int,
     results: Sequence[Result],
-) -> None:
-    """Fill in the answer to a write whose first entry has this index; raise if it was refused."""
+) -> Sequence[int]:
+    """Fill in the answer to a write whose first entry has this index; raise if it was refused.
+
+    Returns the indexes of the entries that the answer lacks.
+    """
+    if not results:
+        answer.header.shard = shard
+        return ()
     if len(results) == 1:
         applied(results[0])
     put_header(answer.header, shard, index, results[0])
-    write.answer(request, answer, results, index)
+    if write.needs_state:
+        return write.answer(state, request, answer, results, index) or ()
+    return write.answer(request, answer, results, index) or ()
 
 
 async def run_write(
@@ -97,17 +174,33 @@ async def run_write(
     message: Any = request
     options = write_options(message)
     shard = edge.shard_of_all(write.names(request))
-    drafts = write.drafts(request, namespace_of(message.namespace), session_of(options))
+    namespace, session = namespace_of(message.namespace), session_of(options)
+    if write.needs_state:
+        drafts = await edge.bind(
+            shard, call, lambda state, _: make_drafts(write, state, request, namespace, session)
+        )
+    else:
+        drafts = make_drafts(write, None, request, namespace, session)
     written = await edge.write(shard, drafts, options, call)
-    return answer_of(write, request, written)
+    return await answer_of(edge, write, request, written, call)
 
 
-def answer_of(write: Write[RequestT, ResponseT], request: RequestT, written: Written) -> ResponseT:
+async def answer_of(
+    edge: Edge,
+    write: Write[RequestT, ResponseT],
+    request: RequestT,
+    written: Written,
+    call: Call,
+) -> ResponseT:
     """Return the answer to a write that was done."""
     answer: Any = write.response()
-    put_answer(write, request, answer, written.shard, written.first_index, written.results)
+    shard = written.shard
+    state = edge.replica(shard).shard.projections
+    lacking = put_answer(write, state, request, answer, shard, written.first_index, written.results)
     if written.cost is not None:
         answer.header.cost.CopyFrom(written.cost)
+    if lacking:
+        await put_content(edge, shard, ((write.content, request, answer, lacking),), call)
     found: ResponseT = answer
     return found
 
@@ -122,8 +215,30 @@ async def run_read(
     view = await edge.read(shard, read_options(message), call)
     answer: Any = read.response()
     view.header(answer.header)
-    pending = read.look(view, namespace, request, answer)
-    if pending is not None:
-        await pending
+    found_so_far = read.look(view, namespace, request, answer)
+    if isinstance(found_so_far, Awaitable):
+        await found_so_far
+    elif found_so_far:
+        await put_content(edge, shard, ((read.content, request, answer, found_so_far),), call)
     found: ResponseT = answer
     return found
+
+
+Lacking = tuple[Content[Any, Any] | None, Any, Any, Sequence[int]]
+"""An answer that lacks the content of entries: what puts it in, request, answer, which entries."""
+
+
+async def put_content(
+    edge: Edge, shard: int, answers: Sequence[Lacking], call: Call, room: Room | None = None
+) -> None:
+    """Put the content of other entries into answers, as far as there is room."""
+    room = room or Room(edge)
+    afterwards: list[Draft] = []
+    for content, request, answer, indexes in answers:
+        assert content is not None, "an answer lacks what nobody puts in"
+        entries = await edge.entries(shard, indexes, max(room.left, 0))
+        state = edge.replica(shard).shard.projections
+        afterwards += content.put(state, request, answer, entries, room)
+    if afterwards:
+        # Whatever becomes of it: it only makes good sooner what time makes good as well.
+        await edge.replica(shard).propose(afterwards, call.deadline_s)

@@ -103,6 +103,7 @@ _EXCEPTIONS: dict[str, type[OnelogError]] = {
     "COMPACTED": errors.OutOfRange,
     "LEASE_LOST": errors.LeaseLost,
     "LEASE_TOKEN_STALE": errors.LeaseLost,
+    "CRON_NEVER": errors.InvalidArgument,
     "SESSION_EXPIRED": errors.SessionExpired,
     "SEQUENCE_ACKNOWLEDGED": errors.FailedPrecondition,
     "VALUE_NOT_FINITE": errors.InvalidArgument,

@@ -76,6 +76,10 @@ class Waits:
             self._recheck.cancel()
 
     def _on_applied(self, _entries: list[Entry], _results: list[Result]) -> None:
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        """Look at the conditions: something has changed that they may depend on."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._look)

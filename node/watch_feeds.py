@@ -16,7 +16,7 @@ from node.happening import Happening
 from node.shard_driver import ShardDriver
 from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
 from projections.result import Applied, Result
-from ual.entry import OWNER_KV, OWNER_SYSTEM, Entry
+from ual.entry import OWNER_SYSTEM, Entry
 from ual.errors import IndexDropped
 
 # What waits for one watcher that does not keep up; beyond it, it reads the log.
@@ -29,6 +29,9 @@ READ_ENTRIES_MAX = 2_048
 FILTERS_MAX = 100
 
 _log = logging.getLogger("onelog.node.watch")
+
+# The owners of all models; also those that have no events yet.
+EVERYBODY = frozenset(int(owner) for owner in log_pb2.Owner.values())
 
 _Wanted = tuple[str, int, bytes]  # namespace, owner (0: any), name
 
@@ -51,8 +54,8 @@ class Filters:
                 self._prefixes.append(wanted)
         self.is_exact = bool(filters) and not self._prefixes
         self.is_all = not filters
-        owners = {wanted[1] for wanted in (*self.exact, *self._prefixes)}
-        self.of_keys = self.is_all or bool(owners & {OWNER_KV, OWNER_SYSTEM})
+        owners = frozenset(wanted[1] for wanted in (*self.exact, *self._prefixes))
+        self.owners = EVERYBODY if self.is_all or OWNER_SYSTEM in owners else owners
 
     def fits(self, event: Happening) -> bool:
         """Tell whether the watcher wants an event."""
@@ -115,9 +118,9 @@ class Source:
         """The first entry that is kept."""
         return self._shard.log.first_index
 
-    def events_of(self, entry: Entry, *, of_keys: bool) -> list[Happening]:
-        """Return the events of an entry that took effect."""
-        return events_of(self._shard.projections, entry, of_keys=of_keys)
+    def events_of(self, entry: Entry, owners: frozenset[int]) -> list[Happening]:
+        """Return the events of an entry that took effect, of some models."""
+        return events_of(self._shard.projections, entry, owners)
 
     def add(self, feed: "Feed") -> None:
         """Take a watcher on."""
@@ -196,10 +199,10 @@ class Source:
             self._loop.call_soon(self._hand_out)
 
     def _deliver_all(self, entries: list[Entry], results: list[Result], live: "set[Feed]") -> None:
-        of_keys = any(feed.filters.of_keys for feed in live)
+        owners = frozenset[int]().union(*(feed.filters.owners for feed in live))
         for entry, result in zip(entries, results, strict=True):
             if isinstance(result, Applied):
-                self._deliver(self.events_of(entry, of_keys=of_keys))
+                self._deliver(self.events_of(entry, owners))
 
     def _deliver(self, events: list[Happening]) -> None:
         wanted: dict[Feed, list[Happening]] = {}
@@ -286,9 +289,9 @@ class Feed:
         source = self._source
         if self._cursor < source.head or self._cursor < source.applied_index:
             entries, last_index = await source.read(self._cursor + 1)
-            of_keys, fits = self.filters.of_keys, self.filters.fits
+            owners, fits = self.filters.owners, self.filters.fits
             for entry in entries:
-                events = [each for each in source.events_of(entry, of_keys=of_keys) if fits(each)]
+                events = [each for each in source.events_of(entry, owners) if fits(each)]
                 if not self._put(page, entry.index, events) or page.is_full:
                     return
             self._cursor = max(self._cursor, last_index)

@@ -206,6 +206,7 @@ def _all(base: type[OnelogError]) -> Iterator[type[OnelogError]]:
 
 _BY_CODE = {each.code: each for each in OnelogError.__subclasses__()}
 _BY_REASON = {each.default_reason: each for each in _all(OnelogError)}
+_BY_REASON["LEASE_TOKEN_STALE"] = LeaseLost  # of a message; it tells the token that is valid now
 
 
 def class_of(code: int, reason: str) -> type[OnelogError]:

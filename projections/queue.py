@@ -17,6 +17,7 @@ from typing import assert_never
 from projections.namespaces import Namespace
 from projections.payload import U64, Reader, encode_prefix
 from projections.projection import Due, FastPath, Position
+from projections.queue_changes import Kind, QueueChanges
 from projections.queue_commands import (
     TYPE_ACK,
     TYPE_LEASE,
@@ -92,18 +93,31 @@ class Queue(QueueReads):
 
     def __init__(self, position: Position) -> None:
         super().__init__(position)
+        self.changes = QueueChanges()
         self._undo = UndoLog()
         self._wakeups = Wakeups(self._first_due)
         self._by_head: dict[bytes, QueueState] = {}  # by prefix and queue of a payload
         self._plain = PlainPaths(position, self._by_head, self._wakeups)
 
+    def name_of(self, queue_id: int) -> tuple[str, str] | None:
+        """Return namespace and name of a queue, also of one that went not long ago."""
+        queue = self._queues.get(queue_id)
+        return self.changes.name_of(queue_id) if queue is None else (queue.namespace, queue.name)
+
     def fast_paths(self) -> Mapping[int, FastPath]:
         """Return the handlers of plain messages."""
         return {
             TYPE_ENQUEUE: self._plain.enqueue,
-            TYPE_LEASE: self._plain.lease,
+            TYPE_LEASE: self._lease,
             TYPE_ACK: self._plain.ack,
         }
+
+    def _lease(self, index: int, payload: bytes) -> Applied | None:
+        result = self._plain.lease(index, payload)
+        if result is not None and result.value is not None:
+            (queue_id,) = U64.unpack_from(payload, payload[2] + 3)
+            self.changes.add_lease(index, queue_id, result.value)
+        return result
 
     def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
         """Fold one entry into the state."""
@@ -116,7 +130,10 @@ class Queue(QueueReads):
         queue = self._queues.get(command.queue)
         if queue is None or queue.namespace != namespace:
             return Refused(Reason.QUEUE_UNKNOWN, command.queue)
-        return self._execute(queue, command, index, now_ns)
+        outcome = self._execute(queue, command, index, now_ns)
+        if isinstance(outcome, Applied):
+            self.changes.add_outcome(queue, command, index, outcome)
+        return outcome
 
     def _execute(self, queue: QueueState, command: Command, index: int, now_ns: int) -> Outcome:
         match command:
@@ -131,11 +148,11 @@ class Queue(QueueReads):
             case Prioritise():
                 return prioritise(queue, command)
             case Purge():
-                return purge(queue, command)
+                return purge(queue, command, index, self.changes)
             case Redrive():
-                return start_redrive(self._queues, queue, command, index, now_ns)
+                return start_redrive(self._queues, queue, command, index, now_ns, self.changes)
             case RedriveStep():
-                return go_on(self._queues, queue, command, now_ns)
+                return go_on(self._queues, queue, command, index, now_ns, self.changes)
             case RedriveCancel():
                 return cancel_redrive(queue, command)
             case ScheduleCreate():
@@ -195,7 +212,7 @@ class Queue(QueueReads):
                 found.append(Due(deadline_ns, OWNER_QUEUE, item, 1))
         return sorted(found)[:limit]
 
-    def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:  # noqa: ARG002
+    def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:
         """Let a lease, delay or lifetime end if its time has come."""
         if len(item) != ITEM.size:
             return False
@@ -209,14 +226,19 @@ class Queue(QueueReads):
                 return False
             queue.swap(row, None)
             queue.count(Total.EXPIRED)
+            self.changes.add(index, Kind.EXPIRED, queue_id, [message_id])
             return True
         if row.due_ns > timestamp_ns:
             return False
         if kind == LEASE_ENDS and row.state == LEASED:
             fail(self._queues, queue, row, FAILURE_LEASE_EXPIRED, timestamp_ns, None)
+            self.changes.add(index, Kind.LEASE_EXPIRED, queue_id, [message_id])
+            if queue.table.find(message_id) is None:
+                self.changes.add(index, Kind.DEAD, queue_id, [message_id])
             return True
         if kind == DELAY_ENDS and row.state == DELAYED:
             queue.swap(row, row._replace(state=READY, due_ns=0))
+            self.changes.add(index, Kind.DUE, queue_id, [message_id])
             return True
         return False
 
@@ -255,7 +277,7 @@ class Queue(QueueReads):
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind, over all queues."""
-        total: dict[str, int] = {}
+        total: dict[str, int] = {"changes": self.changes.size}
         for queue in self._queues.values():
             for kind, size in queue.memory().items():
                 total[kind] = total.get(kind, 0) + size
@@ -285,6 +307,7 @@ class Queue(QueueReads):
     def load(self, chunks: Iterable[bytes]) -> None:
         """Take over the content of a section; the namespaces are known already."""
         load_section(chunks, self._open)
+        self.changes.reset(self._position.applied_index + 1)
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -371,6 +394,7 @@ class Queue(QueueReads):
             self._wakeups.note(queue.id, first_ns)
 
     def _remove(self, queue: QueueState) -> None:
+        self.changes.queue_removed(queue)
         del self._queues[queue.id]
         del self._names[queue.namespace][queue.name]
         del self._by_head[_head_of(queue)]

@@ -23,6 +23,7 @@ from projections.queue_row import (
     PRIORITY_MASK,
     PRIORITY_SHIFT,
     STATE_MASK,
+    UNUSUAL,
     Dead,
     Row,
     meta_of,
@@ -134,18 +135,17 @@ class Block:
         self.ids.append(message_id)
         self.since.append(since_ns)
         self.meta.append(meta)
-        for column in self.columns:
-            if column is not None:
-                column.append(0)
+        if self.has_columns:
+            for column in self.columns:
+                if column is not None:
+                    column.append(0)
 
-    def delete(self, at: int) -> None:
-        """Take the row at position ``at`` out."""
-        del self.ids[at]
-        del self.since[at]
-        del self.meta[at]
+    def delete(self, start: int, stop: int) -> None:
+        """Take the rows from ``start`` to before ``stop`` out."""
+        del self.ids[start:stop], self.since[start:stop], self.meta[start:stop]
         for column in self.columns:
             if column is not None:
-                del column[at]
+                del column[start:stop]
 
     def value(self, kind: int, at: int) -> int:
         """Return a field that may have no column."""
@@ -210,21 +210,25 @@ class Table:
         """Return the message at a place."""
         meta = block.meta[at]
         message_id = block.ids[at]
-        due, token, expires, body, group, tenant = [
-            0 if column is None else column[at] for column in block.columns
-        ]
-        return Row(
+        columns = block.columns
+        due, token = columns[DUE], columns[TOKEN]
+        always = (
             message_id,
             block.since[at],
             meta & STATE_MASK,
             meta >> PRIORITY_SHIFT & PRIORITY_MASK,
             meta >> DELIVERIES_SHIFT,
-            due,
-            token,
-            expires,
-            body,
-            self.groups.name(group),
-            self.tenants.name(tenant),
+            0 if due is None else due[at],
+            0 if token is None else token[at],
+        )
+        if not meta & UNUSUAL:
+            return Row(*always)
+        return Row(
+            *always,
+            block.value(EXPIRES, at),
+            block.value(BODY, at),
+            self.groups.name(block.value(GROUP, at)),
+            self.tenants.name(block.value(TENANT, at)),
             self.dead[message_id] if meta & HAS_DEAD else None,
         )
 
@@ -244,13 +248,13 @@ class Table:
         block, at = place
         block.since[at] = row.since_ns
         block.meta[at] = meta_of(row)
-        for kind, value in ((DUE, row.due_ns), (TOKEN, row.token), (EXPIRES, row.expires_ns)):
-            if value:
-                block.column(kind)[at] = value
-            else:
-                column = block.columns[kind]
-                if column is not None:
-                    column[at] = 0
+        columns = block.columns
+        if row.due_ns or columns[DUE] is not None:
+            block.column(DUE)[at] = row.due_ns
+        if row.token or columns[TOKEN] is not None:
+            block.column(TOKEN)[at] = row.token
+        if row.expires_ns or columns[EXPIRES] is not None:
+            block.column(EXPIRES)[at] = row.expires_ns
 
     def remove(self, message_id: int) -> None:
         """Take out a message that is here."""
@@ -260,7 +264,7 @@ class Table:
         self.groups.drop(block.value(GROUP, at))
         self.tenants.drop(block.value(TENANT, at))
         self.dead.pop(message_id, None)
-        block.delete(at)
+        block.delete(at, at + 1)
         if len(block.ids) < MERGE_ROWS:
             self.shrink(block)
 

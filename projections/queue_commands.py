@@ -373,12 +373,13 @@ def _read_settle(reader: Reader, options_known: int = OPTION_STRICT) -> tuple[in
 
 
 def _read_items(reader: Reader) -> Items:
-    count = _read_count(reader)
-    return tuple(reader.fields(_ITEM) for _ in range(count))  # type: ignore[misc]
+    data = reader.take(_read_count(reader) * _ITEM.size)
+    return tuple(_ITEM.iter_unpack(data))
 
 
 def _read_ids(reader: Reader) -> tuple[int, ...]:
-    return tuple(reader.number(U64) for _ in range(_read_count(reader)))
+    count = _read_count(reader)
+    return struct.unpack(f"<{count}Q", reader.take(count * U64.size))
 
 
 def _read_count(reader: Reader) -> int:

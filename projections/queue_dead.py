@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from projections.limits import U64_MAX
+from projections.queue_changes import Kind, QueueChanges
 from projections.queue_commands import Redrive, RedriveCancel, RedriveStep
 from projections.queue_limits import (
     REDRIVE_STEP_MAX,
@@ -70,7 +71,12 @@ def _moved(row: Row, now_ns: int, dead: Dead | None) -> Row:
 
 
 def start_redrive(
-    queues: Queues, queue: QueueState, command: Redrive, index: int, now_ns: int
+    queues: Queues,
+    queue: QueueState,
+    command: Redrive,
+    index: int,
+    now_ns: int,
+    changes: QueueChanges,
 ) -> Outcome:
     """Start a redrive and do its first step."""
     if command.target:
@@ -95,17 +101,24 @@ def start_redrive(
         command.failure,
     )
     queue.put(queue.redrives, index, redrive)
-    return _step(queues, queue, redrive, now_ns)
+    return _step(queues, queue, redrive, index, now_ns, changes)
 
 
-def go_on(queues: Queues, queue: QueueState, command: RedriveStep, now_ns: int) -> Outcome:
+def go_on(
+    queues: Queues,
+    queue: QueueState,
+    command: RedriveStep,
+    index: int,
+    now_ns: int,
+    changes: QueueChanges,
+) -> Outcome:
     """Do the next step of a redrive, if it is due and this is the one."""
     redrive = queue.redrives.get(command.redrive)
     if redrive is None:
         return Refused(Reason.REDRIVE_UNKNOWN, command.redrive)
     if redrive.cursor != command.cursor or redrive.next_ns > now_ns:
         return Refused(Reason.REDRIVE_NOT_DUE, redrive.next_ns)
-    return _step(queues, queue, redrive, now_ns)
+    return _step(queues, queue, redrive, index, now_ns, changes)
 
 
 def cancel_redrive(queue: QueueState, command: RedriveCancel) -> Outcome:
@@ -124,7 +137,14 @@ def step_of(rate_per_s: int) -> tuple[int, int]:
     return count, -(-count * SECOND_NS // rate_per_s)
 
 
-def _step(queues: Queues, queue: QueueState, redrive: RunningRedrive, now_ns: int) -> Outcome:
+def _step(
+    queues: Queues,
+    queue: QueueState,
+    redrive: RunningRedrive,
+    index: int,
+    now_ns: int,
+    changes: QueueChanges,
+) -> Outcome:
     """Move what matches. The cursor only rises, so a step that comes twice finds it elsewhere."""
     count_max, interval_ns = step_of(redrive.rate_per_s)
     if redrive.left:
@@ -152,6 +172,12 @@ def _step(queues: Queues, queue: QueueState, redrive: RunningRedrive, now_ns: in
         queue.count(Total.MOVED)
         target.swap(None, _moved(row, now_ns, row.dead))
         target.count(Total.REDRIVEN)
+    # Those who watch the one queue hear that they left, those of the other that they came.
+    moved: dict[int, list[int]] = {queue.id: [row.id for row, _ in matching]}
+    for row, target in matching:
+        moved.setdefault(target.id, []).append(row.id)
+    for queue_id, ids in moved.items():
+        changes.add(index, Kind.REDRIVEN, queue_id, ids)
     left = redrive.left - len(matching)
     if cursor is None or (redrive.left and not left):
         queue.put(queue.redrives, redrive.id, None)

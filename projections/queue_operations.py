@@ -8,6 +8,7 @@ and tell per message why not.
 from collections.abc import Callable, Sequence
 
 from projections.limits import U64_MAX
+from projections.queue_changes import Kind, QueueChanges
 from projections.queue_commands import (
     Ack,
     Cancel,
@@ -120,22 +121,37 @@ def settle(queues: Queues, queue: QueueState, command: Settle, now_ns: int) -> O
             return Refused(Reason.LEASE_TOKEN_STALE, row.token)
         return row
 
-    def act(row: Row) -> None:
-        match command:
-            case Ack():
-                queue.swap(row, None)
-                queue.count(Total.ACKED)
-            case Nack(_, _, delay_ns, failure):
-                fail(queues, queue, row, failure, now_ns, delay_ns)
-            case Extend(_, _, visibility_ns):
-                deadline_ns = now_ns + (visibility_ns or queue.config.visibility_ns)
-                queue.swap(row, row._replace(due_ns=deadline_ns))
-            case Release():
-                deliveries = row.deliveries - 1
-                after = row._replace(state=READY, due_ns=0, token=0, deliveries=deliveries)
-                queue.swap(row, after)
+    return _each(command.items, judge, _deed(queues, queue, command, now_ns), strict=command.strict)
 
-    return _each(command.items, judge, act, strict=command.strict)
+
+def _deed(queues: Queues, queue: QueueState, command: Settle, now_ns: int) -> Callable[[Row], None]:
+    """Return what a command does to each message: decided once, not once per message."""
+    swap = queue.swap
+    match command:
+        case Ack():
+
+            def act(row: Row) -> None:
+                swap(row, None)
+                queue.count(Total.ACKED)
+
+        case Nack(_, _, delay_ns, failure):
+
+            def act(row: Row) -> None:
+                fail(queues, queue, row, failure, now_ns, delay_ns)
+
+        case Extend(_, _, visibility_ns):
+            deadline_ns = now_ns + (visibility_ns or queue.config.visibility_ns)
+
+            def act(row: Row) -> None:
+                swap(row, row._replace(due_ns=deadline_ns))
+
+        case Release():
+
+            def act(row: Row) -> None:
+                deliveries = row.deliveries - 1
+                swap(row, row._replace(state=READY, due_ns=0, token=0, deliveries=deliveries))
+
+    return act
 
 
 def cancel(queue: QueueState, command: Cancel) -> Outcome:
@@ -168,7 +184,7 @@ def prioritise(queue: QueueState, command: Prioritise) -> Outcome:
     return _each(command.ids, judge, act, strict=command.strict)
 
 
-def purge(queue: QueueState, command: Purge) -> Outcome:
+def purge(queue: QueueState, command: Purge, index: int, changes: QueueChanges) -> Outcome:
     """Remove what is in the range, as much as one entry may; tell where to go on."""
     below_id = command.below_id or U64_MAX
     before_ns = command.before_ns or U64_MAX
@@ -186,6 +202,7 @@ def purge(queue: QueueState, command: Purge) -> Outcome:
         queue.swap(row, None)
     if matching:
         queue.count(Total.PURGED, len(matching))
+        changes.add(index, Kind.PURGED, queue.id, [row.id for row in matching])
     return Applied(len(matching), None if next_id is None else encode_cursor(next_id))
 
 

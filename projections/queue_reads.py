@@ -5,6 +5,7 @@ A message that is read is a ``Row``: indexes and numbers. Who serves it fetches 
 """
 
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from projections.projection import Position
 from projections.queue_config import QueueConfig
@@ -64,8 +65,20 @@ class QueueReads:
         """Return the id of the queue called ``name``."""
         return self._names.get(namespace, {}).get(name)
 
+    def get_queue(self, namespace: str, name: str) -> QueueState | Refused:
+        """Return the queue called ``name``, to be looked at."""
+        names = self._names.get(namespace)
+        if names is None:
+            return Refused(Reason.NAMESPACE_UNKNOWN)
+        queue_id = names.get(name)
+        return Refused(Reason.QUEUE_UNKNOWN) if queue_id is None else self._queues[queue_id]
+
+    def queue_by_id(self, queue_id: int) -> QueueState | None:
+        """Return a queue, to be looked at."""
+        return self._queues.get(queue_id)
+
     def list_queues(
-        self, namespace: str, limit: int = PEEK_MESSAGES_MAX, after: str = ""
+        self, namespace: str, limit: int = PEEK_MESSAGES_MAX, after: str = "", prefix: str = ""
     ) -> list[tuple[str, int]] | Refused:
         """Return up to ``limit`` names after ``after``, in order, with their ids."""
         names = self._names.get(namespace)
@@ -73,7 +86,8 @@ class QueueReads:
             return Refused(Reason.NAMESPACE_UNKNOWN)
         if not 1 <= limit <= PEEK_MESSAGES_MAX:
             return Refused(Reason.LIMIT_INVALID, limit)
-        return [(name, names[name]) for name in sorted(names) if name > after][:limit]
+        found = (name for name in names if name > after and name.startswith(prefix))
+        return [(name, names[name]) for name in nsmallest(limit, found)]
 
     def describe_queue(self, namespace: str, queue_id: int) -> QueueInfo | Refused:
         """Return all about a queue."""

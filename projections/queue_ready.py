@@ -38,13 +38,24 @@ _SHIFT = 64
 class Level:
     """Messages of one tenant and priority, in the order of (since_ns, id)."""
 
-    __slots__ = ("head", "ids", "last_id", "last_ns", "late", "meta", "since")
+    __slots__ = (
+        "head",
+        "ids",
+        "last_id",
+        "last_ns",
+        "late",
+        "meta",
+        "near_block",
+        "near_row",
+        "since",
+    )
 
     def __init__(self, priority: int) -> None:
         self.meta = READY | priority << PRIORITY_SHIFT  # of a plain message that waits here
         self.ids = array("Q")
         self.since = array("Q")
         self.head = 0  # entries before it are done with
+        self.near_block = self.near_row = 0  # where the last lease was: there or next is the next
         self.late: list[int] = []
         self.last_ns = 0
         self.last_id = 0

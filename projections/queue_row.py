@@ -93,11 +93,16 @@ def meta_of(row: Row) -> int:
 
 def encode_row(row: Row) -> bytes:
     """Return the canonical bytes of a row."""
-    parts = [PLAIN.pack(row.id, row.since_ns, meta_of(row))]
-    if row.state != READY:
-        parts.append(U64.pack(row.due_ns))
+    meta = meta_of(row)
     if row.state == LEASED:
-        parts.append(U64.pack(row.token))
+        head = LEASED_ROW.pack(row.id, row.since_ns, meta, row.due_ns, row.token)
+    else:
+        head = PLAIN.pack(row.id, row.since_ns, meta)
+        if row.state == DELAYED:
+            head += U64.pack(row.due_ns)
+    if not meta & UNUSUAL:
+        return head
+    parts = [head]
     if row.expires_ns:
         parts.append(U64.pack(row.expires_ns))
     if row.body:

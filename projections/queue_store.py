@@ -189,8 +189,9 @@ class QueueState:
             self.counts[before.state] -= 1
             if before.state == READY:
                 self.ready.outdated_count += 1
-            for key in _deadlines_of(before):
-                self.deadlines.cancel(key)
+            if before.due_ns or before.expires_ns:
+                for deadline in _deadlines_of(before):
+                    self.deadlines.cancel(*deadline)
             if before.body:
                 self._count_body(before.body, -1)
         if after is None:
@@ -203,13 +204,12 @@ class QueueState:
                 self.table.replace(after)
             self.hash_total += item_hash(encode_row(after), self.id)
             self.counts[after.state] += 1
-            for key in _deadlines_of(after):
-                self.deadlines.add(key)
+            if after.due_ns or after.expires_ns:
+                for deadline in _deadlines_of(after):
+                    self.deadlines.add(*deadline)
+                    self.wake(self.id, deadline[0])
             if after.body:
                 self._count_body(after.body, 1)
-            due_ns = min((t for t in (after.due_ns, after.expires_ns) if t), default=0)
-            if due_ns:
-                self.wake(self.id, due_ns)
         row = before or after
         assert row is not None
         if row.group:
@@ -387,7 +387,7 @@ class QueueState:
         for row in self.table.rows():
             counts[row.state] += 1
             hash_total += item_hash(encode_row(row), self.id)
-            deadlines += _deadlines_of(row)
+            deadlines += (pack_deadline(*deadline) for deadline in _deadlines_of(row))
             assert (row.due_ns == 0) == (row.state == READY), row
             assert (row.token == 0) == (row.state != LEASED), row
             if row.body:
@@ -455,13 +455,13 @@ class QueueState:
             del self.bodies[index]
 
 
-def _deadlines_of(row: Row) -> list[int]:
-    """Return the deadlines of a row: a lease protects from the end of a lifetime."""
+def _deadlines_of(row: Row) -> list[tuple[int, int, int]]:
+    """Return the deadlines of a row as (time, id, kind): a lease protects from a lifetime's end."""
     if row.state == LEASED:
-        return [pack_deadline(row.due_ns, row.id, LEASE_ENDS)]
+        return [(row.due_ns, row.id, LEASE_ENDS)]
     found = []
     if row.state == DELAYED:
-        found.append(pack_deadline(row.due_ns, row.id, DELAY_ENDS))
+        found.append((row.due_ns, row.id, DELAY_ENDS))
     if row.expires_ns:
-        found.append(pack_deadline(row.expires_ns, row.id, TTL_ENDS))
+        found.append((row.expires_ns, row.id, TTL_ENDS))
     return found

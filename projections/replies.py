@@ -13,9 +13,13 @@ from collections.abc import Callable
 
 from projections.kv_commands import OPTION_EXPECTED, OPTION_LEASE, TYPE_PUT
 from projections.payload import FLAG_SESSION, PAYLOAD_VERSION
+from projections.queue_message import OPTION_DEDUP, TYPE_ENQUEUE
 from projections.ts_commands import TYPE_WRITE_BATCH
 
 _PREFIX_SIZE_MIN = 3
+# So much of a body is looked at.
+_BODY_SIZE = 16
+_ENQUEUE_OPTIONS_AT = 8
 
 
 def _is_blind_put(body: bytes) -> bool:
@@ -23,10 +27,16 @@ def _is_blind_put(body: bytes) -> bool:
     return bool(body) and not body[0] & (OPTION_EXPECTED | OPTION_LEASE)
 
 
+def _is_blind_enqueue(body: bytes) -> bool:
+    """A message without a dedup id, which might make it the repetition of another one."""
+    return len(body) > _ENQUEUE_OPTIONS_AT and not body[_ENQUEUE_OPTIONS_AT] & OPTION_DEDUP
+
+
 # By entry type: whether this body, behind the prefix, needs no result. How many points a batch has
 # written is how many it holds.
 _BLIND: dict[int, Callable[[bytes], bool]] = {
     TYPE_PUT: _is_blind_put,
+    TYPE_ENQUEUE: _is_blind_enqueue,
     TYPE_WRITE_BATCH: lambda _: True,
 }
 
@@ -39,4 +49,5 @@ def needs_result(draft: tuple[int, bytes, int]) -> bool:
         return True
     if payload[0] != PAYLOAD_VERSION or payload[1] & FLAG_SESSION:
         return True
-    return not is_blind(payload[3 + payload[2] : 4 + payload[2]])
+    at = _PREFIX_SIZE_MIN + payload[2]
+    return not is_blind(payload[at : at + _BODY_SIZE])

@@ -12,8 +12,9 @@ from node.edge import Edge, edge_of
 from node.services.admin import AdminService
 from node.services.kv import KvService
 from node.services.pipeline import PipelineService
+from node.services.queue import QueueService
 from node.services.timeseries import TimeSeriesService
-from onelog.v1 import admin_pb2, kv_pb2, pipeline_pb2, timeseries_pb2
+from onelog.v1 import admin_pb2, kv_pb2, pipeline_pb2, queue_pb2, timeseries_pb2
 
 
 def _service(proto: Any, name: str, make: Callable[[Edge], object]) -> ServiceFactory:
@@ -26,6 +27,7 @@ def _service(proto: Any, name: str, make: Callable[[Edge], object]) -> ServiceFa
 
 SERVICES: list[ServiceFactory] = [
     _service(kv_pb2, "KV", KvService),
+    _service(queue_pb2, "Queue", QueueService),
     _service(timeseries_pb2, "TimeSeries", TimeSeriesService),
     _service(pipeline_pb2, "Pipeline", PipelineService),
     _service(admin_pb2, "Admin", AdminService),

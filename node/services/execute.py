@@ -2,21 +2,17 @@
 
 The operations of a message are sorted by shard, in order, and what can go together does: writes of
 one durability that follow each other are one proposal, reads that follow each other one read. A
-plain put is most of what there is, so it has a way of its own here (``_Message.add_puts``), over
-local names and without a command object in between. That both ways agree is a test.
+plain put is most of what there is, so it has a way of its own (node/services/execute_puts.py), and
+enqueues of single messages go together (node/services/execute_runs.py).
 
 Measured (bench/service.py; a message of 1,000 puts, keys of 16 and values of 100 bytes): 3.6 µs of
 CPU per put, of which 2.8 make the entry, 0.7 the answer, and 0.1 is protobuf's own work. In a
 session it is the same.
 """
 
-import struct
 from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
-
-from crc32c import crc32c
 
 from node.calls import NOTHING_DONE, Call, gather
 from node.durability import Durability, Received
@@ -31,20 +27,22 @@ from node.edge import (
     write_options,
 )
 from node.forwarding import Elsewhere
-from node.operations import Read, Write, put_answer
+from node.operations import Lacking, Read, Room, Write, make_drafts, put_answer, put_content
+from node.queue_requests import message_drafts
 from node.requests import Results
 from node.services import kv_operations as kv
+from node.services import queue_operations as queue
 from node.services import timeseries_operations as series
+from node.services.execute_puts import add_plain_puts
+from node.services.execute_runs import Enqueues, Operation, Run
 from node.status_mapping import error_of_exception, error_of_reason, put_error
-from onelog.errors import InvalidArgument, OnelogError
+from onelog.errors import InvalidArgument, NotFound, OnelogError
 from onelog.status import error_of_result
 from onelog.v1 import common_pb2, pipeline_pb2
-from projections.kv_commands import TYPE_PUT
-from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED, VALUE_SIZE_MAX
-from projections.payload import SessionRef, encode_prefix
+from projections.payload import SessionRef
 from projections.reasons import Reason
 from projections.result import APPLIED, Result
-from ual.routing import routing_key
+from projections.table import Projections
 
 OPERATIONS_MAX = 10_000
 
@@ -59,6 +57,7 @@ OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
     "append": kv.APPEND,
     "set_json": kv.SET_JSON,
     "txn": kv.TXN,
+    **queue.OPERATIONS,
     "write_points": series.WRITE_POINTS,
     "query": series.QUERY,
 }
@@ -70,22 +69,6 @@ ANSWERS: Mapping[str, str] = {
 }
 
 EXECUTE_METHOD = "/onelog.v1.Pipeline/ExecuteOnce"
-
-_pack_put_head = struct.Struct("<BH").pack  # no options, size of the key
-_pack_session = struct.Struct("<QQQ").pack  # as encode_prefix has it
-SESSION_SIZE = 24
-_join = b"".join
-
-
-@dataclass(slots=True)
-class _Run:
-    """Operations of one shard that go together: one proposal, or one read."""
-
-    durability: Durability | None  # None: reads
-    drafts: list[tuple[int, bytes, int]] = field(default_factory=list)
-    # Of plain puts: their positions in the message, as many as drafts; else the operations.
-    puts: list[int] = field(default_factory=list)
-    operations: list[tuple[int, str, Any, int, int]] = field(default_factory=list)
 
 
 class Executor:
@@ -101,6 +84,7 @@ class Executor:
         if len(request.operations) > OPERATIONS_MAX:
             raise error_of_reason(Reason.LIMIT_INVALID, len(request.operations))
         message = _Message(self._edge, request)
+        message.room = Room(self._edge)
         message.size = request.ByteSize()
         message.sort()
         shards = message.shards
@@ -114,7 +98,7 @@ class Executor:
         return message.answer
 
     async def _run_shard(
-        self, message: "_Message", shard: int, runs: list[_Run], call: Call
+        self, message: "_Message", shard: int, runs: list[Run], call: Call
     ) -> None:
         """Carry out the runs of a shard, one after the other; the leader those that are left."""
         left = deque(runs)
@@ -142,23 +126,36 @@ class Executor:
             for run in left:
                 message.refuse(run, error_of_exception(error))
 
-    async def _write(self, message: "_Message", shard: int, run: _Run, call: Call) -> None:
+    async def _write(self, message: "_Message", shard: int, run: Run, call: Call) -> None:
         driver = self._edge.leading(shard)
         assert run.durability is not None
+        if run.needs_state:
+            await self._edge.bind(
+                shard, call, lambda state, is_certain: message.bind(run, state, is_certain)
+            )
+        state = driver.shard.projections
+        if not run.drafts:
+            message.fill(shard, run, state, (), 0)
+            return
         self._edge.check_size(run.drafts, message.size)
         outcome = await driver.propose(run.drafts, call.deadline_s, run.durability)
+        lacking: Sequence[Lacking] = ()
+        state = driver.shard.projections
         if isinstance(outcome, Results):
-            message.fill(shard, run, outcome, outcome.first_index)
+            lacking = message.fill(shard, run, state, outcome, outcome.first_index)
         elif isinstance(outcome, Received):
-            message.fill(shard, run, [APPLIED] * len(run.drafts), outcome.first_index)
+            results = [APPLIED] * len(run.drafts)
+            message.fill(shard, run, state, results, outcome.first_index)
         else:
             raise self._edge.failure(shard, outcome)
+        if lacking:
+            await put_content(self._edge, shard, lacking, call, message.room)
 
-    async def _read(self, message: "_Message", shard: int, run: _Run, call: Call) -> None:
+    async def _read(self, message: "_Message", shard: int, run: Run, call: Call) -> None:
         """One read for all: as fresh as the most demanding one needs it."""
         wanted = common_pb2.ReadOptions(level=common_pb2.READ_LEVEL_STALE)
-        for _, _, request, _, _ in run.operations:
-            options = read_options(request)
+        for operation in run.operations:
+            options = read_options(operation.request)
             wanted.min_index = max(wanted.min_index, options.min_index)
             if options.level != common_pb2.READ_LEVEL_STALE:
                 wanted.level = common_pb2.READ_LEVEL_LINEARIZABLE
@@ -175,7 +172,7 @@ class Executor:
                 put_error(target.error, error_of_exception(error))
 
     async def _forward(
-        self, message: "_Message", runs: Iterable[_Run], elsewhere: Elsewhere, call: Call
+        self, message: "_Message", runs: Iterable[Run], elsewhere: Elsewhere, call: Call
     ) -> None:
         """Let the leader carry out what is left of a shard."""
         positions, part = message.part(runs)
@@ -204,71 +201,21 @@ class _Message:
         self.answer = pipeline_pb2.ExecuteResponse(request_id=request.request_id)
         add = self.answer.results.add
         self.results = [add() for _ in request.operations]
-        self.shards: dict[int, list[_Run]] = {}
+        self.shards: dict[int, list[Run]] = {}
         self.size = 0
+        self.room: Room | None = None
+        self._enqueues: Enqueues | None = None  # that the next one may join
         self._session: SessionRef | None = None
 
     def sort(self) -> None:
         """Make entries of the writes and sort everything by shard."""
         if self._request.HasField("session"):
             self._session = check_session(self._request.session)
-        left = self._add_puts()
+        left = add_plain_puts(self._edge, self._request, self._session, self.shards)
         if left is not None:
             self._sort_slowly(left)
         if self._session is not None:
             self._refuse_several_shards()
-
-    def _add_puts(self) -> range | None:
-        """Take the plain puts from the message's start; return what is left from the first other.
-
-        This loop is what a pipelined put costs before the log.
-        """
-        edge = self._edge
-        partitions, shards = edge.context.topology.partitions, edge.context.topology.shards
-        checksum, pack, join = crc32c, _pack_put_head, _join
-        key_max, value_max, reserved = KEY_SIZE_MAX, VALUE_SIZE_MAX, KEYS_RESERVED
-        prefixes: dict[str, bytes] = {}
-        session, numbers = self._session, b""
-        if session is not None:
-            session_id, sequence, first = session
-            pack_session = _pack_session
-        targets: dict[int, tuple[Any, Any]] = {}
-        for position, operation in enumerate(self._request.operations):
-            put = operation.put  # empty, if it is another operation
-            key, value = put.key, put.value
-            name = put.namespace
-            prefix = prefixes.get(name)
-            if prefix is None:
-                try:
-                    prefix = encode_prefix(namespace_of(name), session)
-                except OnelogError:
-                    return range(position, len(self.results))
-                if session is not None:
-                    prefix = prefix[:-SESSION_SIZE]  # of each put its own follows
-                prefixes[name] = prefix
-            size = len(key)
-            if (
-                put.ttl_ms
-                or put.lease_id
-                or not 0 < size <= key_max
-                or len(value) > value_max
-                or put.HasField("expected_version")
-                or put.HasField("options")
-                or key.startswith(reserved)
-            ):
-                return range(position, len(self.results))
-            tag = routing_key(key) if b"{" in key else key
-            shard = checksum(tag) % partitions % shards
-            target = targets.get(shard)
-            if target is None:
-                run = _Run(Durability.SYNC)
-                self.shards[shard] = [run]
-                target = targets[shard] = run.drafts.append, run.puts.append
-            if session is not None:
-                numbers = pack_session(session_id, sequence + position, first)
-            target[0]((TYPE_PUT, join((prefix, numbers, pack(0, size), key, value)), 0))
-            target[1](position)
-        return None
 
     def _sort_slowly(self, positions: range) -> None:
         """Sort operations of any kind."""
@@ -282,11 +229,35 @@ class _Message:
             session = None
             if self._session is not None and isinstance(entry, Write):
                 session = self._session._replace(sequence=sequence)
-                sequence += 1
+                sequence += entry.width(getattr(operation, str(kind)))
+            if kind == "enqueue" and self._add_enqueue(position, operation.enqueue, session):
+                continue
             try:
                 self._add(position, str(kind), entry, operation, session)
             except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
                 put_error(self.results[position].error, error_of_exception(error))
+
+    def _add_enqueue(self, position: int, request: Any, session: SessionRef | None) -> bool:
+        """Add an enqueue of one message to those before it, if that is all there is to it.
+
+        Nothing is in between, so in a session their numbers follow each other.
+        """
+        if request.HasField("options") or len(request.messages) != 1:
+            return False
+        namespace, name = request.namespace, request.queue
+        last = self._enqueues
+        if last is None or name != last.queue or namespace != last.namespace:
+            try:
+                shard = self._edge.shard_of_all(queue.ENQUEUE.names(request))
+            except OnelogError:
+                return False
+            run = self._run(shard, Durability.SYNC, is_plain=True)
+            last = self._enqueues = Enqueues(namespace, name, session)
+            run.enqueues.append(last)
+            run.needs_state = True
+        last.positions.append(position)
+        last.messages.append(request.messages[0])
+        return True
 
     def _add(
         self,
@@ -296,6 +267,7 @@ class _Message:
         operation: pipeline_pb2.Operation,
         session: SessionRef | None,
     ) -> None:
+        self._enqueues = None
         if entry is None:
             raise invalid("OPERATION_MISSING", f"nothing is done about {kind!r} here")
         request = getattr(operation, kind)
@@ -303,20 +275,71 @@ class _Message:
         namespace = namespace_of(request.namespace)
         if isinstance(entry, Read):
             run = self._run(shard, None)
-            run.operations.append((position, kind, request, 0, 0))
+            run.operations.append(Operation(position, kind, request))
             return
         options = write_options(request)
-        drafts = entry.drafts(request, namespace, session or session_of(options))
-        run = self._run(shard, durability_of(options))
-        run.operations.append((position, kind, request, len(run.drafts), len(drafts)))
+        durability, session = durability_of(options), session or session_of(options)
+        drafts: Sequence[Any] = ()
+        if not entry.needs_state:
+            drafts = make_drafts(entry, None, request, namespace, session)
+        run = self._run(shard, durability)
+        run.needs_state |= entry.needs_state
+        run.operations.append(
+            Operation(position, kind, request, session, len(run.drafts), len(drafts))
+        )
         run.drafts += drafts
 
-    def _run(self, shard: int, durability: Durability | None) -> _Run:
+    def bind(self, run: Run, state: Projections, is_certain: bool) -> None:  # noqa: FBT001
+        """Make the entries of a run anew, now that the state is there that they need."""
+        drafts: list[Any] = []
+        try:
+            for each in run.enqueues:
+                each.at = len(drafts)
+                drafts += message_drafts(
+                    state, each.queue, each.messages, namespace_of(each.namespace), each.session
+                )
+        except OnelogError:
+            # Of one of them; one by one the others are not concerned.
+            run.operations = [
+                one for each in run.enqueues for one in each.operations(self._request)
+            ]
+            run.enqueues, drafts = [], []
+        bound: list[Operation] = []
+        for operation in run.operations:
+            entry, request = OPERATIONS[operation.kind], operation.request
+            assert isinstance(entry, Write), operation.kind
+            try:
+                made = make_drafts(
+                    entry,
+                    state,
+                    request,
+                    namespace_of(request.namespace),
+                    operation.session,
+                    is_first=not drafts,
+                )
+            except Exception as error:
+                if isinstance(error, NotFound) and not is_certain:
+                    raise
+                put_error(self.results[operation.position].error, error_of_exception(error))
+                continue
+            operation.at, operation.count = len(drafts), len(made)
+            bound.append(operation)
+            drafts += made
+        run.operations, run.drafts = bound, drafts
+
+    def _run(self, shard: int, durability: Durability | None, *, is_plain: bool = False) -> Run:
         """Return the run that the next operation of a shard belongs to."""
         runs = self.shards.setdefault(shard, [])
-        if not runs or runs[-1].durability is not durability or runs[-1].puts:
-            runs.append(_Run(durability))
-        return runs[-1]
+        last = runs[-1] if runs else None
+        if (
+            last is None
+            or last.durability is not durability
+            or last.puts
+            or (last.operations if is_plain else last.enqueues)
+        ):
+            last = Run(durability)
+            runs.append(last)
+        return last
 
     def _refuse_several_shards(self) -> None:
         if len(self.shards) > 1:
@@ -327,9 +350,17 @@ class _Message:
 
     # Answers
 
-    def fill(self, shard: int, run: _Run, outcome: Sequence[Result], first_index: int) -> None:
-        """Put the results of a run's entries into the answer."""
+    def fill(
+        self,
+        shard: int,
+        run: Run,
+        state: Projections,
+        outcome: Sequence[Result],
+        first_index: int,
+    ) -> list[Lacking]:
+        """Put the results of a run's entries into the answer; return what it still lacks."""
         results = self.results
+        lacking: list[Lacking] = []
         if run.puts:
             index = first_index
             for position, result in zip(run.puts, outcome, strict=True):
@@ -340,36 +371,48 @@ class _Message:
                     if shard:
                         header.shard = shard
                 else:
-                    self._answer("put", None, target, shard, index, (result,))
+                    self._answer("put", state, None, target, shard, index, (result,), lacking)
                 index += 1
-            return
-        for position, kind, request, at, count in run.operations:
-            part = outcome[at : at + count]
-            self._answer(kind, request, results[position], shard, first_index + at, part)
+            return lacking
+        for enqueues in run.enqueues:
+            part = outcome[enqueues.at : enqueues.at + len(enqueues.positions)]
+            index = first_index + enqueues.at
+            for position, refused in enqueues.put_applied(results, shard, index, part):
+                at, target = index + refused, results[position]
+                self._answer("enqueue", state, None, target, shard, at, (part[refused],), lacking)
+        for each in run.operations:
+            part, index = outcome[each.at : each.at + each.count], first_index + each.at
+            target = results[each.position]
+            self._answer(each.kind, state, each.request, target, shard, index, part, lacking)
+        return lacking
 
     def _answer(
         self,
         kind: str,
+        state: Projections,
         request: Any,
         target: pipeline_pb2.OperationResult,
         shard: int,
         index: int,
         results: Sequence[Result],
+        lacking: list[Lacking],
     ) -> None:
         entry = OPERATIONS[kind]
         assert isinstance(entry, Write), kind
         try:
-            put_answer(
-                entry, request, getattr(target, ANSWERS.get(kind, kind)), shard, index, results
-            )
+            answer = getattr(target, ANSWERS.get(kind, kind))
+            indexes = put_answer(entry, state, request, answer, shard, index, results)
+            if indexes:
+                lacking.append((entry.content, request, answer, indexes))
         except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
             put_error(target.error, error_of_exception(error))
 
-    def look(self, view: Any, run: _Run) -> list[tuple[Any, Awaitable[None]]]:
+    def look(self, view: Any, run: Run) -> list[tuple[Any, Awaitable[None]]]:
         """Put what the reads of a run find into the answer; return those that take longer."""
         longer = []
-        for position, kind, request, _, _ in run.operations:
-            entry, target = OPERATIONS[kind], self.results[position]
+        for each in run.operations:
+            kind, request = each.kind, each.request
+            entry, target = OPERATIONS[kind], self.results[each.position]
             assert isinstance(entry, Read), kind
             try:
                 options = read_options(request)
@@ -377,36 +420,38 @@ class _Message:
                 answer = getattr(target, ANSWERS.get(kind, kind))
                 mine.header(answer.header)
                 pending = entry.look(mine, namespace_of(request.namespace), request, answer)
-                if pending is not None:
+                if isinstance(pending, Awaitable):
                     longer.append((target, pending))
             except Exception as error:  # noqa: BLE001 - concerns this operation
                 put_error(target.error, error_of_exception(error))
         return longer
 
-    def refuse(self, run: _Run, error: OnelogError) -> None:
+    def refuse(self, run: Run, error: OnelogError) -> None:
         """Answer all operations of a run with the same error."""
-        for position in (*run.puts, *(each[0] for each in run.operations)):
+        for position in run.positions:
             put_error(self.results[position].error, error)
 
-    def part(self, runs: Iterable[_Run]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
+    def part(self, runs: Iterable[Run]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
         """Return a message of what is left to do, and which operations of this one these are.
 
         In a session everything belongs to one shard, and numbers count on from the first: then it
         is all that follows, whatever was found wrong in between.
         """
-        positions: Sequence[int] = sorted(
-            position
-            for run in runs
-            for position in (*run.puts, *(each[0] for each in run.operations))
-        )
+        positions: Sequence[int] = sorted(position for run in runs for position in run.positions)
         part = pipeline_pb2.ExecuteRequest(request_id=self._request.request_id)
         if self._session is not None:
             positions = range(positions[0], len(self.results))
             part.session.CopyFrom(self._request.session)
             part.session.sequence += sum(
-                isinstance(OPERATIONS.get(each.WhichOneof("operation") or ""), Write)
-                for each in self._request.operations[: positions[0]]
+                _width(each) for each in self._request.operations[: positions[0]]
             )
         operations = self._request.operations
         part.operations.extend(operations[position] for position in positions)
         return positions, part
+
+
+def _width(operation: pipeline_pb2.Operation) -> int:
+    """Return how many sequences of a session an operation takes."""
+    kind = operation.WhichOneof("operation") or ""
+    entry = OPERATIONS.get(kind)
+    return entry.width(getattr(operation, kind)) if isinstance(entry, Write) else 0

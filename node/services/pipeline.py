@@ -15,7 +15,7 @@ from typing import Any
 
 from node.calls import Call
 from node.edge import Edge, invalid, namespace_of, session_of, write_options
-from node.operations import Write, applied, put_answer, put_header
+from node.operations import Write, applied, make_drafts, put_answer, put_header
 from node.services import kv_operations as kv
 from node.services.execute import ANSWERS, OPERATIONS, Executor
 from node.status_mapping import error_of_exception, error_of_reason, put_error
@@ -32,6 +32,7 @@ from projections.system_commands import (
     encode_batch,
     encode_command,
 )
+from projections.table import Projections
 from ual.entry import Draft
 
 MESSAGES_MAX = 64  # under way on one stream
@@ -118,7 +119,6 @@ class PipelineService:
             raise error_of_reason(Reason.LIMIT_INVALID, len(request.operations))
         names = [condition.key for condition in request.conditions]
         conditions = kv.conditions_of(request.conditions)
-        drafts: list[Draft] = []
         parts: list[tuple[str, Any, Write[Any, Any]]] = []
         for position, operation in enumerate(request.operations):
             kind = operation.WhichOneof("operation") or ""
@@ -127,12 +127,22 @@ class PipelineService:
                 raise invalid("OPERATION_MISSING", f"operation {position} cannot be in a batch")
             part = getattr(operation, kind)
             names += write.names(part)
-            made = write.drafts(part, namespace, None)
-            if len(made) != 1:
-                raise invalid("BATCH_INVALID", f"operation {position} is {len(made)} entries")
-            drafts += made
             parts.append((kind, part, write))
         shard = self._edge.shard_of_all(names)
+
+        def make(state: Projections | None, _is_certain: bool = True) -> list[Draft]:  # noqa: FBT001, FBT002
+            drafts: list[Draft] = []
+            for position, (_, part, write) in enumerate(parts):
+                made = make_drafts(write, state, part, namespace, None)
+                if len(made) != 1:
+                    raise invalid("BATCH_INVALID", f"operation {position} is {len(made)} entries")
+                drafts += made
+            return drafts
+
+        if any(write.needs_state for _, _, write in parts):
+            drafts = await self._edge.bind(shard, call, make)
+        else:
+            drafts = make(None)
         batch = encode_batch(drafts, conditions, namespace, session_of(options))
         written = await self._edge.write(shard, batch, options, call)
         head = written.results[0]
@@ -142,10 +152,11 @@ class PipelineService:
         if written.cost is not None:
             answer.header.cost.CopyFrom(written.cost)
         index = head.index if isinstance(head, Duplicate) else written.first_index
+        state = self._edge.replica(shard).shard.projections
         for (kind, part, write), result in zip(parts, done.results, strict=True):
             index += 1
             target = getattr(answer.results.add(), ANSWERS.get(kind, kind))
-            put_answer(write, part, target, shard, index, (result,))
+            put_answer(write, state, part, target, shard, index, (result,))
         return answer
 
     # Sessions

@@ -198,7 +198,8 @@ class Connection:
         self, path: str, request: Any, timeout_s: float, shard: int, poll_s: float
     ) -> Any:
         session = await self.sessions.open(shard, timeout_s, for_calls=True)
-        sequence = session.take(1, monotonic())
+        # A long poll that finds nothing writes nothing: it does not keep the session alive.
+        sequence = session.take(1, session.used_s if poll_s else monotonic())
         try:
             session.put(request.options.session, sequence)
             return await self.calls.unary(

@@ -32,11 +32,14 @@ from onelog.client.values import (
     milliseconds,
 )
 from onelog.client.worker import AsyncWorker
+from onelog.errors import OnelogError
 from onelog.status import error_of_result
 from onelog.v1 import pipeline_pb2, queue_pb2
 
 # What the server takes in one request.
 MESSAGES_MAX = 1_000
+# Why a single message cannot be settled, and the others of its request can.
+REASONS_OF_ONE = frozenset(("LEASE_TOKEN_STALE", "MESSAGE_UNKNOWN", "MESSAGE_LEASED"))
 
 
 class AsyncQueue:
@@ -236,17 +239,29 @@ class AsyncQueue:
 
     async def cancel(self, message_ids: Sequence[int]) -> list[Settled]:
         """Remove messages that are not leased."""
-        request = self._named(queue_pb2.CancelRequest(message_ids=message_ids))
-        answer = await self._change("Queue/Cancel", request)
-        return [settled_of(each) for each in answer.results]
+        request = self._named(queue_pb2.CancelRequest())
+        return await self._change_each("Queue/Cancel", request, message_ids)
 
     async def prioritise(self, message_ids: Sequence[int], priority: int) -> list[Settled]:
         """Give messages that are not leased another priority."""
-        request = self._named(
-            queue_pb2.PrioritiseRequest(message_ids=message_ids, priority=priority)
-        )
-        answer = await self._change("Queue/Prioritise", request)
-        return [settled_of(each) for each in answer.results]
+        request = self._named(queue_pb2.PrioritiseRequest(priority=priority))
+        return await self._change_each("Queue/Prioritise", request, message_ids)
+
+    async def _change_each(
+        self, path: str, request: Any, message_ids: Sequence[int]
+    ) -> list[Settled]:
+        settled: list[Settled] = []
+        for first in range(0, len(message_ids), MESSAGES_MAX):
+            request.message_ids[:] = message_ids[first : first + MESSAGES_MAX]
+            try:
+                answer = await self._change(path, request)
+            except OnelogError as error:
+                if error.reason not in REASONS_OF_ONE:
+                    raise
+                settled.append(Settled(request.message_ids[0], error.reason))
+            else:
+                settled += [settled_of(each) for each in answer.results]
+        return settled
 
     async def peek(
         self, limit: int = 10, *, from_id: int = 0, from_ns: int = 0, read: Read | None = None
@@ -376,8 +391,16 @@ class AsyncQueue:
             def build(operation: pipeline_pb2.Operation) -> None:
                 getattr(operation, kind).CopyFrom(request)
 
-            answer = await self._operate(build, "settle", 24 * len(request.messages))
-            settled += [settled_of(each) for each in answer.results]
+            try:
+                answer = await self._operate(build, "settle", 24 * len(request.messages))
+            except OnelogError as error:
+                # The only message of a request has its refusal as that of the operation.
+                if error.reason not in REASONS_OF_ONE or request.strict:
+                    raise
+                (one,) = request.messages
+                settled.append(Settled(one.message_id, error.reason))
+            else:
+                settled += [settled_of(each) for each in answer.results]
         return settled
 
 

@@ -95,6 +95,10 @@ class QueueInfo:
     purged: int
     deduplicated: int
 
+    # Of a queue that takes dead letters: those that came, and those that were redriven.
+    arrived: int
+    moved: int
+
 
 def info_of(info: queue_pb2.QueueInfo) -> QueueInfo:
     """Return a queue as the server describes it."""
@@ -103,6 +107,7 @@ def info_of(info: queue_pb2.QueueInfo) -> QueueInfo:
         info.ready_count, info.delayed_count, info.leased_count, info.oldest_ns,
         info.enqueued_count, info.redriven_count, info.acked_count, info.expired_count,
         info.dead_count, info.cancelled_count, info.purged_count, info.deduplicated_count,
+        info.arrived_count, info.moved_count,
     )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ class GetQueueResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[_common_pb2.ReadHeader, _Mapping]] = ..., queue: _Optional[_Union[QueueInfo, _Mapping]] = ...) -> None: ...
 
 class QueueInfo(_message.Message):
-    __slots__ = ("namespace", "queue", "queue_id", "config", "paused", "ready_count", "delayed_count", "leased_count", "oldest_ns", "enqueued_count", "redriven_count", "acked_count", "expired_count", "dead_count", "cancelled_count", "purged_count", "deduplicated_count")
+    __slots__ = ("namespace", "queue", "queue_id", "config", "paused", "ready_count", "delayed_count", "leased_count", "oldest_ns", "enqueued_count", "redriven_count", "acked_count", "expired_count", "dead_count", "cancelled_count", "purged_count", "deduplicated_count", "arrived_count", "moved_count")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,8 @@ class QueueInfo(_message.Message):
     CANCELLED_COUNT_FIELD_NUMBER: _ClassVar[int]
     PURGED_COUNT_FIELD_NUMBER: _ClassVar[int]
     DEDUPLICATED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MOVED_COUNT_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     queue: str
     queue_id: int
@@ -149,7 +151,9 @@ class QueueInfo(_message.Message):
     cancelled_count: int
     purged_count: int
     deduplicated_count: int
-    def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., queue_id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., paused: _Optional[bool] = ..., ready_count: _Optional[int] = ..., delayed_count: _Optional[int] = ..., leased_count: _Optional[int] = ..., oldest_ns: _Optional[int] = ..., enqueued_count: _Optional[int] = ..., redriven_count: _Optional[int] = ..., acked_count: _Optional[int] = ..., expired_count: _Optional[int] = ..., dead_count: _Optional[int] = ..., cancelled_count: _Optional[int] = ..., purged_count: _Optional[int] = ..., deduplicated_count: _Optional[int] = ...) -> None: ...
+    arrived_count: int
+    moved_count: int
+    def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., queue_id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., paused: _Optional[bool] = ..., ready_count: _Optional[int] = ..., delayed_count: _Optional[int] = ..., leased_count: _Optional[int] = ..., oldest_ns: _Optional[int] = ..., enqueued_count: _Optional[int] = ..., redriven_count: _Optional[int] = ..., acked_count: _Optional[int] = ..., expired_count: _Optional[int] = ..., dead_count: _Optional[int] = ..., cancelled_count: _Optional[int] = ..., purged_count: _Optional[int] = ..., deduplicated_count: _Optional[int] = ..., arrived_count: _Optional[int] = ..., moved_count: _Optional[int] = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
     __slots__ = ("namespace", "prefix", "page_size", "page_token", "options")

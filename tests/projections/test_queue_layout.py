@@ -1,5 +1,6 @@
 """What is not state: columns, heaps, lists and short cuts. None of it may show."""
 
+from array import array
 from random import Random
 
 import pytest
@@ -13,17 +14,27 @@ from projections.queue_commands import (
     Cancel,
     Command,
     Lease,
+    Nack,
     Prioritise,
+    QueueCreate,
     Release,
     encode_command,
 )
-from projections.queue_deadlines import PackedDeadlines, pack_deadline, unpack_deadline
+from projections.queue_config import QueueConfig
+from projections.queue_deadlines import (
+    LEASE_ENDS,
+    RUN_SIZE,
+    TTL_ENDS,
+    PackedDeadlines,
+    pack_deadline,
+    unpack_deadline,
+)
 from projections.queue_groups import Group
-from projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX
+from projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX, ITEMS_MAX
 from projections.queue_message import Enqueue
 from projections.queue_results import decode_leased
 from projections.queue_row import DELAYED, LEASED, READY, Dead, Row
-from projections.result import Applied, Duplicate
+from projections.result import Applied, Duplicate, Refused
 from projections.system_commands import SessionOpen
 from tests.projections.queue_histories import draw_command
 from tests.projections.queue_world import QueueWorld
@@ -103,25 +114,41 @@ def test_a_table_that_empties_lets_go_of_its_blocks() -> None:
 
 @given(
     steps=st.lists(
-        st.tuples(st.sampled_from(["add", "add", "cancel", "cancel"]), st.integers(0, 40), ids)
+        st.tuples(
+            st.sampled_from(["add", "add all", "cancel", "cancel all"]), st.integers(0, 40), ids
+        )
     ),
     now=st.integers(0, 45),
     limit=st.integers(1, 9),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_packed_deadlines_are_a_sorted_set(
     steps: list[tuple[str, int, int]], now: int, limit: int
 ) -> None:
     deadlines, model = PackedDeadlines(), set[int]()
     for what, time_ns, message_id in steps:
-        key = pack_deadline(time_ns, message_id % 5, 1)
-        if what == "add" and key not in model:
-            deadlines.add(key)
-            model.add(key)
-        elif what == "cancel" and model:
+        kind = 1 + message_id % 3
+        if what.startswith("add"):
+            several = range(message_id % 5, message_id % 5 + (3 if what == "add all" else 1))
+            keys = {pack_deadline(time_ns, each, kind) for each in several}
+            if keys & model:
+                continue
+            if what == "add all":
+                deadlines.add_all(time_ns, array("Q", several), kind)
+            else:
+                deadlines.add(time_ns, several[0], kind)
+            model |= keys
+        elif model:
             key = sorted(model)[message_id % len(model)]
-            deadlines.cancel(key)
-            model.remove(key)
+            same = [key for key in sorted(model) if unpack_deadline(key)[2] == kind]
+            if what == "cancel":
+                deadlines.cancel(*unpack_deadline(key))
+                model.remove(key)
+            elif same:
+                gone = same[time_ns % len(same) :][:3] if time_ns % 2 else same[:3]
+                times, several_ids, _ = zip(*map(unpack_deadline, gone), strict=True)
+                deadlines.cancel_all(array("Q", times), array("Q", several_ids), kind)
+                model -= set(gone)
         deadlines.check(model)
     wanted = [key for key in sorted(model) if unpack_deadline(key)[0] <= now][:limit]
 
@@ -133,12 +160,49 @@ def test_packed_deadlines_are_a_sorted_set(
 
 def test_cancelled_deadlines_do_not_pile_up() -> None:
     deadlines = PackedDeadlines()
-    deadlines.add(pack_deadline(0, 1, 1))
+    deadlines.add(0, 1, 1)
     for number in range(20 * GARBAGE_MAX):
-        key = pack_deadline(1_000_000 - number, number + 2, 1)
-        deadlines.add(key)
-        deadlines.cancel(key)
+        deadlines.add(1_000_000 - number, number + 2, 1)
+        deadlines.cancel(1_000_000 - number, number + 2, 1)
     deadlines.check([pack_deadline(0, 1, 1)])
+
+
+def test_leases_that_end_a_little_out_of_order_leave_no_garbage() -> None:
+    deadlines = PackedDeadlines()
+    for number in range(4 * GARBAGE_MAX):
+        deadlines.add(number, number, LEASE_ENDS)
+        if number > 100 and number % 2:
+            for done in (number - 100, number - 101):
+                deadlines.cancel(done, done, LEASE_ENDS)
+    assert len(deadlines) == 100
+    assert deadlines.memory() < 2 * GARBAGE_MAX * RUN_SIZE
+
+
+def test_cancelled_deadlines_do_not_outlast_the_live_ones() -> None:
+    """Cancelled from the end first: what is left in the middle must go with the last live one."""
+    deadlines = PackedDeadlines()
+    live = [pack_deadline(number, number, 1) for number in range(1, 4 * GARBAGE_MAX)]
+    for key in live:
+        deadlines.add(*unpack_deadline(key))
+    half = len(live) // 2
+    for key in [*live[half:], *live[:half]]:
+        deadlines.cancel(*unpack_deadline(key))
+        live.remove(key)
+        if len(live) % 100 == 0:
+            deadlines.check(live)
+    assert deadlines.memory() < 10_000
+
+
+def test_lifetimes_do_not_keep_the_ends_of_leases_from_their_run() -> None:
+    """Kinds have runs of their own: a deadline far away does not send all others to the heap."""
+    deadlines = PackedDeadlines()
+    for number in range(1_000):
+        deadlines.add(10**15 + number, number, TTL_ENDS)
+        deadlines.add(10**9 + number, number, LEASE_ENDS)
+    assert deadlines.memory() < 40 * 1_000
+    assert [unpack_deadline(key)[2] for key in deadlines.due(10**15, 1_001)] == (
+        [LEASE_ENDS] * 1_000 + [TTL_ENDS]
+    )
 
 
 @given(steps=st.lists(st.tuples(st.booleans(), st.integers(1, 30)), max_size=200))
@@ -181,6 +245,71 @@ def test_the_short_way_and_the_long_way_agree(seed: int) -> None:
     assert short.sections() == long.sections()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_commands_about_many_messages_do_the_same_in_both_ways(seed: int) -> None:
+    """Over several blocks, in any order, with items that are wrong and items that come twice."""
+    draw = Random(seed)
+    short, long = World(), World()
+    long.state.router._fast_paths = {}
+    long.state.router._fast = {}
+
+    def send(command: Command) -> object:
+        draft = encode_command(command, NAMESPACE)
+        result = short.draft(draft)
+        assert result == long.draft(draft), f"seed {seed}: {command}"
+        assert short.state.router.state_hash() == long.state.router.state_hash(), command
+        return result
+
+    send(QueueCreate("jobs", QueueConfig()))
+    queue = short.index
+    held: list[tuple[int, int]] = []
+    for _ in range(3 * BLOCK_ROWS):
+        send(Enqueue(queue, b"", draw.choice([8] * 40 + [9])))
+    for step in range(120):
+        if draw.random() < 0.4:
+            result = send(Lease(queue, draw.choice([1, 2, 30, 300, ITEMS_MAX, ITEMS_MAX + 1])))
+            if isinstance(result, Applied):
+                leased = decode_leased(result)
+                held += ((message.id, leased.token) for message in leased.messages)
+        elif held:
+            start = draw.randrange(len(held))
+            items = held[start : start + draw.choice([1, 2, 20, 200, 700])]
+            if draw.random() < 0.5:
+                draw.shuffle(items)
+            if draw.random() < 0.3:
+                items.append(draw.choice([items[0], (items[0][0], 1), (1, 1)]))
+            kind = draw.choice([Ack, Ack, Ack, Nack])
+            if isinstance(send(kind(queue, tuple(items), strict=draw.random() < 0.3)), Applied):
+                held = [item for item in held if item not in set(items)]
+        for _ in range(draw.randrange(20)):
+            send(Enqueue(queue, b"", 8))
+        if step % 20 == 0:
+            short.state.router.check()
+    short.state.router.check()
+    assert short.sections() == long.sections()
+
+
+@pytest.mark.parametrize(
+    ("at", "bytes_"),
+    [(0, b"\x02"), (1, b"\x01\x00"), (1, b"\x03\x00"), (1, b"\x00\x00")],
+    ids=["options", "too few", "too many", "none"],
+)
+def test_an_ack_of_several_with_bad_fields_is_refused_in_both_ways(at: int, bytes_: bytes) -> None:
+    world = QueueWorld()
+    queue = world.create("jobs")
+    for _ in range(2):
+        world.send(Enqueue(queue, b""))
+    leased = world.lease(queue, 2)
+    items = tuple((message.id, leased.token) for message in leased.messages)
+    draft = encode_command(Ack(queue, items), NAMESPACE)
+    start = len(draft.payload) - 3 - 2 * 16 + at
+    bad = draft.payload[:start] + bytes_ + draft.payload[start + len(bytes_) :]
+
+    assert isinstance(world.draft(draft._replace(payload=bad)), Refused)
+    assert world.stats(queue).leased == 2
+    assert world.draft(draft) == Applied(2)
+
+
 def test_the_short_way_is_taken() -> None:
     """Or the test above compares the long way with itself."""
     world = QueueWorld()
@@ -197,8 +326,16 @@ def test_the_short_way_is_taken() -> None:
     leased = decode_leased(result)
     assert len(leased.messages) == 2
     now_ns.applied_index += 1
-    for message in leased.messages:
-        done = encode_command(Ack(queue, ((message.id, leased.token),)), NAMESPACE)
+    items = tuple((message.id, leased.token) for message in leased.messages)
+    done = encode_command(Ack(queue, items), NAMESPACE)
+    assert taken[done.entry_type](world.index + 1, done.payload) == Applied(2)
+    for _ in range(2):
+        world.send(Enqueue(queue, b""))
+        asked = encode_command(Lease(queue), NAMESPACE)
+        result = taken[asked.entry_type](world.index + 1, asked.payload)
+        assert result is not None
+        (message,) = decode_leased(result).messages
+        done = encode_command(Ack(queue, ((message.id, world.index + 1),)), NAMESPACE)
         assert taken[done.entry_type](world.index + 1, done.payload) == Applied(1)
     world.state.router.check()
 

@@ -23,7 +23,13 @@ from node.services import SERVICES
 from node.settings import Address
 from onelog.errors import OnelogError
 from onelog.status import error_of
-from onelog.v1 import admin_pb2_grpc, kv_pb2_grpc, pipeline_pb2_grpc, timeseries_pb2_grpc
+from onelog.v1 import (
+    admin_pb2_grpc,
+    kv_pb2_grpc,
+    pipeline_pb2_grpc,
+    queue_pb2_grpc,
+    timeseries_pb2_grpc,
+)
 from tests.system.processes import free_addresses
 
 WAIT_S = 20.0
@@ -87,6 +93,7 @@ class Node:
             )
         )
         self.kv = kv_pb2_grpc.KVStub(self.channel)  # type: ignore[no-untyped-call]
+        self.queue = queue_pb2_grpc.QueueStub(self.channel)  # type: ignore[no-untyped-call]
         self.admin = admin_pb2_grpc.AdminStub(self.channel)  # type: ignore[no-untyped-call]
         self.ts = timeseries_pb2_grpc.TimeSeriesStub(self.channel)  # type: ignore[no-untyped-call]
         self.pipeline = pipeline_pb2_grpc.PipelineStub(self.channel)  # type: ignore[no-untyped-call]

@@ -1,0 +1,90 @@
+"""What happened to queues and their messages, as watchers are told.
+
+An entry that took effect did what it says, unless apply has noted otherwise
+(``projections/queue_changes.py``). Where the notes are gone and the entry alone does not tell, the
+answer is COMPACTED.
+
+A redrive is an event of the queue that the dead letters leave and of each that they go to; a death
+is one of the queue in which a message died. Schedules and redrives that begin or end are no events.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from node.happening import Happening
+from onelog.errors import OutOfRange
+from onelog.v1 import pipeline_pb2
+from projections.payload import read_prefix
+from projections.queue_changes import Kind, Note, tells_all, told_by
+from projections.queue_commands import decode_command
+from projections.system_commands import Expire
+from projections.system_commands import decode_command as decode_system
+from projections.table import Projections
+from ual.entry import OWNER_QUEUE, Entry
+
+
+class QueueHappening(Happening):
+    """Something happened to a queue, or to messages of it."""
+
+    __slots__ = ("_ids", "_kind", "_queue")
+
+    def __init__(
+        self, entry: Entry, namespace: str, queue: str, kind: Kind, ids: Sequence[int]
+    ) -> None:
+        super().__init__(entry, OWNER_QUEUE, namespace, queue.encode(), 8 * len(ids))
+        self._queue = queue
+        self._kind = kind
+        self._ids = ids
+
+    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:  # noqa: ARG002
+        """See ``Happening``."""
+        event.queue.queue = self._queue
+        event.queue.kind = int(self._kind)  # type: ignore[assignment]  # the same numbers
+        event.queue.message_ids.extend(self._ids)
+
+
+def queue_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
+    """Return what an entry of the queue model did."""
+    changes = projections.queue.changes
+    notes = changes.get(entry.index)
+    if notes is None:
+        _, reader = read_prefix(entry.plain_payload())
+        command = decode_command(entry.entry_type & 0xFF, reader)
+        if entry.index < changes.complete_from and not tells_all(command):
+            raise _compacted(projections, entry)
+        note = told_by(command, entry.index)
+        notes = [] if note is None else [note]
+    return [_happening(projections, entry, note) for note in notes]
+
+
+def expiry_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
+    """Return what an expiry did to messages: leases, delays and lifetimes that ended."""
+    changes = projections.queue.changes
+    notes = changes.get(entry.index)
+    if notes is None:
+        if entry.index < changes.complete_from and _concerns_queues(entry):
+            raise _compacted(projections, entry)
+        return ()
+    return [_happening(projections, entry, note) for note in notes]
+
+
+def _concerns_queues(entry: Entry) -> bool:
+    _, reader = read_prefix(entry.plain_payload())
+    command = decode_system(entry.entry_type, reader)
+    assert isinstance(command, Expire), command
+    return any(owner == OWNER_QUEUE for owner, _ in command.ids)
+
+
+def _happening(projections: Projections, entry: Entry, note: Note) -> QueueHappening:
+    name = projections.queue.name_of(note.queue)
+    if name is None:
+        raise _compacted(projections, entry)
+    return QueueHappening(entry, *name, note.kind, note.ids)
+
+
+def _compacted(projections: Projections, entry: Entry) -> OutOfRange:
+    first_index = max(projections.queue.changes.complete_from, entry.index + 1)
+    return OutOfRange(
+        f"what index {entry.index} did to messages is not known any more",
+        reason="COMPACTED",
+        metadata={"first_index": str(first_index)},
+    )

@@ -1,0 +1,82 @@
+"""The plain puts of a message: most of what there is, so they have a way of their own.
+
+Over local names and without a command object in between; anything unusual is left to the ordinary
+way. That both ways agree is a test.
+"""
+
+import struct
+from typing import Any
+
+from crc32c import crc32c
+
+from node.durability import Durability
+from node.edge import Edge, namespace_of
+from node.services.execute_runs import Run
+from onelog.errors import OnelogError
+from onelog.v1 import pipeline_pb2
+from projections.kv_commands import TYPE_PUT
+from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED, VALUE_SIZE_MAX
+from projections.payload import SessionRef, encode_prefix
+from ual.routing import routing_key
+
+_pack_put_head = struct.Struct("<BH").pack  # no options, size of the key
+_pack_session = struct.Struct("<QQQ").pack  # as encode_prefix has it
+SESSION_SIZE = 24
+_join = b"".join
+
+
+def add_plain_puts(
+    edge: Edge,
+    request: pipeline_pb2.ExecuteRequest,
+    session: SessionRef | None,
+    runs: dict[int, list[Run]],
+) -> range | None:
+    """Take the plain puts from the message's start; return what is left from the first other.
+
+    This loop is what a pipelined put costs before the log.
+    """
+    partitions, shards = edge.context.topology.partitions, edge.context.topology.shards
+    checksum, pack, join = crc32c, _pack_put_head, _join
+    key_max, value_max, reserved = KEY_SIZE_MAX, VALUE_SIZE_MAX, KEYS_RESERVED
+    prefixes: dict[str, bytes] = {}
+    numbers = b""
+    if session is not None:
+        session_id, sequence, first = session
+        pack_session = _pack_session
+    targets: dict[int, tuple[Any, Any]] = {}
+    for position, operation in enumerate(request.operations):
+        put = operation.put  # empty, if it is another operation
+        key, value = put.key, put.value
+        name = put.namespace
+        prefix = prefixes.get(name)
+        if prefix is None:
+            try:
+                prefix = encode_prefix(namespace_of(name), session)
+            except OnelogError:
+                return range(position, len(request.operations))
+            if session is not None:
+                prefix = prefix[:-SESSION_SIZE]  # of each put its own follows
+            prefixes[name] = prefix
+        size = len(key)
+        if (
+            put.ttl_ms
+            or put.lease_id
+            or not 0 < size <= key_max
+            or len(value) > value_max
+            or put.HasField("expected_version")
+            or put.HasField("options")
+            or key.startswith(reserved)
+        ):
+            return range(position, len(request.operations))
+        tag = routing_key(key) if b"{" in key else key
+        shard = checksum(tag) % partitions % shards
+        target = targets.get(shard)
+        if target is None:
+            run = Run(Durability.SYNC)
+            runs[shard] = [run]
+            target = targets[shard] = run.drafts.append, run.puts.append
+        if session is not None:
+            numbers = pack_session(session_id, sequence + position, first)
+        target[0]((TYPE_PUT, join((prefix, numbers, pack(0, size), key, value)), 0))
+        target[1](position)
+    return None

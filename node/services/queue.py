@@ -1,0 +1,315 @@
+"""The Queue service: one line for what is one entry or one look, and what is more than that.
+
+Queues over several shards are listed by name: names are unique over all shards, so where a page
+ended is one name, and that is the page token.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from node import queue_requests as ask
+from node.calls import Call, stopping
+from node.edge import (
+    Edge,
+    View,
+    namespace_of,
+    one_shard_only,
+    read_options,
+    session_of,
+    write_options,
+)
+from node.edge import invalid as invalid_argument
+from node.operations import answer_of, applied, put_header, run_read, run_write
+from node.queue_consume import Consumers
+from node.queue_lines import Lines
+from node.queue_returns import Returns
+from node.services import queue_operations as op
+from node.status_mapping import error_of_reason, error_of_refusal
+from onelog.errors import FailedPrecondition
+from onelog.v1 import queue_pb2
+from projections import queue_commands as commands
+from projections.queue_limits import PURGE_MESSAGES_MAX, QUEUE_NAME_SIZE_MAX
+from projections.queue_results import decode_cursor
+from projections.reasons import Reason
+from projections.result import Duplicate, Refused
+
+PAGE_SIZE_DEFAULT = 100
+PAGE_SIZE_MAX = 1_000
+TOKEN_VERSION = b"\x01"
+# A long poll ends so long before its call's deadline: the answer has to arrive as well.
+POLL_MARGIN_S = 0.25
+
+
+class QueueService:
+    """See ``queue.proto``."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self.lines = Lines(edge)
+        self.returns = Returns(edge)
+        self.consumers = Consumers(edge, self.lines, self.returns)
+
+    async def create_queue(
+        self, request: queue_pb2.CreateQueueRequest, call: Call
+    ) -> queue_pb2.CreateQueueResponse:
+        """Create a queue."""
+        return await run_write(self._edge, op.CREATE_QUEUE, request, call)
+
+    async def configure_queue(
+        self, request: queue_pb2.ConfigureQueueRequest, call: Call
+    ) -> queue_pb2.ConfigureQueueResponse:
+        """Replace the settings of a queue."""
+        return await run_write(self._edge, op.CONFIGURE_QUEUE, request, call)
+
+    async def delete_queue(
+        self, request: queue_pb2.DeleteQueueRequest, call: Call
+    ) -> queue_pb2.DeleteQueueResponse:
+        """Delete a queue."""
+        return await run_write(self._edge, op.DELETE_QUEUE, request, call)
+
+    async def get_queue(
+        self, request: queue_pb2.GetQueueRequest, call: Call
+    ) -> queue_pb2.GetQueueResponse:
+        """Show a queue."""
+        return await run_read(self._edge, op.GET_QUEUE, request, call)
+
+    async def pause_queue(
+        self, request: queue_pb2.PauseQueueRequest, call: Call
+    ) -> queue_pb2.PauseQueueResponse:
+        """Stop or resume the giving out of messages."""
+        return await run_write(self._edge, op.PAUSE_QUEUE, request, call)
+
+    async def enqueue(
+        self, request: queue_pb2.EnqueueRequest, call: Call
+    ) -> queue_pb2.EnqueueResponse:
+        """Put messages into a queue."""
+        return await run_write(self._edge, op.ENQUEUE, request, call)
+
+    async def ack(self, request: queue_pb2.AckRequest, call: Call) -> queue_pb2.SettleResponse:
+        """Leased messages are done."""
+        return await run_write(self._edge, op.ACK, request, call)
+
+    async def nack(self, request: queue_pb2.NackRequest, call: Call) -> queue_pb2.SettleResponse:
+        """Leased messages failed."""
+        return await run_write(self._edge, op.NACK, request, call)
+
+    async def extend(
+        self, request: queue_pb2.ExtendRequest, call: Call
+    ) -> queue_pb2.SettleResponse:
+        """Leases are to last longer."""
+        return await run_write(self._edge, op.EXTEND, request, call)
+
+    async def release(
+        self, request: queue_pb2.ReleaseRequest, call: Call
+    ) -> queue_pb2.SettleResponse:
+        """Give leased messages back."""
+        return await run_write(self._edge, op.RELEASE, request, call)
+
+    async def cancel(
+        self, request: queue_pb2.CancelRequest, call: Call
+    ) -> queue_pb2.SettleResponse:
+        """Remove messages that are not leased."""
+        return await run_write(self._edge, op.CANCEL, request, call)
+
+    async def prioritise(
+        self, request: queue_pb2.PrioritiseRequest, call: Call
+    ) -> queue_pb2.SettleResponse:
+        """Give messages another priority."""
+        return await run_write(self._edge, op.PRIORITISE, request, call)
+
+    async def peek(self, request: queue_pb2.PeekRequest, call: Call) -> queue_pb2.PeekResponse:
+        """Show messages without taking them."""
+        return await run_read(self._edge, op.PEEK, request, call)
+
+    async def redrive(
+        self, request: queue_pb2.RedriveRequest, call: Call
+    ) -> queue_pb2.RedriveResponse:
+        """Move dead letters back."""
+        return await run_write(self._edge, op.REDRIVE, request, call)
+
+    async def cancel_redrive(
+        self, request: queue_pb2.CancelRedriveRequest, call: Call
+    ) -> queue_pb2.CancelRedriveResponse:
+        """Stop a redrive."""
+        return await run_write(self._edge, op.CANCEL_REDRIVE, request, call)
+
+    async def create_schedule(
+        self, request: queue_pb2.CreateScheduleRequest, call: Call
+    ) -> queue_pb2.CreateScheduleResponse:
+        """Let a queue send itself messages."""
+        return await run_write(self._edge, op.CREATE_SCHEDULE, request, call)
+
+    async def delete_schedule(
+        self, request: queue_pb2.DeleteScheduleRequest, call: Call
+    ) -> queue_pb2.DeleteScheduleResponse:
+        """Stop a schedule."""
+        return await run_write(self._edge, op.DELETE_SCHEDULE, request, call)
+
+    async def list_schedules(
+        self, request: queue_pb2.ListSchedulesRequest, call: Call
+    ) -> queue_pb2.ListSchedulesResponse:
+        """List the schedules of a queue."""
+        return await run_read(self._edge, op.LIST_SCHEDULES, request, call)
+
+    def consume(
+        self, request: queue_pb2.ConsumeRequest, call: Call
+    ) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        """Send messages as they come."""
+        return self.consumers.consume(request, call)
+
+    # Waiting for messages
+
+    async def lease(self, request: queue_pb2.LeaseRequest, call: Call) -> queue_pb2.LeaseResponse:
+        """Take messages; wait for the first, in line with others, if there is none."""
+        edge, options = self._edge, write_options(request)
+        namespace, session = namespace_of(request.namespace), session_of(options)
+        shard = edge.shard_of(ask.check_name(request.queue))
+        command = await edge.bind(
+            shard,
+            call,
+            lambda state, _: ask.lease_of(
+                ask.queue_of(state, namespace, request.queue).id, request
+            ),
+        )
+        now_s = edge.context.clock.now_s
+        until_s = min(call.arrived_s + request.wait_ms / 1000, call.deadline_s - POLL_MARGIN_S)
+        while True:
+            with self.lines.ticket(shard, command.queue, command.count, session) as ticket:
+                is_called = await ticket.called(until_s - now_s())
+                edge.leading(shard)
+                if not is_called:
+                    if request.wait_ms and edge.context.stopping.is_set():
+                        raise stopping()
+                    return _nothing(shard)
+                # Of the state of now: raises if the queue is gone.
+                ask.queue_of(edge.leading(shard).shard.projections, namespace, request.queue)
+                drafts = ask.draft_of(command, namespace, session)
+                writing = asyncio.ensure_future(edge.write(shard, drafts, options, call))
+                try:
+                    written = await asyncio.shield(writing)
+                    answer = await answer_of(edge, op.LEASE, request, written, call)
+                except FailedPrecondition as refused:
+                    if refused.reason != Reason.QUEUE_PAUSED.name:
+                        raise
+                    answer = _nothing(shard)
+                except asyncio.CancelledError:
+                    if session is None:  # in a session the client may ask for the answer again
+                        self.returns.begin(request, (), call, writing)
+                    raise
+            if answer.messages or session is not None or now_s() >= until_s:
+                return answer
+
+    # More than one entry
+
+    async def purge(self, request: queue_pb2.PurgeRequest, call: Call) -> queue_pb2.PurgeResponse:
+        """Remove what was there when it began, with as many entries as that takes.
+
+        The first of them carries the session. Those that follow go on where it ended, below its
+        own index: whatever came later is above.
+        """
+        edge, options = self._edge, write_options(request)
+        namespace, session = namespace_of(request.namespace), session_of(options)
+        shard = edge.shard_of(ask.check_name(request.queue))
+        queue_id = await edge.bind(
+            shard, call, lambda state, _: ask.queue_of(state, namespace, request.queue).id
+        )
+        answer = queue_pb2.PurgeResponse()
+        from_id, below_id = 0, request.below_id
+        while True:
+            command = commands.Purge(
+                queue_id,
+                from_id,
+                below_id,
+                request.before_ns,
+                PURGE_MESSAGES_MAX,
+                request.leased_too,
+            )
+            drafts = ask.draft_of(command, namespace, session)
+            written = await edge.write(shard, drafts, options, call)
+            result = written.results[0]
+            done = applied(result)
+            if not from_id:
+                first_index = result.index if isinstance(result, Duplicate) else written.first_index
+                below_id = min(request.below_id or first_index, first_index)
+                put_header(answer.header, shard, written.first_index, result)
+                if written.cost is not None:
+                    answer.header.cost.CopyFrom(written.cost)
+            answer.purged_count += done.number
+            next_id = decode_cursor(done)
+            if next_id is None or next_id >= below_id:
+                return answer
+            from_id, session = next_id, None
+
+    # Over several shards
+
+    async def list_queues(
+        self, request: queue_pb2.ListQueuesRequest, call: Call
+    ) -> queue_pb2.ListQueuesResponse:
+        """List queues by name, a page of them."""
+        edge, options = self._edge, read_options(request)
+        namespace, after = namespace_of(request.namespace), _token_of(request.page_token)
+        limit = request.page_size or PAGE_SIZE_DEFAULT
+        if limit > PAGE_SIZE_MAX:
+            raise error_of_reason(Reason.LIMIT_INVALID, limit)
+        if len(request.prefix.encode()) > QUEUE_NAME_SIZE_MAX:
+            raise error_of_reason(Reason.QUEUE_NAME_INVALID, len(request.prefix.encode()))
+        if call.only_shard is None and edge.shards > 1:
+            one_shard_only(options)
+
+        async def part(shard: int) -> queue_pb2.ListQueuesResponse:
+            view = await edge.read(shard, options, call)
+            return _page(view, namespace, request.prefix, after, limit)
+
+        parts = await edge.parts(request, call, range(edge.shards), part)
+        if len(parts) == 1:
+            one: queue_pb2.ListQueuesResponse = parts[0]
+            return one
+        return merge(parts, limit)
+
+
+def _nothing(shard: int) -> queue_pb2.LeaseResponse:
+    answer = queue_pb2.LeaseResponse()
+    answer.header.shard = shard
+    return answer
+
+
+def _page(
+    view: View, namespace: str, prefix: str, after: str, limit: int
+) -> queue_pb2.ListQueuesResponse:
+    """Return a page of the queues of one shard."""
+    op.refuse_as_of(view)
+    state = view.projections
+    names = state.queue.list_queues(namespace, limit, after, prefix)
+    if isinstance(names, Refused):
+        raise error_of_refusal(names)
+    answer = queue_pb2.ListQueuesResponse()
+    for name, _ in names:
+        op.put_info(state, answer.queues.add(), ask.queue_of(state, namespace, name))
+    if names and state.queue.list_queues(namespace, 1, names[-1][0], prefix):
+        answer.next_page_token = TOKEN_VERSION + names[-1][0].encode()
+    return answer
+
+
+def merge(parts: list[queue_pb2.ListQueuesResponse], limit: int) -> queue_pb2.ListQueuesResponse:
+    """Return one page of the pages of several shards.
+
+    Whoever has more than its page has a full one, so nothing of it is missing below the end of the
+    page of all.
+    """
+    queues = sorted((queue for each in parts for queue in each.queues), key=lambda each: each.queue)
+    answer = queue_pb2.ListQueuesResponse(queues=queues[:limit])
+    if len(queues) > limit or any(each.next_page_token for each in parts):
+        answer.next_page_token = TOKEN_VERSION + answer.queues[-1].queue.encode()
+    return answer
+
+
+def _token_of(token: bytes) -> str:
+    if not token:
+        return ""
+    try:
+        name = token[1:].decode()
+    except UnicodeDecodeError:
+        name = ""
+    if token[:1] != TOKEN_VERSION or not 1 < len(token) <= QUEUE_NAME_SIZE_MAX + 1 or not name:
+        raise invalid_argument("PAGE_TOKEN_INVALID", "not a token of a page before this one")
+    return name

@@ -1,0 +1,247 @@
+"""What entries did to messages, for those who tell others of it: the recent past, not state.
+
+Most of it can be read off the log: an enqueue says itself what it brought, an ack of one message
+which. Which messages a lease got, which of several could be settled, which died, what an expiry, a
+purge or a redrive concerned: only apply knows, and notes it here. Nothing here is hashed or saved;
+a replay makes it again, and ``complete_from`` says from which index on nothing is missing.
+
+Entries name queues by ids, events by names. Those of queues that are gone are remembered as well,
+as many of the newest as may matter.
+
+Entries that were taken back (a refused batch) may have left notes. They are void in the log, and
+whoever asks skips those.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from projections.payload import U64
+from projections.queue_commands import (
+    Ack,
+    Cancel,
+    Command,
+    Extend,
+    Lease,
+    Nack,
+    Prioritise,
+    QueueConfigure,
+    QueueCreate,
+    QueueDelete,
+    QueuePause,
+    QueueResume,
+    Release,
+    ScheduleFire,
+)
+from projections.queue_message import Enqueue
+from projections.queue_results import decode_leased, decode_verdicts
+from projections.queue_store import QueueState
+from projections.result import Applied
+
+# Bytes that one shard remembers, and what each note takes besides its ids.
+CHANGES_SIZE_MAX = 8 << 20
+NOTE_OVERHEAD = 250
+NAMES_MAX = 10_000
+
+
+class Kind(IntEnum):
+    """What can happen to a queue and its messages; the numbers are those of the API's events."""
+
+    CREATED = 1
+    CONFIGURED = 2
+    DELETED = 3
+    PAUSED = 4
+    RESUMED = 5
+    ENQUEUED = 6
+    LEASED = 7
+    ACKED = 8
+    FAILED = 9
+    DEAD = 10
+    EXPIRED = 11
+    CANCELLED = 12
+    PURGED = 13
+    RELEASED = 14
+    REDRIVEN = 15
+    LEASE_EXPIRED = 16
+    DUE = 17
+    EXTENDED = 18
+    PRIORITISED = 19
+
+
+class Note(NamedTuple):
+    """What an entry did to messages of one queue."""
+
+    kind: Kind
+    queue: int
+    ids: list[int]
+
+
+_KINDS: dict[type[Command], Kind] = {
+    QueueCreate: Kind.CREATED,
+    QueueConfigure: Kind.CONFIGURED,
+    QueueDelete: Kind.DELETED,
+    QueuePause: Kind.PAUSED,
+    QueueResume: Kind.RESUMED,
+    Enqueue: Kind.ENQUEUED,
+    Ack: Kind.ACKED,
+    Extend: Kind.EXTENDED,
+    Release: Kind.RELEASED,
+    Cancel: Kind.CANCELLED,
+    Prioritise: Kind.PRIORITISED,
+}
+
+
+class QueueChanges:
+    """Notes by index, of the newest entries. An entry without any did what it says itself."""
+
+    __slots__ = ("_by_index", "_gone", "_size", "complete_from", "size_max")
+
+    def __init__(self, size_max: int = CHANGES_SIZE_MAX) -> None:
+        # Rising indexes; of a lease that got plain messages: its queue and what it returned.
+        self._by_index: dict[int, list[Note] | tuple[int, bytes]] = {}
+        self._gone: dict[int, tuple[str, str]] = {}  # namespace and name by id, oldest first
+        self._size = 0
+        self.size_max = size_max
+        self.complete_from = 1
+
+    @property
+    def size(self) -> int:
+        """The bytes that are held."""
+        return self._size
+
+    def add(self, index: int, kind: Kind, queue: int, ids: Sequence[int]) -> None:
+        """Note what the entry at ``index`` did to messages; what goes together is put together."""
+        notes = self._by_index.get(index)
+        if notes is None:
+            notes = self._by_index[index] = []
+            self._size += NOTE_OVERHEAD
+        assert isinstance(notes, list), "a lease does nothing else"
+        last = notes[-1] if notes else None
+        if last is not None and last.kind is kind and last.queue == queue:
+            last.ids.extend(ids)
+        elif ids:
+            notes.append(Note(kind, queue, list(ids)))
+        self._size += U64.size * len(ids)
+        self._trim()
+
+    def add_nothing(self, index: int) -> None:
+        """Note that the entry, whatever it says, did nothing to messages."""
+        self._by_index[index] = []
+        self._size += NOTE_OVERHEAD
+        self._trim()
+
+    def add_lease(self, index: int, queue: int, value: bytes) -> None:
+        """Note what a lease got, as its result has it: read only if somebody asks."""
+        self._by_index[index] = queue, value
+        self._size += NOTE_OVERHEAD + len(value)
+        if self._size > self.size_max:
+            self._trim()
+
+    def add_outcome(
+        self, queue: QueueState, command: Command, index: int, outcome: Applied
+    ) -> None:
+        """Note what a command did that it does not say itself."""
+        match command:
+            case Lease():
+                if outcome.value is not None:
+                    self.add_lease(index, queue.id, outcome.value)
+            case Enqueue():
+                if outcome.number:  # of the message that was there already
+                    self.add_nothing(index)
+            case ScheduleFire():
+                self.add(index, Kind.ENQUEUED, queue.id, [index] if outcome.number else [])
+            case Nack(_, items):
+                verdicts = decode_verdicts(outcome, len(items))
+                ids = [
+                    item[0] for item, verdict in zip(items, verdicts, strict=True) if not verdict
+                ]
+                for message_id in ids:
+                    is_here = queue.table.find(message_id) is not None
+                    kind = Kind.FAILED if is_here else Kind.DEAD
+                    self.add(index, kind, queue.id, [message_id])
+            case Ack() | Extend() | Release() | Cancel() | Prioritise():
+                if outcome.value is not None:
+                    ids = named_ids(command)
+                    done = zip(ids, decode_verdicts(outcome, len(ids)), strict=True)
+                    ids = [message_id for message_id, verdict in done if not verdict]
+                    self.add(index, _KINDS[type(command)], queue.id, ids)
+            case _:
+                pass
+
+    def get(self, index: int) -> list[Note] | None:
+        """Return what the entry did, in order; None: there is no note."""
+        notes = self._by_index.get(index)
+        if isinstance(notes, tuple):
+            queue, value = notes
+            leased = decode_leased(Applied(0, value)).messages
+            return [Note(Kind.LEASED, queue, [message.id for message in leased])]
+        return notes
+
+    def dead_at(self, index: int) -> frozenset[int]:
+        """Return the messages that died by the entry, as far as that is known."""
+        notes = self.get(index) or ()
+        return frozenset(each for note in notes if note.kind is Kind.DEAD for each in note.ids)
+
+    def queue_removed(self, queue: QueueState) -> None:
+        """Remember the name of a queue that goes."""
+        self._gone[queue.id] = queue.namespace, queue.name
+        if len(self._gone) > NAMES_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    def name_of(self, queue: int) -> tuple[str, str] | None:
+        """Return namespace and name of a queue that is gone."""
+        return self._gone.get(queue)
+
+    def reset(self, complete_from: int) -> None:
+        """Forget everything: what is known begins at an index."""
+        self._by_index.clear()
+        self._gone.clear()
+        self._size = 0
+        self.complete_from = complete_from
+
+    def _trim(self) -> None:
+        while self._size > self.size_max:
+            oldest = next(iter(self._by_index))
+            self._size -= _size(self._by_index.pop(oldest))
+            self.complete_from = oldest + 1
+
+
+def told_by(command: Command, index: int) -> Note | None:
+    """Return what an entry did to messages if it did what it says; None: nothing."""
+    kind = _KINDS.get(type(command))
+    if kind is None:
+        return None
+    if isinstance(command, QueueCreate):
+        return Note(kind, index, [])
+    ids = [index] if isinstance(command, Enqueue) else named_ids(command)
+    return Note(kind, command.queue, ids)
+
+
+def tells_all(command: Command) -> bool:
+    """Whether an entry that took effect did just what it says, whatever the state was."""
+    match command:
+        case Enqueue(dedup=dedup):
+            return not dedup
+        case Ack() | Extend() | Release() | Cancel() | Prioritise():
+            return command.strict or len(named_ids(command)) == 1
+        case Nack() | Lease() | ScheduleFire():
+            return False
+        case _:
+            return type(command) in _KINDS
+
+
+def named_ids(command: Command) -> list[int]:
+    """Return the messages that a command names."""
+    match command:
+        case Ack(_, items) | Nack(_, items) | Extend(_, items) | Release(_, items):
+            return [message_id for message_id, _ in items]
+        case Cancel(_, ids) | Prioritise(_, ids):
+            return list(ids)
+        case _:
+            return []
+
+
+def _size(notes: list[Note] | tuple[int, bytes]) -> int:
+    if isinstance(notes, tuple):
+        return NOTE_OVERHEAD + len(notes[1])
+    return NOTE_OVERHEAD + U64.size * sum(len(note.ids) for note in notes)
