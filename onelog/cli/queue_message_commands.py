@@ -6,7 +6,6 @@ settle the message, in another process as well.
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli.command import Session, command
-from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
+from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, code_of_answer
 from onelog.cli.output import cell, progress
 from onelog.cli.values import (
     duration_s,
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
     from onelog.client.values import Settled
 
 ENQUEUE_CHUNK = 1_000  # lines that are read from the input before they are sent
-WORK_S = 0.05  # how often it is looked whether the work is done
+VISIBILITY_S = 30.0
+STOP_S = 86_400.0  # commands under way are waited for when no more messages are taken
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
 Receipts = Annotated[
@@ -220,8 +220,6 @@ def _work(
 ) -> None:
     from onelog import Reject
 
-    target.info()  # a queue that does not exist is told at once, not by a worker that retries
-
     def run(message: "Message") -> None:
         environment = os.environ | {
             "ONELOG_MESSAGE_ID": str(message.message_id),
@@ -231,9 +229,14 @@ def _work(
         if done.returncode:
             raise Reject(f"{arguments[0]} ended with {done.returncode}")
 
-    with target.worker(run, concurrency=workers, visibility_s=visibility_s or 30.0) as worker:
-        while not limit or worker.done_count + worker.failed_count < limit:
-            time.sleep(WORK_S)
+    worker = target.worker(
+        run,
+        concurrency=workers,
+        visibility_s=visibility_s or VISIBILITY_S,
+        stop_timeout_s=STOP_S,
+        limit=limit,
+    )
+    worker.run()
 
 
 def _messages(receipts: Sequence[str]) -> "list[Message]":
@@ -254,8 +257,12 @@ def show_settled(session: Session, settled: "list[Settled]", what: str) -> None:
     session.output.table(settled, columns)
     refused = [each for each in settled if each.reason]
     if refused:
+        from onelog.client.queue_values import error_of_settled
+
         raise CommandFailed(
-            refused[0].reason, f"{len(refused)} of {len(settled)} were not {what}", EXIT_REFUSED
+            refused[0].reason,
+            f"{len(refused)} of {len(settled)} were not {what}",
+            code_of_answer(error_of_settled(refused[0])),
         )
 
 

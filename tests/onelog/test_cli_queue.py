@@ -52,7 +52,8 @@ def test_messages_are_enqueued_leased_and_settled(cli: Cli, tmp_path: Path) -> N
     cli("queue", "nack", "q2", "--delay", "0", "--reason", "busy", *again)
     done = receipts(cli, "q2", 2)
     assert cli("queue", "ack", "q2", *done).out.count("acknowledged") == 2
-    assert "LEASE" in cli("queue", "ack", "q2", *done, code=4).err
+    assert "MESSAGE_UNKNOWN" in cli("queue", "ack", "q2", *done, code=3).err
+    assert "LEASE" in cli("queue", "ack", "q2", f"{seen[2]['message_id']}:1", code=4).err
     assert cli.json("queue", "show", "q2")["acked"] == 2
     assert "is not a receipt" in cli("queue", "ack", "q2", "12", code=2).err
 
