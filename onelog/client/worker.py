@@ -100,7 +100,7 @@ class AsyncWorker:
         return self._failed_count
 
     async def run(self) -> None:
-        """Work until ``stop``, or until ``limit`` messages are done; raises if there is no queue."""
+        """Work until ``stop``, or through ``limit`` messages; raises if there is no queue."""
         if not inspect.iscoroutinefunction(self._handler):
             self._threads = ThreadPoolExecutor(self._concurrency, "onelog worker")
         stopping = asyncio.ensure_future(self._stopping.wait())

@@ -24,7 +24,7 @@ class Worker(Facade):
         return found
 
     def run(self) -> None:
-        """Work until ``stop``, or until ``limit`` messages are done; raises if there is no queue."""
+        """Work until ``stop``, or through ``limit`` messages; raises if there is no queue."""
         self._thread.run(self._core.run())
 
     def stop(self) -> None:
