@@ -5,7 +5,8 @@ lies in the current directory is not looked for. Whatever is not known is refuse
 name that is: a misspelt setting that was silently ignored would be found out by an accident. Each
 value remembers its origin, for ``onelog config show`` and for messages.
 
-Variables that begin with ONELOG_CLIENT_ or ONELOG_TEST_ are not settings of a server.
+ONELOG_ENDPOINTS and variables that begin with ONELOG_CLIENT_ or ONELOG_TEST_ are not settings of a
+server.
 """
 
 import argparse
@@ -26,7 +27,7 @@ FILE_FLAG, FILE_VARIABLE = "--config", "ONELOG_CONFIG"
 FILE_SIZE_MAX = 1 << 20
 DEFAULT = "default"
 _PREFIX = "ONELOG_"
-_NOT_OURS = ("ONELOG_CLIENT_", "ONELOG_TEST_")
+_NOT_OURS = ("ONELOG_CLIENT_", "ONELOG_ENDPOINTS", "ONELOG_TEST_")
 
 
 @dataclass(frozen=True, slots=True)

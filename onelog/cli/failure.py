@@ -1,9 +1,34 @@
-"""How a command fails whose errors ``main`` does not know: with their reason and their words."""
+"""How commands fail: with a reason for programs, words for people, and an exit code."""
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_REFUSED = 4
+EXIT_UNAVAILABLE = 5
+EXIT_INTERNAL = 70
+EXIT_INTERRUPTED = 130  # as if SIGINT had ended the process
+EXIT_PIPE_CLOSED = 141  # as if SIGPIPE had
 
 
 class CommandFailed(Exception):
     """Ends a command; ``reason`` is stable and meant for programs."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, code: int | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+        self.code = code or (EXIT_USAGE if reason == "USAGE" else EXIT_ERROR)
+
+
+def code_of_answer(error: Exception) -> int:
+    """Return the exit code of an error that the database, or its client, answered with."""
+    from onelog import errors
+
+    match error:
+        case errors.NotFound():
+            return EXIT_NOT_FOUND
+        case errors.ConditionFailed() | errors.AlreadyExists() | errors.LeaseLost():
+            return EXIT_REFUSED
+        case errors.Unavailable() | errors.DeadlineExceeded():
+            return EXIT_UNAVAILABLE
+        case _:
+            return EXIT_ERROR

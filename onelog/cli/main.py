@@ -3,63 +3,28 @@
 Whatever goes wrong ends as one line on stderr, ``error: REASON: what happened; what to do``, and an
 exit code: 1 for errors, 2 for a command that was not understood. Never a traceback: the people who
 read it did not write this program. Some commands have codes of their own; their help says which.
+
+The commands are in ``onelog.cli.program``, which is loaded here when the process is ready to be
+interrupted: an impatient Ctrl-C ends it quietly from the first moment on.
 """
 
 import errno
-import importlib.metadata
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
-import typer
-
-from onelog.cli import cluster_commands, log_commands, serve_commands, state_commands
-from onelog.cli.failure import CommandFailed
-
-EXIT_ERROR = 1
-EXIT_USAGE = 2
-EXIT_INTERNAL = 70
-EXIT_INTERRUPTED = 130  # as if SIGINT had ended the process
-EXIT_PIPE_CLOSED = 141  # as if SIGPIPE had
-
-# What is raised for a command line that cannot be understood. The library that typer is built on
-# is not part of typer's interface, so this name is reached through a subclass that is.
-UsageError: Any = typer.BadParameter.__base__
-
-app = typer.Typer(
-    name="onelog",
-    help="onelog: one replicated, typed, append-only log.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+from onelog.cli.failure import (
+    EXIT_ERROR,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_PIPE_CLOSED,
+    EXIT_USAGE,
+    CommandFailed,
+    code_of_answer,
 )
-state_commands.register(log_commands.app)
-serve_commands.register(app)
-app.add_typer(log_commands.app, name="log")
-app.add_typer(cluster_commands.app, name="cluster")
-
-
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
-    if asked:
-        typer.echo(f"onelog {importlib.metadata.version('onelog')}")
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    context: typer.Context,
-    *,
-    _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version."),
-    ] = False,
-) -> None:
-    """Say what there is when nothing was asked for."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -69,14 +34,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # A terminal that cannot show a character gets its number, not an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        from onelog.cli.program import app
+
         try:
-            code = app(arguments, standalone_mode=False)
+            code = app(arguments, prog_name="onelog", standalone_mode=False)
         finally:
             sys.stdout.flush()  # what was printed comes before the error that ended it
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except (BrokenPipeError, SystemExit):
-        # Typer answers a closed pipe with an exit of its own; nothing else here exits this way.
+    except SystemExit as leaving:
+        # Typer answers a closed pipe with an exit of its own, and completion ends this way.
+        return _leave_pipe() if leaving.code else 0
+    except BrokenPipeError:
         return _leave_pipe()
     except Exception as error:  # noqa: BLE001 - the root of the process
         return _report(error)
@@ -85,24 +54,43 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """Run the command line of the process."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # While modules are loaded nobody could catch an interrupt: it ends the process by itself.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        import onelog.cli.program  # noqa: F401
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run())
 
 
 def _report(error: Exception) -> int:
     # Not imported at the top: most commands of a client never need the log's code.
+    from onelog.errors import OnelogError
     from ual.errors import UalError
 
-    if isinstance(error, UsageError):
-        return _fail("USAGE", f"{error.format_message().rstrip('.')}; try --help", EXIT_USAGE)
     if isinstance(error, CommandFailed):
-        code = EXIT_USAGE if error.reason == "USAGE" else EXIT_ERROR
-        return _fail(error.reason, str(error), code)
+        return _fail(error.reason, str(error), error.code)
+    if isinstance(error, OnelogError):
+        message = "; ".join([error.message or "no more is known", *getattr(error, "__notes__", ())])
+        return _fail(error.reason, message, code_of_answer(error))
     if isinstance(error, UalError):
         return _fail(error.reason, str(error), EXIT_ERROR)
     if isinstance(error, OSError):
         reason = errno.errorcode.get(error.errno or 0, "OS_ERROR")
         where = f"{error.filename}: " if error.filename else ""
         return _fail(reason, f"{where}{error.strerror or error}", EXIT_ERROR)
+    return _report_of_typer(error)
+
+
+def _report_of_typer(error: Exception) -> int:
+    import typer
+
+    # What is raised for a command line that cannot be understood. The library that typer is built
+    # on is not part of typer's interface, so this name is reached through a subclass that is.
+    usage_error: Any = typer.BadParameter.__base__
+    if isinstance(error, usage_error):
+        message = " ".join(error.format_message().split())
+        return _fail("USAGE", f"{message.rstrip('.')}; try --help", EXIT_USAGE)
     if isinstance(error, typer.Abort):
         return EXIT_ERROR
     # A mistake in this program. Where it happened is what its authors need to know.
@@ -116,7 +104,7 @@ def _report(error: Exception) -> int:
 def _fail(reason: str, message: str, code: int) -> int:
     # A path in the message may hold anything, even what a terminal would obey.
     shown = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in message)
-    typer.echo(f"error: {reason}: {shown}", err=True)
+    sys.stderr.write(f"error: {reason}: {shown}\n")
     return code
 
 

@@ -87,6 +87,35 @@ class AsyncGroup:
         answer = await self._change("Stream/JoinGroup", request)
         return AsyncConsumer(self, answer, session_s, limit)
 
+    async def rejoin(
+        self, member_id: int, *, session_s: float = 30.0, limit: int = 100
+    ) -> "AsyncConsumer":
+        """Go on as a member that joined before, perhaps in another process; NotFound if it is over.
+
+        ``session_s`` is as it was when the member joined.
+        """
+        request = stream_pb2.HeartbeatGroupRequest(member_id=member_id)
+        alive = await self._change("Stream/HeartbeatGroup", request)
+        joined = stream_pb2.JoinGroupResponse(
+            member_id=member_id, generation=alive.generation, partitions=alive.partitions
+        )
+        return AsyncConsumer(self, joined, session_s, limit)
+
+    async def commit(self, records: Record | Iterable[Record]) -> None:
+        """Set the group's places behind these records, in a group that has no members."""
+        await self._commit(records, 0, (await self.info()).generation)
+
+    async def _commit(
+        self, records: Record | Iterable[Record], member_id: int, generation: int
+    ) -> None:
+        request = stream_pb2.CommitOffsetsRequest(member_id=member_id, generation=generation)
+        newest: dict[int, int] = {}
+        for record in _present(records):
+            newest[record.partition] = max(record.offset, newest.get(record.partition, 0))
+        for partition, offset in newest.items():
+            request.places.add(partition=partition, offset=offset + 1)
+        await self._operate("commit_offsets", request)
+
     def _named(self, request: Any) -> Any:
         request.namespace = self._scope.namespace
         request.stream = self._stream
@@ -194,15 +223,7 @@ class AsyncConsumer:
 
     async def commit(self, records: Record | Iterable[Record]) -> None:
         """Set the group's places behind these records, for groups that keep no pending list."""
-        request = stream_pb2.CommitOffsetsRequest(
-            member_id=self._member_id, generation=self._generation
-        )
-        newest: dict[int, int] = {}
-        for record in _present(records):
-            newest[record.partition] = max(record.offset, newest.get(record.partition, 0))
-        for partition, offset in newest.items():
-            request.places.add(partition=partition, offset=offset + 1)
-        await self._group._operate("commit_offsets", request)
+        await self._group._commit(records, self._member_id, self._generation)
 
     async def close(self) -> None:
         """Leave the group; what is pending may be claimed by others."""

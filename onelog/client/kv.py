@@ -302,6 +302,13 @@ class AsyncKV:
         """Grant a lease for ``key`` and others of its shard: keys put with it go when it goes."""
         return await AsyncLease.grant(self._connection, self._scope, ttl_s, key)
 
+    async def find_lease(self, lease_id: int, *, key: Key) -> AsyncLease:
+        """Return a lease that another process was granted for ``key``; LeaseLost if it is over.
+
+        Until it is kept once, nothing is known of how long it is safe, so ``is_lost`` says it is.
+        """
+        return await AsyncLease.find(self._connection, self._scope, lease_id, key)
+
     def lock(self, name: Key, *, ttl_s: float = 10.0) -> AsyncLock:
         """Return a lock that all clients share."""
         return AsyncLock(self._connection, self._scope, name, ttl_s)

@@ -50,6 +50,15 @@ class AsyncLease:
         lease._safe_until_s = began_s + ttl_s
         return lease
 
+    @classmethod
+    async def find(
+        cls, connection: Connection, scope: Scope, lease_id: int, key: Key
+    ) -> "AsyncLease":
+        """Ask about a lease that somebody else was granted."""
+        lease = cls(connection, scope, lease_id, 0.0, to_bytes(key))
+        lease._ttl_s = (await lease.info()).ttl_s
+        return lease
+
     @property
     def lease_id(self) -> int:
         """The number that keys are put with."""

@@ -178,14 +178,19 @@ class AsyncQueue:
         concurrency: int = 8,
         visibility_s: float = 30.0,
         stop_timeout_s: float = 30.0,
+        limit: int = 0,
     ) -> AsyncWorker:
-        """Return a worker that calls ``handler`` for each message, several at a time."""
+        """Return a worker that calls ``handler`` for each message, several at a time.
+
+        With ``limit`` it takes no more messages than that; ``run`` returns when they are settled.
+        """
         return AsyncWorker(
             self,
             handler,
             concurrency=concurrency,
             visibility_s=visibility_s,
             stop_timeout_s=stop_timeout_s,
+            limit=limit,
         )
 
     async def ack(self, message: Message) -> None:

@@ -7,6 +7,7 @@ skips so many. Within a shard the order is always the same, so none is lost and 
 """
 
 import struct
+from collections.abc import Mapping
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -17,6 +18,14 @@ from onelog.v1 import common_pb2
 _HEAD = struct.Struct("<BH")
 _SKIP = struct.Struct("<IQ")
 _VERSION = 1
+
+
+def token_at(indexes: Mapping[int, int]) -> bytes:
+    """Return a token for what follows an index of each shard; 0: everything that is kept."""
+    point = ResumePoint()
+    positions = [common_pb2.Position(shard=shard, index=at) for shard, at in indexes.items()]
+    point.arrive(common_pb2.Cursor(positions=positions))
+    return point.token()
 
 
 class ResumePoint:

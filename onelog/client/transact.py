@@ -127,6 +127,11 @@ class AsyncBatch:
         fill.fill_set_json(self._add(key).set_json, key, path, value)
         return self
 
+    def delete_json(self, key: Key, path: Path) -> Self:
+        """Delete a part of a document."""
+        fill.fill_delete_json(self._add(key).set_json, key, path)
+        return self
+
     # Queues
 
     def enqueue(self, queue: str, message: NewMessage | Value) -> Self:

@@ -71,6 +71,7 @@ class AsyncWorker:
         concurrency: int,
         visibility_s: float,
         stop_timeout_s: float,
+        limit: int = 0,
     ) -> None:
         if concurrency < 1 or visibility_s <= 0:
             raise ValueError(f"{concurrency} handlers, leases of {visibility_s} s")
@@ -79,6 +80,7 @@ class AsyncWorker:
         self._concurrency = concurrency
         self._visibility_s = visibility_s
         self._stop_timeout_s = stop_timeout_s
+        self._left = limit or None  # messages that may still be taken
         self._stopping = asyncio.Event()
         self._slots = asyncio.Semaphore(concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,7 +100,7 @@ class AsyncWorker:
         return self._failed_count
 
     async def run(self) -> None:
-        """Work until ``stop``; raises if the queue does not exist or may not be used."""
+        """Work until ``stop``, or through ``limit`` messages; raises if there is no queue."""
         if not inspect.iscoroutinefunction(self._handler):
             self._threads = ThreadPoolExecutor(self._concurrency, "onelog worker")
         stopping = asyncio.ensure_future(self._stopping.wait())
@@ -127,11 +129,11 @@ class AsyncWorker:
     async def _take(self, stopping: "asyncio.Future[Any]") -> None:
         """Lease messages for free slots until somebody says stop."""
         backoff = Backoff(0.1, 5.0)
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and self._left != 0:
             if not await _unless(stopping, self._slots.acquire()):
                 return
-            free = 1
-            while not self._slots.locked() and free < self._concurrency:
+            free, wanted = 1, min(self._concurrency, self._left or self._concurrency)
+            while not self._slots.locked() and free < wanted:
                 await self._slots.acquire()
                 free += 1
             messages: list[Message] = []
@@ -149,6 +151,8 @@ class AsyncWorker:
                 await _unless(stopping, asyncio.sleep(backoff.next_s(error)))
             for _ in range(free - len(messages)):
                 self._slots.release()
+            if self._left is not None:
+                self._left -= len(messages)
             for message in messages:
                 self._start(message)
 

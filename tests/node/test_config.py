@@ -190,7 +190,7 @@ def test_unknown_flags_and_variables_are_refused_with_the_nearest() -> None:
     assert "did you mean ONELOG_SHARDS?" in refused(ONELOG_SHARD="4")
     assert "error" not in refused(["serve"])
     # Not settings of a server.
-    load([], {"ONELOG_TEST_SYNC_MS": "1", "ONELOG_CLIENT_ENDPOINTS": "a:1"})
+    load([], {"ONELOG_TEST_SYNC_MS": "1", "ONELOG_CLIENT_TOKEN": "x", "ONELOG_ENDPOINTS": "a:1"})
 
 
 def test_a_switch_needs_no_value() -> None:

@@ -1,11 +1,16 @@
 """What the tests of the commands share: a directory with all models, and ways to ask about it."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from onelog import Client
 from onelog.cli.main import run
+from tests.client.serving import serving
+from tests.onelog.commands import Cli
 from tests.onelog.models import Ask, Models, Result, build_models
 
 
@@ -38,3 +43,30 @@ def replay(onelog: Ask, models: Models) -> Callable[..., Any]:
         return shard[subject]
 
     return ask
+
+
+@pytest.fixture(scope="session")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server in a process of its own, for all tests of commands that talk to one."""
+    with serving(tmp_path_factory.mktemp("served")) as endpoint:
+        with Client(endpoint, timeout_s=60) as client:
+            client.kv.put("ready", "")
+        yield endpoint
+
+
+@pytest.fixture
+def cli(
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> Cli:
+    """Run a command line in this process, against the server."""
+    for name in os.environ:
+        if name.startswith("ONELOG_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ONELOG_ENDPOINTS", endpoint)
+    monkeypatch.setenv("ONELOG_CLIENT_TIMEOUT", "30s")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    return Cli(monkeypatch, capsysbinary)

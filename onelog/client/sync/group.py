@@ -45,6 +45,20 @@ class Group(Facade):
             self._thread.run(self._core.join(session_s=session_s, limit=limit)), self._thread
         )
 
+    def rejoin(self, member_id: int, *, session_s: float = 30.0, limit: int = 100) -> "Consumer":
+        """Go on as a member that joined before, perhaps in another process; NotFound if it is over.
+
+        ``session_s`` is as it was when the member joined.
+        """
+        return Consumer(
+            self._thread.run(self._core.rejoin(member_id, session_s=session_s, limit=limit)),
+            self._thread,
+        )
+
+    def commit(self, records: Record | Iterable[Record]) -> None:
+        """Set the group's places behind these records, in a group that has no members."""
+        self._thread.run(self._core.commit(records))
+
 
 class Consumer(Facade):
     """A member of a group: an iterator over its records. Leaves the group when it is closed."""

@@ -157,6 +157,13 @@ class KV(Facade):
         """Grant a lease for ``key`` and others of its shard: keys put with it go when it goes."""
         return Lease(self._thread.run(self._core.lease(ttl_s, key=key)), self._thread)
 
+    def find_lease(self, lease_id: int, *, key: Key) -> "Lease":
+        """Return a lease that another process was granted for ``key``; LeaseLost if it is over.
+
+        Until it is kept once, nothing is known of how long it is safe, so ``is_lost`` says it is.
+        """
+        return Lease(self._thread.run(self._core.find_lease(lease_id, key=key)), self._thread)
+
     def lock(self, name: Key, *, ttl_s: float = 10.0) -> "Lock":
         """Return a lock that all clients share."""
         return Lock(self._core.lock(name, ttl_s=ttl_s), self._thread)

@@ -108,14 +108,19 @@ class Queue(Facade):
         concurrency: int = 8,
         visibility_s: float = 30.0,
         stop_timeout_s: float = 30.0,
+        limit: int = 0,
     ) -> "Worker":
-        """Return a worker that calls ``handler`` for each message, several at a time."""
+        """Return a worker that calls ``handler`` for each message, several at a time.
+
+        With ``limit`` it takes no more messages than that; ``run`` returns when they are settled.
+        """
         return Worker(
             self._core.worker(
                 handler,
                 concurrency=concurrency,
                 visibility_s=visibility_s,
                 stop_timeout_s=stop_timeout_s,
+                limit=limit,
             ),
             self._thread,
         )

@@ -91,6 +91,11 @@ class Batch(Facade):
         found: Self = self._same(self._core.set_json(key, path, value))
         return found
 
+    def delete_json(self, key: Key, path: Path) -> Self:
+        """Delete a part of a document."""
+        found: Self = self._same(self._core.delete_json(key, path))
+        return found
+
     def enqueue(self, queue: str, message: NewMessage | Value) -> Self:
         """Put a message into a queue."""
         found: Self = self._same(self._core.enqueue(queue, message))

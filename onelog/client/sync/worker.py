@@ -24,7 +24,7 @@ class Worker(Facade):
         return found
 
     def run(self) -> None:
-        """Work until ``stop``; raises if the queue does not exist or may not be used."""
+        """Work until ``stop``, or through ``limit`` messages; raises if there is no queue."""
         self._thread.run(self._core.run())
 
     def stop(self) -> None:

@@ -1,0 +1,225 @@
+"""What all commands that talk to a server have in common: flags, help, a session.
+
+A command is a function whose first parameter is the session: ``session.client`` connects when it is
+first used, ``session.output`` prints, ``session.read`` is how fresh a read must be. The flags for
+all of that are added here, and shown in sections of their own, so that the help of a command begins
+with what is special about it. Nothing of the client is imported before a command runs.
+"""
+
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+from typer.core import TyperCommand
+
+from onelog.cli.connect import connect, settings_of, timeout_of
+from onelog.cli.output import Output
+from onelog.cli.values import duration_s
+
+if TYPE_CHECKING:
+    from onelog import Client, Read
+
+EXIT_CODES = (
+    ("0", "done"),
+    ("1", "an error"),
+    ("2", "the command was not understood"),
+    ("3", "what it names does not exist"),
+    ("4", "refused: a condition does not hold, it exists already, or a lease is lost"),
+    ("5", "no server answered in time; a write may still take effect if the error says so"),
+)
+
+_AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+_CONNECTION: dict[str, Any] = {
+    "endpoints": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--endpoint", "-e", metavar="HOST:PORT",
+            help="Any nodes of the cluster; repeat it, or use commas.",
+        ),
+    ],
+    "namespace": Annotated[
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="The namespace.")
+    ],
+    "timeout": Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="For each call, like 5s.")
+    ],
+    "durability": Annotated[
+        str | None,
+        typer.Option(
+            "--durability", metavar="sync|async", help="async: sooner, and less safe."
+        ),
+    ],
+    "token": Annotated[
+        str | None, typer.Option("--token", metavar="TEXT", help="Says who you are.")
+    ],
+    "tls": Annotated[bool, typer.Option("--tls", help="Use TLS.")],
+    "tls_ca": Annotated[
+        str | None, typer.Option("--tls-ca", metavar="FILE", help="Whom to trust; implies --tls.")
+    ],
+    "tls_cert": Annotated[
+        str | None, typer.Option("--tls-cert", metavar="FILE", help="Your own certificate.")
+    ],
+    "tls_key": Annotated[
+        str | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")
+    ],
+    "tls_name": Annotated[
+        str | None, typer.Option("--tls-name", metavar="HOST", help="The name to expect.")
+    ],
+    "config": Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="Settings; else ~/.config/onelog/client.toml."
+        ),
+    ],
+}  # fmt: skip
+_READS: dict[str, Any] = {
+    "stale": Annotated[
+        bool, typer.Option("--stale", help="Ask any replica, which may be behind.")
+    ],
+    "max_staleness": Annotated[
+        float | None,
+        typer.Option(
+            "--max-staleness", metavar="TIME", parser=duration_s,
+            help="With --stale: but not further behind than this.",
+        ),
+    ],
+    "min_index": Annotated[
+        int, typer.Option("--min-index", min=0, metavar="N", help="Wait until it has this index.")
+    ],
+    "as_of": Annotated[
+        int, typer.Option("--as-of", min=0, metavar="N", help="The state as it was at this index.")
+    ],
+}  # fmt: skip
+_FALSY: dict[str, Any] = {"stale": False, "tls": False, "min_index": 0, "as_of": 0}
+
+
+class Session:
+    """One run of a command."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.output = Output(as_json=given["as_json"])
+        flags = {name: given[name] for name in _CONNECTION if given[name]}
+        if "endpoints" in flags:
+            flags["endpoints"] = ",".join(flags["endpoints"])
+        if "tls" in flags:
+            flags["tls"] = "yes"
+        config = flags.pop("config", None)
+        self.settings = settings_of(flags, config, os.environ)
+        self._given = given
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> "Client":
+        """The client; connects with the first use."""
+        if self._client is None:
+            self._client = connect(self.settings)
+        return self._client
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a call may take."""
+        return timeout_of(self.settings["timeout"])
+
+    @property
+    def read(self) -> "Read | None":
+        """How fresh a read must be; None: as fresh as can be."""
+        given = self._given
+        if not any(given[name] for name in _READS):
+            return None
+        from onelog import Read
+
+        return Read(given["stale"], given["max_staleness"], given["min_index"], given["as_of"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+class ClientCommand(TyperCommand):
+    """A command whose help shows the flags that all have behind its own."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the flags in sections."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Arguments": [], "Options": [], "How fresh a read is": [], "Connection": [],
+        }  # fmt: skip
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            if parameter.name in _CONNECTION:
+                title = "Connection"
+            elif parameter.name in _READS:
+                title = "How fresh a read is"
+            else:
+                title = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            sections[title].append(record)
+        sections["Exit codes"] = list(EXIT_CODES)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def group(text: str) -> typer.Typer:
+    """Return a group of commands that says what there is when nothing was asked for."""
+    app = typer.Typer(help=text, add_completion=False, rich_markup_mode=None)
+
+    @app.callback(invoke_without_command=True, help=text)
+    def show_help(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+
+    return app
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, reads: bool = False, **settings: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command; see the module's text."""
+    common = {"as_json": _AS_JSON, **(_READS if reads else {}), **_CONNECTION}
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(function).parameters.values())[1:]
+        added = [
+            inspect.Parameter(
+                each,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=_FALSY.get(each, False if each == "as_json" else None),
+                annotation=annotation,
+            )
+            for each, annotation in common.items()
+        ]
+
+        for parameter in (*own, *added):
+            _hide_empty_default(parameter)
+
+        def run(**arguments: Any) -> None:
+            given = {each: arguments.pop(each) for each in common}
+            with Session(given) as session:
+                function(session, **arguments)
+
+        run.__doc__ = function.__doc__
+        run.__name__ = function.__name__
+        run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in [*own, *added]}
+        app.command(name, cls=ClientCommand, **settings)(run)
+        return function
+
+    return register
+
+
+def _hide_empty_default(parameter: inspect.Parameter) -> None:
+    """A default that means "not asked for" is nothing to read about."""
+    if parameter.default in (0, "0", ""):
+        for each in getattr(parameter.annotation, "__metadata__", ()):
+            each.show_default = False

@@ -1,0 +1,184 @@
+"""How commands reach a database: endpoints, namespace, timeout, who they are.
+
+Each setting comes from the first of these that has it; this module is the only place that knows.
+
+1. the flag (``--endpoint``)
+2. the variable (``ONELOG_ENDPOINTS``; all others begin with ``ONELOG_CLIENT_``)
+3. the file: ``--config``, else ``ONELOG_CLIENT_CONFIG``, else ``~/.config/onelog/client.toml``
+   (below ``XDG_CONFIG_HOME`` if that is set), which need not exist
+4. the default
+
+A setting that is wrong is refused with where it came from, before anybody is asked. When no
+endpoint answers, a command fails within CONNECT_S, however long its calls may take.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from onelog.cli.failure import CommandFailed
+from onelog.cli.values import duration_s
+
+if TYPE_CHECKING:
+    from onelog import Client
+
+DEFAULT_ENDPOINT = "127.0.0.1:7400"
+DEFAULT_TIMEOUT = "10s"
+CONNECT_S = 3.0
+
+# Each setting and its variable.
+VARIABLES = {
+    "endpoints": "ONELOG_ENDPOINTS",
+    "namespace": "ONELOG_CLIENT_NAMESPACE",
+    "timeout": "ONELOG_CLIENT_TIMEOUT",
+    "durability": "ONELOG_CLIENT_DURABILITY",
+    "token": "ONELOG_CLIENT_TOKEN",
+    "tls": "ONELOG_CLIENT_TLS",
+    "tls_ca": "ONELOG_CLIENT_TLS_CA",
+    "tls_cert": "ONELOG_CLIENT_TLS_CERT",
+    "tls_key": "ONELOG_CLIENT_TLS_KEY",
+    "tls_name": "ONELOG_CLIENT_TLS_NAME",
+}
+FILE_VARIABLE = "ONELOG_CLIENT_CONFIG"
+_DEFAULTS = {"endpoints": DEFAULT_ENDPOINT, "timeout": DEFAULT_TIMEOUT, "durability": "sync"}
+_YES = frozenset(("1", "true", "yes", "on"))
+_NO = frozenset(("", "0", "false", "no", "off"))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting as it was found: its text, and where it was."""
+
+    name: str
+    text: str
+    origin: str
+
+    @property
+    def is_yes(self) -> bool:
+        """Whether a switch is on."""
+        if self.text.lower() not in _YES | _NO:
+            raise self.wrong("is neither yes nor no")
+        return self.text.lower() in _YES
+
+    def wrong(self, why: str) -> CommandFailed:
+        """Return the error of a setting that cannot be used."""
+        return CommandFailed("USAGE", f"{self.name} '{self.text}' of {self.origin} {why}")
+
+
+def settings_of(
+    flags: Mapping[str, str], config: Path | None, environment: Mapping[str, str]
+) -> dict[str, Setting]:
+    """Return every setting, from the first source that has it."""
+    path, from_file = _file_settings(config, environment)
+    found = {}
+    for name, variable in VARIABLES.items():
+        if flags.get(name):
+            found[name] = Setting(name, flags[name], "the command line")
+        elif environment.get(variable):
+            found[name] = Setting(name, environment[variable], variable)
+        elif name in from_file:
+            found[name] = Setting(name, from_file[name], str(path))
+        else:
+            found[name] = Setting(name, _DEFAULTS.get(name, ""), "default")
+    return found
+
+
+def _file_settings(
+    config: Path | None, environment: Mapping[str, str]
+) -> tuple[Path, dict[str, str]]:
+    """Return the path of the file, and what it says."""
+    named = config or environment.get(FILE_VARIABLE)
+    home = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config"
+    path = Path(named) if named else Path(home) / "onelog" / "client.toml"
+    try:
+        document = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        if named:
+            raise
+        return path, {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CommandFailed("CONFIG_INVALID", f"{path} is no TOML: {error}") from None
+    unknown = sorted(set(document) - set(VARIABLES))
+    if unknown:
+        raise CommandFailed(
+            "CONFIG_INVALID",
+            f"{path} has '{unknown[0]}'; settings are {', '.join(VARIABLES)}",
+        )
+    return path, {name: _text(path, name, value) for name, value in document.items()}
+
+
+def _text(path: Path, name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name == "endpoints" and isinstance(value, list):
+        return ",".join(map(str, value))
+    if not isinstance(value, str):
+        raise CommandFailed("CONFIG_INVALID", f"{name} of {path} is no text")
+    return value
+
+
+def connect(settings: Mapping[str, Setting]) -> "Client":
+    """Return a client that has reached a server; the caller closes it."""
+    from onelog import Client, ClientOptions
+
+    tls = _tls(settings)
+    timeout_s = timeout_of(settings["timeout"])
+    durability = settings["durability"]
+    if durability.text not in ("sync", "async"):
+        raise durability.wrong("is neither sync nor async")
+    client = Client(
+        endpoints_of(settings["endpoints"]),
+        options=ClientOptions(timeout_s=timeout_s, token=settings["token"].text or None, tls=tls),
+    )
+    try:
+        client.scoped(timeout_s=min(CONNECT_S, timeout_s)).connect()
+    except BaseException:
+        client.close()
+        raise
+    is_async = durability.text == "async"
+    view = client.scoped(durability="async") if is_async else client
+    namespace = settings["namespace"].text
+    return view.namespace(namespace) if namespace else view
+
+
+def endpoints_of(setting: Setting) -> Sequence[str]:
+    """Return the list: ``host:port``, separated by commas."""
+    endpoints = [each.strip() for each in setting.text.split(",") if each.strip()]
+    for each in endpoints:
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise setting.wrong("is not HOST:PORT, or several with commas")
+    if not endpoints:
+        raise setting.wrong("names nobody")
+    return endpoints
+
+
+def timeout_of(setting: Setting) -> float:
+    """Return how long a call may take, in seconds."""
+    try:
+        timeout_s = duration_s(setting.text)
+    except typer.BadParameter:
+        raise setting.wrong("is no duration like 5s or 500ms") from None
+    if not timeout_s:
+        raise setting.wrong("leaves no time")
+    return timeout_s
+
+
+def _tls(settings: Mapping[str, Setting]) -> Any:
+    from onelog import Tls
+
+    parts = {name: settings[name].text for name in ("tls_ca", "tls_cert", "tls_key", "tls_name")}
+    if not any(parts.values()) and not settings["tls"].is_yes:
+        return None
+    if bool(parts["tls_cert"]) != bool(parts["tls_key"]):
+        raise CommandFailed("USAGE", "tls_cert and tls_key belong together")
+    ca, certificate, key = (
+        Path(os.path.expanduser(parts[name])).read_bytes() if parts[name] else None
+        for name in ("tls_ca", "tls_cert", "tls_key")
+    )
+    return Tls(ca=ca, certificate=certificate, key=key, server_name=parts["tls_name"] or None)

@@ -1,0 +1,392 @@
+"""``onelog stream group``: consumer groups.
+
+``consume`` is a member for as long as it runs. ``join``, ``fetch``, ``ack`` and ``leave`` are the
+same in single steps, for scripts: a member lives for its session after each of them.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onelog.cli.command import Session, command, group
+from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
+from onelog.cli.output import cell
+from onelog.cli.values import duration_s, number_pairs_of, shown_time, time_ns
+
+if TYPE_CHECKING:
+    from onelog import Record
+    from onelog.client.sync.group import Consumer, Group
+
+app = group("Consumer groups: who shares the records of a stream, and how far they are.")
+
+StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
+Places = Annotated[
+    list[str], typer.Argument(metavar="PARTITION:OFFSET...", help="As fetch prints them.")
+]
+MemberId = Annotated[
+    int, typer.Option("--member", min=1, metavar="ID", help="Who, as join printed it.")
+]
+Shared = Annotated[
+    bool | None,
+    typer.Option("--shared/--exclusive", help="Any member takes from any partition."),
+]
+MaxDeliveries = Annotated[
+    int | None,
+    typer.Option("--max-deliveries", min=0, metavar="N", help="Then a record is dead; 0: never."),
+]
+DeadLetters = Annotated[
+    str | None, typer.Option("--dead-letters", metavar="STREAM", help="The stream for dead ones.")
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most so many.")]
+
+
+def _group(session: Session, stream: str, name: str) -> "Group":
+    return session.client.stream(stream).group(name)
+
+
+def _member(session: Session, stream: str, name: str, member_id: int) -> "Consumer":
+    return _group(session, stream, name).rejoin(member_id)
+
+
+def _records(places: Sequence[str]) -> "list[Record]":
+    from onelog import Record
+
+    return [
+        Record(offset, b"", partition=partition)
+        for partition, offset in number_pairs_of(places, "a place like 0:17")
+    ]
+
+
+@command(app)
+def create(
+    session: Session,
+    stream: StreamName,
+    name: GroupName,
+    *,
+    from_offset: Annotated[
+        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Begin here.")
+    ] = None,
+    since: Annotated[
+        int, typer.Option("--since", metavar="WHEN", parser=time_ns, help="Begin at this time.")
+    ] = "0",  # type: ignore[assignment] # typer parses it
+    shared: Shared = None,
+    max_deliveries: MaxDeliveries = None,
+    dead_letters: DeadLetters = None,
+) -> None:
+    """Create a group; without --from and --since it begins with what is new.
+
+    \b
+    Examples:
+      onelog stream group create events billing --from 0
+      onelog stream group create events mailing --shared --since now-1h
+    """
+    from onelog import GroupConfig
+
+    config = GroupConfig(bool(shared), max_deliveries or 0, dead_letters or "")
+    _group(session, stream, name).create(from_offset=from_offset, from_ns=since, config=config)
+    session.output.result({"stream": stream, "group": name}, f"group {name} created")
+
+
+@command(app)
+def configure(
+    session: Session,
+    stream: StreamName,
+    name: GroupName,
+    *,
+    shared: Shared = None,
+    max_deliveries: MaxDeliveries = None,
+    dead_letters: DeadLetters = None,
+) -> None:
+    """Change settings of a group; those that are not named stay as they are.
+
+    \b
+    Examples:
+      onelog stream group configure events billing --shared
+    """
+    from onelog import GroupConfig
+
+    target = _group(session, stream, name)
+    old = target.info().config
+    config = GroupConfig(
+        old.shared if shared is None else shared,
+        old.max_deliveries if max_deliveries is None else max_deliveries,
+        old.dead_letter_stream if dead_letters is None else dead_letters,
+    )
+    target.configure(config)
+    session.output.result({"group": name, "config": config}, f"group {name} configured")
+
+
+@command(app)
+def delete(session: Session, stream: StreamName, name: GroupName) -> None:
+    """Delete a group.
+
+    \b
+    Examples:
+      onelog stream group delete events old-group
+    """
+    _group(session, stream, name).delete()
+    session.output.result({"stream": stream, "group": name}, f"group {name} deleted")
+
+
+@command(app, reads=True)
+def show(session: Session, stream: StreamName, name: GroupName) -> None:
+    """Show a group: how far it is, who its members are, what is pending.
+
+    \b
+    Examples:
+      onelog stream group show events billing
+      onelog stream group show events billing --json
+    """
+    info, output = _group(session, stream, name).info(read=session.read), session.output
+    config = info.config
+    rows: list[tuple[str, Any]] = [
+        ("members take from", "any partition" if config.shared else "their own partitions"),
+        ("max deliveries", config.max_deliveries or "no limit"),
+        ("dead letters", config.dead_letter_stream),
+        ("generation", info.generation),
+    ]
+    output.listing(info, rows)
+    if output.as_json:
+        return
+    typer.echo()
+    output.table(info.partitions, (
+        ("partition", lambda each: each.partition),
+        ("committed", lambda each: each.committed_offset),
+        ("next", lambda each: each.next_offset),
+        ("lag", lambda each: each.lag),
+        ("pending", lambda each: each.pending_count),
+    ))  # fmt: skip
+    if info.members:
+        typer.echo()
+        output.table(info.members, (
+            ("member", lambda each: str(each.member_id)),
+            ("partitions", lambda each: each.partitions),
+            ("pending", lambda each: each.pending_count),
+            ("until", lambda each: shown_time(each.expires_ns)),
+        ))  # fmt: skip
+
+
+@command(app)
+def seek(
+    session: Session,
+    stream: StreamName,
+    name: GroupName,
+    *,
+    offset: Annotated[
+        int | None, typer.Option("--to", min=0, metavar="OFFSET", help="To this offset.")
+    ] = None,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="WHEN", parser=time_ns, help="To this time.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, metavar="N", help="Only in this one.")
+    ] = None,
+) -> None:
+    """Move a group back or forward, to an offset or a time.
+
+    \b
+    Examples:
+      onelog stream group seek events billing --to 0
+      onelog stream group seek events billing --at now-1h
+    """
+    if (offset is None) == (at is None):
+        raise CommandFailed("USAGE", "give --to or --at")
+    _group(session, stream, name).seek(offset=offset, time_ns=at, partition=partition)
+    session.output.result({"stream": stream, "group": name}, f"group {name} moved")
+
+
+@command(app)
+def consume(
+    session: Session,
+    stream: StreamName,
+    name: GroupName,
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, metavar="N", help="End after so many records.")
+    ] = 0,
+) -> None:
+    """Print records as a member of a group, and acknowledge each; Ctrl-C ends it.
+
+    \b
+    Examples:
+      onelog stream group consume events billing --limit 2
+      onelog stream group consume events billing --json
+    """
+    with _group(session, stream, name).join(limit=limit or 100) as member:
+        for count, record in enumerate(member, 1):
+            place = f"{record.partition}:{record.offset}"
+            session.output.line(record, f"{place}  {cell(record.key)}  {cell(record.value)}")
+            member.ack(record)
+            if count == limit:
+                return
+
+
+@command(app)
+def join(
+    session: Session,
+    stream: StreamName,
+    name: GroupName,
+    *,
+    lifetime: Annotated[
+        float,
+        typer.Option(
+            "--session", metavar="TIME", parser=duration_s,
+            help="How long a member lives without doing anything.",
+        ),
+    ] = "5m",  # type: ignore[assignment] # typer parses it
+) -> None:  # fmt: skip
+    """Become a member of a group; prints its number.
+
+    \b
+    Examples:
+      onelog stream group join events billing --session 1m
+    """
+    member = _group(session, stream, name).join(session_s=lifetime)
+    found = {"member_id": member.member_id, "partitions": member.partitions}
+    session.output.result(found, str(member.member_id))
+
+
+@command(app)
+def leave(session: Session, stream: StreamName, name: GroupName, *, member: MemberId) -> None:
+    """Leave a group; what was pending with the member may be claimed.
+
+    \b
+    Examples:
+      M=$(onelog stream group join events billing)
+      onelog stream group leave events billing --member $M
+    """
+    _member(session, stream, name, member).close()
+    session.output.result({"member_id": member}, f"member {member} left")
+
+
+RECORD_COLUMNS = (
+    ("place", lambda record: f"{record.partition}:{record.offset}"),
+    ("deliveries", lambda record: record.delivery_count),
+    ("key", lambda record: record.key),
+    ("tag", lambda record: record.tag),
+    ("value", lambda record: record.value),
+)
+
+
+@command(app)
+def fetch(
+    session: Session,
+    stream: StreamName,
+    name: GroupName,
+    *,
+    member: MemberId,
+    limit: Limit = 100,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="TIME", parser=duration_s, help="For the first.")
+    ] = "0",  # type: ignore[assignment] # typer parses it
+    places: Annotated[
+        bool, typer.Option("--places", help="Print places and nothing else.")
+    ] = False,
+) -> None:
+    """Take the next records; they are pending until acknowledged. Exits with 3 if there is none.
+
+    \b
+    Examples:
+      M=$(onelog stream group join events billing)
+      onelog stream group fetch events billing --member $M --limit 1
+    """
+    records = _member(session, stream, name, member).fetch(wait_s=wait, limit=limit)
+    if places:
+        for record in records:
+            typer.echo(f"{record.partition}:{record.offset}")
+    else:
+        session.output.table(records, RECORD_COLUMNS)
+    if not records:
+        raise CommandFailed("NOTHING_NEW", f"{stream} has nothing for {name}", EXIT_NOT_FOUND)
+
+
+@command(app)
+def ack(
+    session: Session, stream: StreamName, name: GroupName, places: Places, *, member: MemberId
+) -> None:
+    """Records are done.
+
+    \b
+    Examples:
+      M=$(onelog stream group join events billing)
+      PLACES=$(onelog stream group fetch events billing --member $M --limit 1 --places)
+      onelog stream group ack events billing --member $M $PLACES
+    """
+    count = _member(session, stream, name, member).ack(_records(places))
+    session.output.result({"acked": count}, f"{count} acknowledged")
+
+
+@command(app)
+def nack(
+    session: Session,
+    stream: StreamName,
+    name: GroupName,
+    places: Places,
+    *,
+    member: MemberId,
+    delay: Annotated[
+        float, typer.Option("--delay", metavar="TIME", parser=duration_s, help="Not before.")
+    ] = "0",  # type: ignore[assignment] # typer parses it
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")] = "",
+) -> None:
+    """Records failed: they can be claimed after a delay, or are dead.
+
+    \b
+    Examples:
+      M=$(onelog stream group join events billing)
+      PLACES=$(onelog stream group fetch events billing --member $M --limit 1 --places)
+      onelog stream group nack events billing --member $M --delay 1m $PLACES
+    """
+    count = _member(session, stream, name, member).nack(
+        _records(places), delay_s=delay, reason=reason
+    )
+    session.output.result({"nacked": count}, f"{count} failed")
+
+
+@command(app)
+def claim(
+    session: Session,
+    stream: StreamName,
+    name: GroupName,
+    *,
+    member: MemberId,
+    idle: Annotated[
+        float,
+        typer.Option("--idle", metavar="TIME", parser=duration_s, help="Pending for so long."),
+    ] = "1m",  # type: ignore[assignment] # typer parses it
+    limit: Limit = 100,
+) -> None:
+    """Take over records that have been pending with somebody for too long, or with nobody.
+
+    \b
+    Examples:
+      M=$(onelog stream group join events billing)
+      onelog stream group claim events billing --member $M --idle 30s
+    """
+    records = _member(session, stream, name, member).claim(idle, limit=limit)
+    session.output.table(records, RECORD_COLUMNS, nothing="there is nothing to take over")
+
+
+@command(app)
+def commit(
+    session: Session,
+    stream: StreamName,
+    name: GroupName,
+    places: Places,
+    *,
+    member: Annotated[
+        int,
+        typer.Option("--member", min=0, metavar="ID", help="Who; without, the group has none."),
+    ] = 0,
+) -> None:
+    """Say that everything up to these places is done, for who reads without fetching.
+
+    \b
+    Examples:
+      onelog stream group commit events reading 0:17
+    """
+    target: Any = _group(session, stream, name)
+    (target.rejoin(member) if member else target).commit(_records(places))
+    session.output.result({"stream": stream, "group": name}, f"group {name} moved")

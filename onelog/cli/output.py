@@ -1,0 +1,191 @@
+"""What commands print: tables and lines for people, JSON for scripts.
+
+With ``--json`` one thing is one document, and many things are one line each. A field of bytes is
+text where it is UTF-8 (``value``), else base64 under a name that says so (``value_base64``); in a
+list such an element is ``{"base64": …}``. For people, whatever a terminal might obey is escaped:
+keys and values may have been written by anybody.
+"""
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from itertools import islice
+from typing import Any
+
+from onelog.cli.state_output import printable
+
+# Rows of one table: widths are those of its widest cells, and no more rows are held.
+TABLE_ROWS_MAX = 500
+CELL_SIZE_MAX = 200  # characters of a value in a table; JSON and ``get`` have all of it
+
+Column = tuple[str, Callable[[Any], Any]]
+
+
+class Output:
+    """Where a command's results go."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def result(self, document: Any, text: str) -> None:
+        """Print what a command did: a document, or a line of text."""
+        if self.as_json:
+            self._write(json.dumps(plain(document), indent=2, ensure_ascii=False))
+        else:
+            self._write(printable(text))
+
+    def listing(self, document: Any, rows: Iterable[tuple[str, Any]]) -> None:
+        """Print one thing: a document, or its fields line by line."""
+        if self.as_json:
+            self._write(json.dumps(plain(document), indent=2, ensure_ascii=False))
+        else:
+            self._print_table(("", ""), [(name, cell(value)) for name, value in rows], ())
+
+    def table(self, items: Iterable[Any], columns: Sequence[Column], nothing: str = "") -> int:
+        """Print many things as they come, and return how many there were."""
+        count = 0
+        if self.as_json:
+            for item in items:
+                self.line(item)
+                count += 1
+            return count
+        source = iter(items)
+        while chunk := list(islice(source, TABLE_ROWS_MAX)):
+            rows = [[cell(get(item)) for _, get in columns] for item in chunk]
+            right = {
+                at for at, (_, get) in enumerate(columns)
+                if all(isinstance(get(item), int | float) for item in chunk)
+            }  # fmt: skip
+            titles = [title if not count else "" for title, _ in columns]
+            self._print_table(titles, rows, right)
+            count += len(chunk)
+        if not count and nothing:
+            note(nothing)
+        return count
+
+    def line(self, document: Any, text: str = "") -> None:
+        """Print one of many things at once: somebody may be waiting for it."""
+        shown = json.dumps(plain(document), ensure_ascii=False) if self.as_json else printable(text)
+        self._write(shown)
+        sys.stdout.flush()
+
+    def raw(self, data: bytes, *, with_newline: bool) -> None:
+        """Print a value byte by byte, unless a terminal might obey it."""
+        if sys.stdout.isatty():
+            self._write("\n".join(printable(line) for line in text_of(data).split("\n")))
+            return
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data + (b"\n" if with_newline else b""))
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+
+    def _print_table(
+        self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int]
+    ) -> None:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(titles))
+        for at, title in enumerate(titles):
+            table.add_column(title, justify="right" if at in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(each) for each in row))
+        # Into a file as wide as it is: a value must not be cut by the width of no terminal.
+        width = None if sys.stdout.isatty() else sum(map(_width_max, zip(titles, *rows))) + 100  # noqa: B905
+        Console(width=width, highlight=False, markup=False, file=sys.stdout).print(table)
+
+
+def _width_max(column: Sequence[str]) -> int:
+    # A character takes at most two cells of a terminal.
+    return 2 * max(map(len, column)) + 2
+
+
+def text_of(data: bytes) -> str:
+    """Return bytes as people can read them."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+def cell(value: Any) -> str:
+    """Return a value as a table shows it, in one line."""
+    match value:
+        case None:
+            return ""
+        case bytes():
+            shown = printable(text_of(value))
+        case bool():
+            shown = "yes" if value else "no"
+        case float():
+            shown = f"{value:.10g}"
+        case Mapping():
+            shown = ", ".join(f"{cell(name)}={cell(each)}" for name, each in value.items())
+        case list() | tuple():
+            shown = ", ".join(map(cell, value))
+        case _:
+            shown = printable(str(value))
+    return shown if len(shown) <= CELL_SIZE_MAX else shown[: CELL_SIZE_MAX - 1] + "…"
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it; see the module's text."""
+    if isinstance(value, bytes):
+        found = _bytes(value)
+        return found if isinstance(found, str) else {"base64": found[0]}
+    if isinstance(value, float):
+        # JSON has no such numbers, and a program must not take null for one of them.
+        return value if value - value == 0 else str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain({each.name: getattr(value, each.name) for each in fields(value)})
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, Mapping):
+        return dict(_field(name, each) for name, each in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return value
+
+
+def _field(name: Any, value: Any) -> tuple[str, Any]:
+    if isinstance(name, bytes):
+        name = text_of(name)
+    if isinstance(value, bytes):
+        found = _bytes(value)
+        return (name, found) if isinstance(found, str) else (f"{name}_base64", found[0])
+    return name, plain(value)
+
+
+def _bytes(value: bytes) -> str | tuple[str]:
+    """Return text, or base64 in a tuple."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return (base64.b64encode(value).decode(),)
+
+
+def note(message: str) -> None:
+    """Print something beside the output."""
+    sys.stderr.write(f"note: {printable(message)}\n")
+
+
+@contextmanager
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr while the block runs, if somebody is there to see it.
+
+    What it yields is called with how much more is done.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,95 @@
+"""The tree of commands.
+
+Most of it is loaded when it is asked for: a group is a line here, with the text that ``onelog
+--help`` shows, and a module whose ``app`` has the commands.
+"""
+
+import importlib.metadata
+import os
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from onelog.cli import completion_command, log_commands, serve_commands, state_commands
+
+GROUPS = {
+    "kv": ("onelog.cli.kv_commands", "Keys: put, get, list, watch, lock, transactions, leases."),
+    "queue": ("onelog.cli.queue_commands", "Queues: enqueue, consume, acknowledge, dead letters."),
+    "stream": ("onelog.cli.stream_commands", "Streams: append, read, tail, consumer groups."),
+    "ts": ("onelog.cli.ts_commands", "Time series: write, import, query, downsample."),
+    "watch": ("onelog.cli.watch_command", "See what happens in all models, as it happens."),
+    "transact": ("onelog.cli.transact_command", "Change several things at once, or nothing."),
+    "admin": ("onelog.cli.admin_commands", "Status, members, leaders, snapshots, namespaces."),
+    "cluster": ("onelog.cli.cluster_commands", "A cluster on this machine: up, kill, restart."),
+    "completion": ("onelog.cli.completion_command", "Let your shell complete commands and flags."),
+}
+
+
+class Program(TyperGroup):
+    """The root; a group of GROUPS stands for itself by its text until it is needed."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._unloaded = {
+            name: TyperCommand(name, help=text, rich_markup_mode=None)
+            for name, (_, text) in GROUPS.items()
+        }
+        self.commands = {**self._unloaded, **self.commands}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; loads it."""
+        if self._unloaded.pop(cmd_name, None) is not None:
+            module, text = GROUPS[cmd_name]
+            loaded = typer.main.get_command(import_module(module).app)
+            loaded.name = cmd_name
+            loaded.short_help = text
+            self.commands[cmd_name] = loaded
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+        """List the commands without loading them."""
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(limit)) for name, each in self.commands.items()]
+            )
+
+
+app = typer.Typer(
+    name="onelog",
+    cls=Program,
+    help="onelog: one replicated, typed, append-only log.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+state_commands.register(log_commands.app)
+serve_commands.register(app)
+app.add_typer(log_commands.app, name="log")
+
+
+if os.environ.get(completion_command.VARIABLE):
+    completion_command.get_ready()
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
+    if asked:
+        typer.echo(f"onelog {importlib.metadata.version('onelog')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version."),
+    ] = False,
+) -> None:
+    """Say what there is when nothing was asked for."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

@@ -1,0 +1,423 @@
+"""``onelog queue``: queues, and looking after them.
+
+What producers and consumers do is in ``onelog/cli/queue_message_commands.py``.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onelog.cli import queue_message_commands
+from onelog.cli.command import Session, command, group
+from onelog.cli.output import progress
+from onelog.cli.queue_message_commands import show_settled
+from onelog.cli.values import duration_s, headers_of, shown_duration, shown_time, time_ns, value_of
+
+if TYPE_CHECKING:
+    from onelog import QueueConfig
+    from onelog.client.queue_values import QueueInfo
+
+app = group("Queues: enqueue, consume, acknowledge, dead letters.")
+schedule_app = group("Messages that a queue sends itself, by a cron expression in UTC.")
+queue_message_commands.register(app)
+app.add_typer(schedule_app, name="schedule")
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
+MessageIds = Annotated[list[int], typer.Argument(metavar="ID...", min=1, help="The messages.")]
+
+
+def _duration_option(flag: str, text: str) -> Any:
+    return typer.Option(flag, metavar="TIME", parser=duration_s, help=text)
+
+
+MaxDeliveries = Annotated[
+    int | None,
+    typer.Option(
+        "--max-deliveries", min=0, metavar="N", help="Failures after which one is dead; 0: never."
+    ),
+]
+DeadLetters = Annotated[
+    str | None, typer.Option("--dead-letters", metavar="QUEUE", help="The queue for dead ones.")
+]
+Visibility = Annotated[
+    float | None, _duration_option("--visibility", "Length of a lease that asks for none; 30s.")
+]
+Ageing = Annotated[
+    float | None, _duration_option("--ageing", "Waiting that makes up for one step of priority.")
+]
+Ttl = Annotated[float | None, _duration_option("--ttl", "Lifetime of messages that bring none.")]
+DedupWindow = Annotated[
+    float | None, _duration_option("--dedup-window", "How long a dedup id is remembered; 5m.")
+]
+DedupMax = Annotated[
+    int | None, typer.Option("--dedup-max", min=0, metavar="N", help="Dedup ids remembered.")
+]
+MessagesMax = Annotated[
+    int | None, typer.Option("--messages-max", min=0, metavar="N", help="How many it may hold.")
+]
+Backoff = Annotated[
+    str | None,
+    typer.Option("--backoff", metavar="TIME,...", help="Delay after each failure, like 1s,10s,1m."),
+]
+
+
+def _changed(config: "QueueConfig", **given: Any) -> "QueueConfig":
+    """Return settings with those changed that were given."""
+    if given["backoff_s"] is not None:
+        texts = [each for each in given["backoff_s"].split(",") if each]
+        given["backoff_s"] = tuple(duration_s(each) for each in texts)
+    return replace(config, **{name: each for name, each in given.items() if each is not None})
+
+
+@command(app)
+def create(
+    session: Session,
+    queue: QueueName,
+    *,
+    max_deliveries: MaxDeliveries = None,
+    dead_letters: DeadLetters = None,
+    visibility: Visibility = None,
+    ageing: Ageing = None,
+    ttl: Ttl = None,
+    dedup_window: DedupWindow = None,
+    dedup_max: DedupMax = None,
+    messages_max: MessagesMax = None,
+    backoff: Backoff = None,
+) -> None:
+    """Create a queue; exits with 4 if it is there.
+
+    \b
+    Examples:
+      onelog queue create 'jobs.dead{jobs}'
+      onelog queue create 'jobs{jobs}' --max-deliveries 5 --dead-letters 'jobs.dead{jobs}'
+    """
+    from onelog import QueueConfig
+
+    config = _changed(
+        QueueConfig(), max_deliveries=max_deliveries, dead_letter_queue=dead_letters,
+        visibility_s=visibility, ageing_s=ageing, ttl_s=ttl, dedup_window_s=dedup_window,
+        dedup_max=dedup_max, messages_max=messages_max, backoff_s=backoff,
+    )  # fmt: skip
+    queue_id = session.client.queue(queue).create(config)
+    session.output.result({"queue": queue, "queue_id": queue_id}, f"queue {queue} created")
+
+
+@command(app)
+def configure(
+    session: Session,
+    queue: QueueName,
+    *,
+    max_deliveries: MaxDeliveries = None,
+    dead_letters: DeadLetters = None,
+    visibility: Visibility = None,
+    ageing: Ageing = None,
+    ttl: Ttl = None,
+    dedup_window: DedupWindow = None,
+    dedup_max: DedupMax = None,
+    messages_max: MessagesMax = None,
+    backoff: Backoff = None,
+) -> None:
+    """Change settings of a queue; those that are not named stay as they are.
+
+    \b
+    Examples:
+      onelog queue configure 'jobs{jobs}' --visibility 2m --max-deliveries 8
+    """
+    target = session.client.queue(queue)
+    config = _changed(
+        target.info().config, max_deliveries=max_deliveries, dead_letter_queue=dead_letters,
+        visibility_s=visibility, ageing_s=ageing, ttl_s=ttl, dedup_window_s=dedup_window,
+        dedup_max=dedup_max, messages_max=messages_max, backoff_s=backoff,
+    )  # fmt: skip
+    target.configure(config)
+    session.output.result({"queue": queue, "config": config}, f"queue {queue} configured")
+
+
+@command(app)
+def delete(session: Session, queue: QueueName) -> None:
+    """Delete a queue and all that is in it.
+
+    \b
+    Examples:
+      onelog queue delete old-jobs
+    """
+    session.client.queue(queue).delete()
+    session.output.result({"queue": queue}, f"queue {queue} deleted")
+
+
+@command(app, "list")
+def list_(
+    session: Session,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Names that begin so.")] = "",
+) -> None:
+    """List queues and what is in them.
+
+    \b
+    Examples:
+      onelog queue list
+      onelog queue list jobs --json
+    """
+    columns = (
+        ("queue", lambda info: info.queue),
+        ("ready", lambda info: info.ready),
+        ("delayed", lambda info: info.delayed),
+        ("leased", lambda info: info.leased),
+        ("oldest", lambda info: shown_time(info.oldest_ns) if info.oldest_ns else None),
+        ("dead", lambda info: info.dead),
+        ("", lambda info: "paused" if info.paused else None),
+    )
+    session.output.table(session.client.queues(prefix), columns, nothing="there is no such queue")
+
+
+@command(app, reads=True)
+def show(session: Session, queue: QueueName) -> None:
+    """Show a queue: what is in it, what became of the rest, and its settings.
+
+    \b
+    Examples:
+      onelog queue show 'jobs{jobs}'
+      onelog queue show 'jobs{jobs}' --json
+    """
+    info = session.client.queue(queue).info(read=session.read)
+    session.output.listing(info, _rows(info))
+
+
+def _rows(info: "QueueInfo") -> list[tuple[str, Any]]:
+    config = info.config
+    backoff = [shown_duration(each) for each in config.backoff_s]
+    return [
+        ("queue", info.queue),
+        ("paused", info.paused),
+        ("ready", info.ready),
+        ("delayed", info.delayed),
+        ("leased", info.leased),
+        ("oldest", shown_time(info.oldest_ns) if info.oldest_ns else None),
+        ("enqueued", info.enqueued),
+        ("acknowledged", info.acked),
+        ("expired", info.expired),
+        ("dead", info.dead),
+        ("redriven", info.redriven),
+        ("cancelled", info.cancelled),
+        ("purged", info.purged),
+        ("deduplicated", info.deduplicated),
+        ("max deliveries", config.max_deliveries or "no limit"),
+        ("dead letters", config.dead_letter_queue),
+        ("visibility", shown_duration(config.visibility_s)),
+        ("ageing", shown_duration(config.ageing_s) if config.ageing_s else "priority is strict"),
+        ("lifetime", shown_duration(config.ttl_s) if config.ttl_s else "for ever"),
+        ("dedup", f"{config.dedup_max} ids for {shown_duration(config.dedup_window_s)}"),
+        ("holds", config.messages_max or "no limit"),
+        ("backoff", backoff),
+    ]
+
+
+@command(app)
+def pause(session: Session, queue: QueueName) -> None:
+    """Give out no more messages until `queue resume`.
+
+    \b
+    Examples:
+      onelog queue pause 'jobs{jobs}'
+    """
+    session.client.queue(queue).pause()
+    session.output.result({"queue": queue, "paused": True}, f"queue {queue} paused")
+
+
+@command(app)
+def resume(session: Session, queue: QueueName) -> None:
+    """Give out messages again.
+
+    \b
+    Examples:
+      onelog queue resume 'jobs{jobs}'
+    """
+    session.client.queue(queue).resume()
+    session.output.result({"queue": queue, "paused": False}, f"queue {queue} resumed")
+
+
+@command(app)
+def cancel(session: Session, queue: QueueName, message_ids: MessageIds) -> None:
+    """Remove messages that are not leased; exits with 4 if one cannot be.
+
+    \b
+    Examples:
+      ID=$(onelog queue enqueue 'jobs{jobs}' 'not after all')
+      onelog queue cancel 'jobs{jobs}' $ID
+    """
+    show_settled(session, session.client.queue(queue).cancel(message_ids), "cancelled")
+
+
+@command(app)
+def prioritise(
+    session: Session,
+    queue: QueueName,
+    priority: Annotated[
+        int, typer.Argument(metavar="PRIORITY", min=0, max=15, help="0 is the most urgent.")
+    ],
+    message_ids: MessageIds,
+) -> None:
+    """Give messages that are not leased another priority; exits with 4 if one cannot have it.
+
+    \b
+    Examples:
+      ID=$(onelog queue enqueue 'jobs{jobs}' urgent)
+      onelog queue prioritise 'jobs{jobs}' 0 $ID
+    """
+    settled = session.client.queue(queue).prioritise(message_ids, priority)
+    show_settled(session, settled, "prioritised")
+
+
+@command(app)
+def purge(
+    session: Session,
+    queue: QueueName,
+    *,
+    below_id: Annotated[
+        int, typer.Option("--below", min=0, metavar="ID", help="Only messages below this id.")
+    ] = 0,
+    before: Annotated[
+        int,
+        typer.Option(
+            "--before", metavar="WHEN", parser=time_ns, help="Only those enqueued before."
+        ),
+    ] = "0",  # type: ignore[assignment] # typer parses it
+    leased_too: Annotated[
+        bool, typer.Option("--leased-too", help="Also those that somebody is working on.")
+    ] = False,
+) -> None:
+    """Remove all messages of a queue, or the older ones.
+
+    \b
+    Examples:
+      onelog queue purge 'jobs{jobs}' --before now-1d
+      onelog queue purge 'jobs{jobs}'
+    """
+    with progress("purging"):
+        count = session.client.queue(queue).purge(
+            below_id=below_id, before_ns=before, leased_too=leased_too
+        )
+    session.output.result({"purged": count}, f"{count} purged")
+
+
+@command(app)
+def redrive(
+    session: Session,
+    queue: QueueName,
+    *,
+    target: Annotated[
+        str, typer.Option("--to", metavar="QUEUE", help="Not to where they came from, but here.")
+    ] = "",
+    first_id: Annotated[
+        int, typer.Option("--first", min=0, metavar="ID", help="From this id on.")
+    ] = 0,
+    last_id: Annotated[int, typer.Option("--last", min=0, metavar="ID", help="Up to this id.")] = 0,
+    failed_from: Annotated[
+        int, typer.Option("--failed-from", metavar="WHEN", parser=time_ns, help="Failed since.")
+    ] = "0",  # type: ignore[assignment] # typer parses it
+    failed_until: Annotated[
+        int, typer.Option("--failed-until", metavar="WHEN", parser=time_ns, help="Failed before.")
+    ] = "0",  # type: ignore[assignment] # typer parses it
+    failure: Annotated[
+        str, typer.Option("--failure", metavar="TEXT", help="Only those whose failure has this.")
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="So many.")] = 0,
+    rate: Annotated[
+        int, typer.Option("--rate", min=0, metavar="N", help="So many in a second.")
+    ] = 0,
+) -> None:
+    """Move dead letters back to where they came from; it goes on by itself. Prints its id.
+
+    \b
+    Examples:
+      onelog queue redrive 'jobs.dead{jobs}' --rate 100
+    """
+    redrive_id = session.client.queue(queue).redrive(
+        target=target, first_id=first_id, last_id=last_id, failed_from_ns=failed_from,
+        failed_until_ns=failed_until, failure_contains=failure, limit=limit, rate_per_s=rate,
+    )  # fmt: skip
+    session.output.result({"redrive_id": redrive_id}, str(redrive_id))
+
+
+@command(app, "cancel-redrive")
+def cancel_redrive(
+    session: Session,
+    queue: QueueName,
+    redrive_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="As redrive printed it.")],
+) -> None:
+    """Stop a redrive where it is.
+
+    \b
+    Examples:
+      ID=$(onelog queue redrive 'jobs.dead{jobs}' --rate 1)
+      onelog queue cancel-redrive 'jobs.dead{jobs}' $ID
+    """
+    session.client.queue(queue).cancel_redrive(redrive_id)
+    session.output.result({"redrive_id": redrive_id}, f"redrive {redrive_id} stopped")
+
+
+@command(schedule_app)
+def add(
+    session: Session,
+    queue: QueueName,
+    cron: Annotated[
+        str, typer.Argument(metavar="CRON", help="minute hour day month weekday, in UTC.")
+    ],
+    body: Annotated[str | None, typer.Argument(metavar="BODY", help="- reads stdin.")] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read it from a file.")
+    ] = None,
+    priority: Annotated[
+        int, typer.Option("--priority", min=0, max=15, metavar="N", help="0 is the most urgent.")
+    ] = 8,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Repeatable.")
+    ] = None,
+) -> None:
+    """Let a queue send itself a message whenever the expression says so; prints the id.
+
+    \b
+    Examples:
+      onelog queue schedule add 'jobs{jobs}' '30 3 * * *' 'nightly report'
+    """
+    from onelog import NewMessage
+
+    message = NewMessage(value_of(body, file), priority=priority, headers=headers_of(header))
+    schedule_id = session.client.queue(queue).schedule(cron, message)
+    session.output.result({"schedule_id": schedule_id}, str(schedule_id))
+
+
+@command(schedule_app, "list", reads=True)
+def list_schedules(session: Session, queue: QueueName) -> None:
+    """List the schedules of a queue, and when they fire next.
+
+    \b
+    Examples:
+      onelog queue schedule list 'jobs{jobs}'
+    """
+    columns = (
+        ("id", lambda each: each.schedule_id),
+        ("cron", lambda each: each.cron),
+        ("next", lambda each: shown_time(each.next_ns)),
+    )
+    schedules = session.client.queue(queue).schedules(read=session.read)
+    session.output.table(schedules, columns, nothing="there is no schedule")
+
+
+@command(schedule_app, "delete")
+def delete_schedule(
+    session: Session,
+    queue: QueueName,
+    schedule_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The schedule.")],
+) -> None:
+    """Stop a schedule; messages that it made stay.
+
+    \b
+    Examples:
+      ID=$(onelog queue schedule add 'jobs{jobs}' '@daily' x)
+      onelog queue schedule delete 'jobs{jobs}' $ID
+    """
+    session.client.queue(queue).unschedule(schedule_id)
+    session.output.result({"schedule_id": schedule_id}, f"schedule {schedule_id} deleted")

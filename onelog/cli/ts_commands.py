@@ -1,0 +1,389 @@
+"""``onelog ts``: time series."""
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onelog.cli import rule_commands
+from onelog.cli.command import Session, command, group
+from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
+from onelog.cli.output import cell, note, progress
+from onelog.cli.values import duration_s, lines_of, shown_duration, shown_time, time_ns
+
+if TYPE_CHECKING:
+    from onelog.cli.points_input import Point
+    from onelog.client.series_arrays import SeriesData
+
+app = group("Time series: write, import, query, downsample.")
+app.add_typer(rule_commands.app, name="rule")
+
+_MATCHER = re.compile(r"([^!=~]+)(=~|!~|!=|=)(.*)", re.DOTALL)
+
+MeasurementName = Annotated[str, typer.Argument(metavar="MEASUREMENT", help="The measurement.")]
+Duplicates = Annotated[
+    str | None,
+    typer.Option("--duplicates", metavar="last|first|reject", help="Of two at the same time."),
+]
+Retention = Annotated[
+    float | None,
+    typer.Option("--keep", metavar="TIME", parser=duration_s, help="Older points may go; 0: none."),
+]
+SeriesMax = Annotated[
+    int | None, typer.Option("--series-max", min=0, metavar="N", help="How many; 0: 100,000.")
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where", metavar="TAG=VALUE", help="Also !=, =~ and !~ (expressions); repeatable."
+    ),
+]
+
+
+def matchers_of(texts: Sequence[str] | None) -> dict[str, tuple[str, str]]:
+    """Return conditions on tags: each tag's operator and value."""
+    matchers: dict[str, tuple[str, str]] = {}
+    for text in texts or ():
+        found = _MATCHER.fullmatch(text)
+        if found is None or found[1] in matchers:
+            raise CommandFailed("USAGE", f"'{text}' is not TAG=VALUE, once for each tag")
+        matchers[found[1]] = (found[2], found[3])
+    return matchers
+
+
+def _config(old: Any, duplicates: str | None, keep: float | None, series_max: int | None) -> Any:
+    if duplicates not in (None, "last", "first", "reject"):
+        raise CommandFailed("USAGE", f"'{duplicates}' is none of last, first and reject")
+    given = {"duplicates": duplicates, "retention_s": keep, "series_max": series_max}
+    return replace(old, **{name: each for name, each in given.items() if each is not None})
+
+
+@command(app)
+def create(
+    session: Session,
+    measurement: MeasurementName,
+    *,
+    duplicates: Duplicates = None,
+    keep: Retention = None,
+    series_max: SeriesMax = None,
+) -> None:
+    """Create a measurement with settings of its own; a first write creates one without.
+
+    \b
+    Examples:
+      onelog ts create disk --keep 30d --duplicates last
+    """
+    from onelog import MeasurementConfig
+
+    config = _config(MeasurementConfig(), duplicates, keep, series_max)
+    session.client.ts.create(measurement, config)
+    session.output.result({"measurement": measurement}, f"measurement {measurement} created")
+
+
+@command(app)
+def configure(
+    session: Session,
+    measurement: MeasurementName,
+    *,
+    duplicates: Duplicates = None,
+    keep: Retention = None,
+    series_max: SeriesMax = None,
+) -> None:
+    """Change settings of a measurement; those that are not named stay as they are.
+
+    \b
+    Examples:
+      onelog ts configure cpu --keep 90d
+    """
+    old = session.client.ts.info(measurement).config
+    config = _config(old, duplicates, keep, series_max)
+    session.client.ts.configure(measurement, config)
+    session.output.result(
+        {"measurement": measurement, "config": config}, f"measurement {measurement} configured"
+    )
+
+
+@command(app)
+def delete(session: Session, measurement: MeasurementName) -> None:
+    """Delete a measurement with all of its series.
+
+    \b
+    Examples:
+      onelog ts delete old-cpu
+    """
+    session.client.ts.drop(measurement)
+    session.output.result({"measurement": measurement}, f"measurement {measurement} deleted")
+
+
+@command(app, "list")
+def list_(
+    session: Session,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Names that begin so.")] = "",
+) -> None:
+    """List measurements.
+
+    \b
+    Examples:
+      onelog ts list
+      onelog ts list cpu --json
+    """
+    columns = (
+        ("measurement", lambda info: info.measurement),
+        ("series", lambda info: info.series_count),
+        ("fields", lambda info: info.fields),
+        ("kept", lambda info: _kept(info.config.retention_s)),
+        ("rules", lambda info: [rule.name for rule in info.rules]),
+    )
+    found = session.client.ts.measurements(prefix)
+    session.output.table(found, columns, nothing="there is no such measurement")
+
+
+def _kept(retention_s: float) -> str:
+    return shown_duration(retention_s) if retention_s else "for ever"
+
+
+@command(app, reads=True)
+def show(session: Session, measurement: MeasurementName) -> None:
+    """Show a measurement: settings, fields and their types, rules.
+
+    \b
+    Examples:
+      onelog ts show cpu
+      onelog ts show cpu --json
+    """
+    info = session.client.ts.info(measurement, read=session.read)
+    rows: list[tuple[str, Any]] = [
+        ("measurement", info.measurement),
+        ("series", info.series_count),
+        ("series at most", info.config.series_max or 100_000),
+        ("fields", info.fields),
+        ("kept", _kept(info.config.retention_s)),
+        ("of two points", info.config.duplicates),
+        *((f"rule {rule.name}", rule_commands.shown_rule(rule)) for rule in info.rules),
+    ]
+    session.output.listing(info, rows)
+
+
+@command(app)
+def write(
+    session: Session,
+    points: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="POINT...", help="'cpu,host=a load=0.5 TIME'; none, or -: stdin."),
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read them from a file.")
+    ] = None,
+) -> None:
+    """Write points, one in each argument or line.
+
+    A point is MEASUREMENT[,TAG=VALUE...] FIELD=VALUE[,FIELD=VALUE...] [TIME]. Numbers are floats,
+    3i is an integer, true and false are bools. TIME is RFC 3339, now-1h, or nanoseconds; without it
+    is now. A backslash escapes spaces, commas and equals signs.
+
+    \b
+    Examples:
+      onelog ts write 'cpu,host=a load=0.5,cores=8i'
+      onelog ts write 'cpu,host=b load=0.7 now-1m' 'cpu,host=b load=0.9 2026-11-16T12:00:00Z'
+      printf 'cpu,host=c load=1\\ncpu,host=c load=2\\n' | onelog ts write
+    """
+    from onelog.cli.points_input import point_of_line
+
+    if points and file is not None:
+        raise CommandFailed("USAGE", "give points, or --file")
+    now_ns = time.time_ns()
+    if points and points != ["-"]:
+        texts: Iterable[str] = points
+    else:
+        texts = (line.decode("utf-8", "replace") for line in lines_of(file))
+    source = (
+        # Points without a time that are written at once are not to be one point.
+        point_of_line(text, f"point {number}", now_ns + number)
+        for number, text in enumerate(texts, 1)
+        if text.strip() and not text.startswith("#")
+    )
+    _write(session, source)
+
+
+@command(app, "import")
+def import_(
+    session: Session,
+    measurement: MeasurementName,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="CSV; without, or -: stdin.")
+    ] = None,
+    *,
+    time_column: Annotated[
+        str, typer.Option("--time", metavar="COLUMN", help="The column of times.")
+    ] = "time",
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="COLUMN", help="A tag; repeatable.")
+    ] = None,
+    integers: Annotated[
+        list[str] | None, typer.Option("--integer", metavar="COLUMN", help="Whole numbers.")
+    ] = None,
+) -> None:
+    """Write the points of a CSV file with a header. What is no time and no tag is a field.
+
+    Fields are floats unless they are named with --integer, or say true and false. An empty cell is
+    no value.
+
+    \b
+    Examples:
+      printf 'time,host,load\\nnow-2m,a,0.5\\nnow-1m,a,0.6\\n' | onelog ts import cpu --tag host
+      onelog ts import cpu loads.csv --tag host
+    """
+    from onelog.cli.points_input import points_of_csv
+
+    points = points_of_csv(lines_of(file), measurement, time_column, tags or (), integers or ())
+    _write(session, points)
+
+
+def _write(session: Session, points: "Iterable[Point]") -> None:
+    from onelog.cli.points_input import chunks
+
+    point_count = value_count = 0
+    with progress("writing") as advance:
+        for measurement, count, series in chunks(points):
+            value_count += session.client.ts.write_many(measurement, series)
+            point_count += count
+            advance(count)
+    session.output.result(
+        {"points": point_count, "values": value_count},
+        f"{value_count} values of {point_count} points written",
+    )
+
+
+@command(app, reads=True)
+def query(
+    session: Session,
+    measurement: MeasurementName,
+    field: Annotated[str, typer.Argument(metavar="FIELD", help="The field.")],
+    *,
+    first: Annotated[
+        int, typer.Option("--from", metavar="WHEN", parser=time_ns, help="From this time on.")
+    ] = "now-1h",  # type: ignore[assignment] # typer parses it
+    last: Annotated[
+        int, typer.Option("--to", metavar="WHEN", parser=time_ns, help="To before this time.")
+    ] = "now+1s",  # type: ignore[assignment] # typer parses it
+    where: Where = None,
+    aggregate: Annotated[
+        str,
+        typer.Option(
+            "--aggregate", "-a", metavar="NAME",
+            help="mean, sum, count, min, max, first, last, stddev, percentile, rate, delta.",
+        ),
+    ] = "",
+    percentile: Annotated[
+        float, typer.Option("--percentile", min=0, max=100, metavar="P", help="Which percentile.")
+    ] = 0.0,
+    window: Annotated[
+        float, typer.Option("--window", metavar="TIME", parser=duration_s, help="In stretches of.")
+    ] = "0",  # type: ignore[assignment] # typer parses it
+    by: Annotated[
+        list[str] | None, typer.Option("--by", metavar="TAG", help="A result for each value.")
+    ] = None,
+    by_series: Annotated[
+        bool, typer.Option("--by-series", help="A result for each series.")
+    ] = False,
+    top: Annotated[int, typer.Option("--top", min=0, metavar="N", help="The greatest N.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="Points at most.")] = 0,
+    chart: Annotated[bool, typer.Option("--chart", help="Only the charts, no points.")] = False,
+) -> None:  # fmt: skip
+    """Print points, or aggregates of stretches of time, with a chart; of the last hour by default.
+
+    Exits with 3 if nothing matches. With --json a line for each result.
+
+    \b
+    Examples:
+      onelog ts query cpu load
+      onelog ts query cpu load --from now-1d -a mean --window 10m --by host --chart
+      onelog ts query cpu load -a percentile --percentile 99 --where host=~a.* --json
+    """
+    kind: Any = "percentile" if percentile and not aggregate else aggregate
+    results = session.client.ts.query(
+        measurement, field, first, last, where=matchers_of(where), aggregate=kind,
+        percentile=percentile, window_s=window, group_by=by or (), by_series=by_series, top=top,
+        limit=limit, read=session.read,
+    )  # fmt: skip
+    results = [each for each in results if len(each)]
+    for number, result in enumerate(results):
+        if session.output.as_json:
+            found = {"tags": result.tags, "times_ns": result.times_ns, "values": result.values}
+            session.output.line(found)
+        else:
+            _print_result(session, result, is_first=not number, with_points=not chart)
+    if not results:
+        raise CommandFailed("NO_POINTS", "nothing matches in this time", EXIT_NOT_FOUND)
+
+
+def _print_result(
+    session: Session, result: "SeriesData", *, is_first: bool, with_points: bool
+) -> None:
+    from onelog.cli.chart import sparkline
+
+    if not is_first:
+        typer.echo()
+    values = result.values.tolist()
+    span = f"{cell(min(values))} to {cell(max(values))}, last {cell(values[-1])}"
+    title = cell(result.tags) or "all"
+    session.output.result(None, f"{title}  {sparkline(values)}  {span}")
+    if with_points:
+        rows = list(zip(result.times_ns.tolist(), values, strict=True))
+        session.output.table(
+            rows, (("time", lambda row: shown_time(row[0])), ("value", lambda row: row[1]))
+        )
+
+
+@command(app, reads=True)
+def series(session: Session, measurement: MeasurementName, *, where: Where = None) -> None:
+    """List the series of a measurement by their tags.
+
+    \b
+    Examples:
+      onelog ts series cpu
+      onelog ts series cpu --where host=a --json
+    """
+    found = session.client.ts.series(measurement, where=matchers_of(where), read=session.read)
+    rows = ({"tags": tags} for tags in found)
+    session.output.table(
+        rows, (("tags", lambda row: row["tags"] or "no tags"),), nothing="no series matches"
+    )
+
+
+@command(app, "delete-points")
+def delete_points(
+    session: Session,
+    measurement: MeasurementName,
+    *,
+    where: Where = None,
+    first: Annotated[
+        int | None, typer.Option("--from", metavar="WHEN", parser=time_ns, help="From this time.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--to", metavar="WHEN", parser=time_ns, help="Up to this time.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Without a time and a tag: every series.")
+    ] = False,
+) -> None:
+    """Delete points of series that match; without a time the whole series.
+
+    \b
+    Examples:
+      onelog ts delete-points cpu --to now-30d
+      onelog ts delete-points cpu --where host=c
+    """
+    if (where is None and first is None and last is None) != everything:
+        raise CommandFailed("USAGE", "give --where, --from, --to, or --all")
+    count = session.client.ts.delete(
+        measurement, where=matchers_of(where), first_ns=first, last_ns=last
+    )
+    session.output.result({"series": count}, f"points of {count} series deleted")
+    if not count:
+        note("no series matches")

@@ -1,0 +1,194 @@
+"""What people type: keys, durations, times, numbers, and values from stdin and files.
+
+Everything is checked here, before a server is asked: what is wrong ends the command as a usage
+error that names the argument. Keys and values are bytes. Bytes of the command line that are no
+UTF-8 arrive as they were typed; with ``--escaped`` arguments may hold any byte (``\\x00``).
+"""
+
+import codecs
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import typer
+
+from onelog.cli.failure import CommandFailed
+
+STDIN = "-"
+
+_UNITS_NS = {
+    "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9,
+    "d": 86_400 * 10**9, "w": 604_800 * 10**9,
+}  # fmt: skip
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d|w)")
+_DURATION = re.compile(rf"(?:{_PART.pattern})+")
+_RELATIVE = re.compile(r"now(?:([+-])(.+))?")
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+)\]")
+_MEMBER = re.compile(r"(\d+):(\d+)")
+_U64_MAX = (1 << 64) - 1
+
+
+def duration_ns(text: str) -> int:
+    """Return ``1h30m``, ``250ms``, … in nanoseconds."""
+    if text == "0":
+        return 0
+    if not _DURATION.fullmatch(text):
+        hint = f"; a number needs its unit: {text}s" if text.isdigit() else ""
+        raise typer.BadParameter(f"'{text}' is no duration like 30s, 5m, 100ms or 1h30m{hint}")
+    return round(sum(float(count) * _UNITS_NS[unit] for count, unit in _PART.findall(text)))
+
+
+def duration_s(text: str) -> float:
+    """Return a duration in seconds."""
+    return duration_ns(text) / 1e9
+
+
+def lifetime_s(text: str) -> float:
+    """Return a duration in seconds; 0 for ``none``."""
+    return 0.0 if text == "none" else duration_s(text)
+
+
+def time_ns(text: str) -> int:
+    """Return a moment: RFC 3339, ``now``, ``now-1h``, or nanoseconds since 1970."""
+    if text.isdigit():
+        if int(text) > _U64_MAX:
+            raise typer.BadParameter(f"{text} is no number of nanoseconds")
+        return int(text)
+    if relative := _RELATIVE.fullmatch(text):
+        sign, distance = relative.groups()
+        shift_ns = duration_ns(distance) if distance else 0
+        return max(0, time.time_ns() + (-shift_ns if sign == "-" else shift_ns))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"'{text}' is no time like 2026-11-16T12:00:00Z, now-1h, or nanoseconds"
+        ) from None
+    if moment.tzinfo is None:
+        raise typer.BadParameter(f"'{text}' has no zone; {text}Z is UTC")
+    seconds = int(moment.replace(microsecond=0).timestamp())
+    if seconds < 0:
+        raise typer.BadParameter(f"'{text}' is before 1970")
+    fraction = re.search(r"\.(\d+)", text)
+    return seconds * 10**9 + (int(fraction[1].ljust(9, "0")[:9]) if fraction else 0)
+
+
+def shown_time(moment_ns: int) -> str:
+    """Return a moment as RFC 3339 in UTC, as exact as it is."""
+    seconds, fraction = divmod(moment_ns, 10**9)
+    if seconds >= 253_402_300_800:  # the year 10,000
+        return str(moment_ns)
+    shown = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return shown + (f".{fraction:09d}".rstrip("0") if fraction else "") + "Z"
+
+
+def shown_duration(seconds: float) -> str:
+    """Return a duration as one would type it."""
+    left, shown = round(seconds * 1000), ""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, left = divmod(left, size)
+        shown += f"{count}{unit}" if count else ""
+    return shown or "0"
+
+
+def to_bytes(text: str, *, escaped: bool = False) -> bytes:
+    """Return an argument as bytes, with its escapes resolved if it has some."""
+    data = os.fsencode(text)
+    if not escaped:
+        return data
+    try:
+        found, _ = codecs.escape_decode(data)
+    except ValueError as error:
+        raise typer.BadParameter(f"'{text}' has a bad escape: {error}") from None
+    return bytes(found)
+
+
+def value_of(text: str | None, file: Path | None, *, escaped: bool = False) -> bytes:
+    """Return a value from the argument, from stdin (``-``) or from a file; exactly one of them."""
+    if (text is None) == (file is None):
+        raise CommandFailed("USAGE", "give a value, - for stdin, or --file")
+    if file is not None:
+        return read_file(file)
+    assert text is not None
+    return sys.stdin.buffer.read() if text == STDIN else to_bytes(text, escaped=escaped)
+
+
+def read_file(file: Path) -> bytes:
+    """Return what is in a file; ``-`` is stdin."""
+    return sys.stdin.buffer.read() if str(file) == STDIN else file.read_bytes()
+
+
+def lines_of(file: Path | None) -> Iterator[bytes]:
+    """Yield the lines of a file, or of stdin, without their ends."""
+    if file is None or str(file) == STDIN:
+        yield from _stripped(sys.stdin.buffer)
+        return
+    with file.open("rb") as source:
+        yield from _stripped(source)
+
+
+def _stripped(source: BinaryIO) -> Iterator[bytes]:
+    for line in source:
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def json_of(data: bytes, what: str) -> Any:
+    """Return a JSON document that somebody wrote."""
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise CommandFailed("JSON_INVALID", f"{what} is no JSON: {error}") from None
+
+
+def path_of(text: str) -> list[str | int]:
+    """Return the steps of ``tags[0].name``; names with dots or brackets: ``["a.b", 0]``."""
+    if text in ("", "."):
+        return []
+    if text.startswith(("[", '"')) and not re.match(r"\[-?\d+\](?:$|[.\[])", text):
+        steps = json_of(text.encode(), f"the path {text}")
+        steps = steps if isinstance(steps, list) else [steps]
+        if all(type(step) in (str, int) for step in steps):
+            return steps
+        raise CommandFailed("USAGE", f"the path {text} has a step that is no name and no number")
+    steps, at = [], 0
+    for found in _STEP.finditer(text):
+        if found.start() != at:
+            break
+        at = found.end()
+        steps.append(found[1] if found[1] is not None else int(found[2]))
+    if at != len(text):
+        raise CommandFailed("USAGE", f"'{text}' is no path like tags[0].name")
+    return steps
+
+
+def pairs_of(texts: Sequence[str] | None, what: str) -> dict[str, str]:
+    """Return ``NAME=VALUE`` arguments as a mapping."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise CommandFailed("USAGE", f"{what} '{text}' is not NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def headers_of(texts: Sequence[str] | None) -> dict[str, str | bytes]:
+    """Return headers, whose values may be any bytes."""
+    return {name: to_bytes(value) for name, value in pairs_of(texts, "header").items()}
+
+
+def number_pairs_of(texts: Iterable[str], what: str) -> list[tuple[int, int]]:
+    """Return arguments like ``12:3``: a message and its token, a partition and an offset."""
+    pairs = []
+    for text in texts:
+        found = _MEMBER.fullmatch(text)
+        if found is None or max(int(found[1]), int(found[2])) > _U64_MAX:
+            raise CommandFailed("USAGE", f"'{text}' is not {what}")
+        pairs.append((int(found[1]), int(found[2])))
+    return pairs

@@ -1,0 +1,185 @@
+"""``onelog watch``: what happens in all models, each event once and in order."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onelog.cli.command import Session, command
+from onelog.cli.failure import CommandFailed
+from onelog.cli.output import Output, cell, note, plain, text_of
+from onelog.cli.values import duration_s, shown_time, to_bytes
+
+if TYPE_CHECKING:
+    from onelog import Event, Watched
+
+MODELS = ("kv", "queue", "stream", "ts")
+START = "start"
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@command(app)
+def watch(
+    session: Session,
+    watched: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL[:NAME]...",
+            help="kv, queue, stream or ts; a name; or names that begin so: kv:user:*",
+        ),
+    ] = None,
+    *,
+    cursor: Annotated[
+        str | None,
+        typer.Option("--from", metavar="CURSOR", help="Where an earlier watch ended, or start."),
+    ] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="With the values that keys had before.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, metavar="N", help="End after so many events.")
+    ] = 0,
+    progress: Annotated[
+        float,
+        typer.Option(
+            "--progress", metavar="TIME", parser=duration_s,
+            help="How often the place is confirmed while nothing fits; 10s.",
+        ),
+    ] = "0",  # type: ignore[assignment] # typer parses it
+) -> None:  # fmt: skip
+    """Print what happens, as it happens; Ctrl-C ends it.
+
+    Each event comes once and in order, across reconnects and new leaders. At the end the cursor is
+    printed on stderr, and with --json it is in every line: --from goes on there, without a gap.
+    --from start begins with the oldest entries that are kept. Without any name it is all models.
+
+    \b
+    Examples:
+      onelog watch --from start --limit 3
+      onelog watch kv:user:* queue:jobs --previous
+      onelog watch kv --json
+    """
+    chosen = [_watched(text) for text in watched or MODELS]
+    print_events(session, chosen, cursor, with_previous=previous, limit=limit, progress_s=progress)
+
+
+def _watched(text: str) -> "Watched":
+    from onelog import Watched
+
+    model, separator, name = text.partition(":")
+    if model not in MODELS:
+        raise CommandFailed("USAGE", f"'{text}' does not begin with one of {', '.join(MODELS)}")
+    kind: Any = model
+    if not separator:
+        return Watched(kind)
+    if name.endswith("*"):
+        return Watched(kind, prefix=to_bytes(name[:-1]))
+    return Watched(kind, name=to_bytes(name))
+
+
+def print_events(
+    session: Session,
+    watched: Sequence["Watched"],
+    cursor: str | None,
+    *,
+    with_previous: bool,
+    limit: int,
+    progress_s: float = 0.0,
+) -> None:
+    """Print events until there were ``limit`` of them, or somebody interrupts."""
+    output, count = session.output, 0
+    watch = session.client.watch(
+        *watched,
+        cursor=_token(session, cursor),
+        with_previous=with_previous,
+        progress_s=progress_s,
+    )
+    try:
+        with watch:
+            for event in watch:
+                count += 1
+                document = _document(event) | {"cursor": shown_cursor(watch.cursor)}
+                output.line(document, _text(event))
+                if count == limit:
+                    break
+    finally:
+        note_cursor(output, "--from", watch.cursor)
+
+
+def note_cursor(output: Output, flag: str, token: bytes) -> None:
+    """Say where to go on, to people; in JSON every line says it."""
+    from onelog.client.resume import ResumePoint
+
+    if not output.as_json and token != ResumePoint().token():
+        note(f"to go on here: {flag} {shown_cursor(token)}")
+
+
+def shown_cursor(token: bytes) -> str:
+    """Return a cursor as it can be pasted."""
+    return base64.urlsafe_b64encode(token).decode()
+
+
+def cursor_of(text: str) -> bytes:
+    """Return a cursor that was pasted."""
+    try:
+        return base64.b64decode(text, altchars=b"-_", validate=True)
+    except binascii.Error:
+        raise CommandFailed("USAGE", f"'{text}' is no cursor") from None
+
+
+def _token(session: Session, text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    if text != START:
+        return cursor_of(text)
+    from onelog.client.resume import token_at
+
+    shards = session.client.admin.topology().shard_count
+    return token_at(dict.fromkeys(range(shards), 0))
+
+
+def _document(event: "Event") -> dict[str, Any]:
+    """Return an event with the fields that its model has."""
+    document = {
+        "model": event.model,
+        "kind": event.kind,
+        "name": event.name,
+        "namespace": event.namespace,
+        "shard": event.shard,
+        "index": event.index,
+        "timestamp_ns": event.timestamp_ns,
+    }
+    match event.model:
+        case "kv":
+            document |= {"item": event.item}
+            if event.previous is not None:
+                document |= {"previous": event.previous}
+        case "queue":
+            document |= {"message_ids": list(event.message_ids)}
+        case "stream":
+            document |= {"record": event.record}
+        case _:
+            document |= {"points": list(event.points)}
+    found: dict[str, Any] = plain(document)
+    return found
+
+
+def _text(event: "Event") -> str:
+    name = text_of(event.name)
+    if event.namespace not in ("", "default"):
+        name = f"{event.namespace}/{name}"
+    shown = f"{shown_time(event.timestamp_ns)}  {event.model:<6}  {event.kind:<9}  {name}"
+    if event.item is not None:
+        shown += f"  {cell(event.item.value)}"
+    if event.previous is not None:
+        shown += f"  (was {cell(event.previous.value)})"
+    if event.message_ids:
+        shown += f"  {cell(event.message_ids)}"
+    if event.record is not None:
+        shown += f"  {event.record.offset}  {cell(event.record.value)}"
+    for points in event.points:
+        shown += f"  {len(points)} points of {cell(points.tags) or 'no tags'}"
+    return shown

@@ -1,0 +1,85 @@
+"""What people type, read as they meant it or refused with a reason."""
+
+import time
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onelog.cli import values
+from onelog.cli.failure import CommandFailed
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("100ms", 0.1), ("5m", 300), ("1h30m", 5400), ("1.5s", 1.5), ("2d", 172_800),
+     ("1w", 604_800), ("10us", 1e-5), ("0", 0)],
+)  # fmt: skip
+def test_a_duration_is_numbers_with_units(text: str, seconds: float) -> None:
+    assert values.duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "s", "1 s", "-5s", "5x", "1s2", "s1"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    """A number without a unit would be seconds to one and milliseconds to another."""
+    with pytest.raises(typer.BadParameter, match="no duration"):
+        values.duration_s(text)
+
+
+@given(st.integers(0, 400 * 86_400_000).map(lambda ms: ms / 1000))
+def test_a_duration_that_is_shown_can_be_typed(seconds: float) -> None:
+    assert values.duration_s(values.shown_duration(seconds)) == pytest.approx(seconds)
+
+
+@given(st.integers(0, 253_402_300_799 * 10**9))
+def test_a_time_that_is_shown_can_be_typed(moment_ns: int) -> None:
+    assert values.time_ns(values.shown_time(moment_ns)) == moment_ns
+
+
+def test_a_time_is_relative_to_now_or_a_number() -> None:
+    before, found, after = time.time_ns(), values.time_ns("now-1h"), time.time_ns()
+    assert before <= found + 3600 * 10**9 <= after
+    assert values.time_ns("now+1s") > values.time_ns("now")
+    assert values.time_ns("123") == 123
+    assert values.time_ns("1970-01-01T01:00:00.5+01:00") == 500_000_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "now-1", "now*2s", "2026-13-01T00:00:00Z", "2026-11-16T12:00:00",
+             "1969-01-01T00:00:00Z", str(1 << 64), "-5"],
+)  # fmt: skip
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        values.time_ns(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [(".", []), ("a", ["a"]), ("a.b", ["a", "b"]), ("tags[0].name", ["tags", 0, "name"]),
+     ("[2]", [2]), ("[-1].a", [-1, "a"]), (".a", ["a"]), ('["a.b", 0]', ["a.b", 0]),
+     ('"x y"', ["x y"])],
+)  # fmt: skip
+def test_a_path_leads_into_a_document(text: str, steps: list[str | int]) -> None:
+    assert values.path_of(text) == steps
+
+
+@pytest.mark.parametrize("text", ["a[", "a]", "a[x]", "[1.5]", "[true]", '["a"', "a..b", "a."])
+def test_what_is_no_path_is_refused(text: str) -> None:
+    with pytest.raises(CommandFailed):
+        values.path_of(text)
+
+
+def test_arguments_may_hold_any_byte() -> None:
+    assert values.to_bytes("a\udcff") == b"a\xff"
+    assert values.to_bytes(r"a\x00\n", escaped=True) == b"a\x00\n"
+    assert values.to_bytes(r"a\x00") == rb"a\x00"
+    with pytest.raises(typer.BadParameter, match="bad escape"):
+        values.to_bytes(r"\x0", escaped=True)
+
+
+@pytest.mark.parametrize("text", ["1", "1:", ":1", "1:2:3", "a:1", "-1:2", f"1:{1 << 64}"])
+def test_what_is_no_receipt_is_refused(text: str) -> None:
+    assert values.number_pairs_of(["1:2"], "a receipt") == [(1, 2)]
+    with pytest.raises(CommandFailed, match="is not a receipt"):
+        values.number_pairs_of([text], "a receipt")
