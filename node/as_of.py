@@ -13,6 +13,8 @@ would have to be carried out there, with the log's newest entries that only this
   refused, with a time to wait; a build that nobody waits for any more is stopped, and what it has
   come to is kept for the next attempt.
 * The log is not trimmed under a build (``needed_from``).
+* Who asks what entries did, not what was, says from which on (``told_from``): the state has then
+  replayed those itself, and its notes of what they did go back to there, as far as notes are kept.
 * The index is applied here, so it is committed. Before the oldest snapshot, where the log is not
   whole, nothing leads to it: COMPACTED, with the first index that can be asked for.
 """
@@ -93,6 +95,9 @@ class _Kept:
     def is_held(self) -> bool:
         return self._build.waiters > 0 or (self._past is not None and self._past() is not None)
 
+    def tells(self, told_from: int | None) -> bool:
+        return told_from is None or self.state.base_index < told_from
+
     def hold(self) -> Past:
         past = None if self._past is None else self._past()
         if past is None:
@@ -143,8 +148,10 @@ class PastStates:
         needed = [each.work.needed_from for key, each in self._builds.items() if key[0] == number]
         return min(needed, default=None)
 
-    async def at(self, number: int, index: int, deadline_s: float) -> Past:
-        """Return the state of a shard right behind an index."""
+    async def at(
+        self, number: int, index: int, deadline_s: float, told_from: int | None = None
+    ) -> Past:
+        """Return the state of a shard right behind an index; it has replayed ``told_from`` on."""
         shard = self._drivers[number].shard
         if index > shard.log.applied_index:
             raise error_of_reason(Reason.INDEX_IN_FUTURE, shard.log.applied_index)
@@ -153,10 +160,12 @@ class PastStates:
                 if self._is_closed:
                     raise Unavailable("this node is shutting down", reason="STOPPING")
                 kept = self._kept.get((number, index))
-                if kept is not None:
+                if kept is not None and kept.tells(told_from):
                     kept.used_s = self._clock.now_s()
                     return kept.hold()
-                build = self._builds.get((number, index)) or self._begin(number, shard, index)
+                build = self._builds.get((number, index))
+                if build is None:
+                    build = self._begin(number, shard, index, told_from)
                 try:
                     await self._wait(build)
                 except BuildCancelled:
@@ -186,7 +195,7 @@ class PastStates:
             if not build.waiters:
                 build.work.pace.is_cancelled = True
 
-    def _begin(self, number: int, shard: Shard, index: int) -> _Build:
+    def _begin(self, number: int, shard: Shard, index: int, told_from: int | None) -> _Build:
         config, store = self.config, shard.snapshots
         if len(self._builds) >= config.builds_max:
             raise self._too_many(config.builds_max, "are being built")
@@ -198,10 +207,13 @@ class PastStates:
                 reason="PAST_TOO_LARGE",
                 metadata={"limit": str(config.memory_bytes_max)},
             )
-        snapshots = tuple(each for each in store.records if each.index <= index)
+        last = index if told_from is None else min(index, told_from - 1)
+        snapshots = tuple(each for each in store.records if each.index <= last)
         if not snapshots and shard.log.first_index > 1:
             raise _compacted(shard, index)
-        base = self._take_nearest(number, index, snapshots[-1].index if snapshots else 0, shard)
+        self._give_way(number, index)
+        above = snapshots[-1].index if snapshots else 0
+        base = self._take_nearest(number, index, above, shard, told_from)
         if not self._make_room(size):
             if base is not None:
                 self._dispose(base)
@@ -261,13 +273,25 @@ class PastStates:
         if self._sweeping is None:
             self._sweep()
 
-    def _take_nearest(self, number: int, index: int, above: int, shard: Shard) -> PastState | None:
+    def _give_way(self, number: int, index: int) -> None:
+        """Drop a state that stands where another is to be built, because it began too late."""
+        kept = self._kept.get((number, index))
+        if kept is None:
+            return
+        if kept.is_held:
+            raise self._too_many(self.config.states_max, "are being read")
+        self._dispose(self._kept.pop((number, index)).state)
+
+    def _take_nearest(
+        self, number: int, index: int, above: int, shard: Shard, told_from: int | None
+    ) -> PastState | None:
         """Take the state from which it is the shortest way to an index, if it beats a snapshot."""
         found = [
             key
             for key, each in self._kept.items()
             if key[0] == number
             and max(above, shard.log.first_index - 1) <= key[1] <= index
+            and each.tells(told_from)
             and not each.is_held
         ]
         return self._kept.pop(max(found)).state if found else None

@@ -4,7 +4,8 @@ An entry that says itself what it did (a put, a record, points) is read. What on
 (which keys a range took away, what a counter became) was noted when it was applied, as far back as
 notes are kept (``projections/kv_changes.py``). Where neither can tell, the answer is COMPACTED:
 never a wrong event. So an event is the same whether it is made at once, later from the log, or by
-another replica, except for the value before, which is there if it is still kept.
+another replica, except for the value before, which is there if the state still keeps it. Who asks
+a state of the past that has just replayed the entry (node/watch_past.py) is told either way.
 
 A change of a lifetime (Touch) is no new version and no event; nor are the keys of a namespace that
 is deleted as a whole.
@@ -28,7 +29,8 @@ from projections.kv_commands import decode_command as decode_kv
 from projections.kv_operations import deadline
 from projections.kv_reads import KeyValue
 from projections.payload import read_prefix
-from projections.result import Applied, Result
+from projections.reasons import Reason
+from projections.result import Applied, Refused, Result
 from projections.system_commands import TYPE_EXPIRE
 from projections.table import Projections
 from ual.entry import (
@@ -47,13 +49,30 @@ _QUIET = frozenset(OWNER_KV << 8 | OPERATIONS[each] for each in (Touch, LeaseGra
 class KeyHappening(Happening):
     """A key got a version, or went."""
 
-    __slots__ = ("_change", "_projections")
+    __slots__ = ("_change", "_previous", "_projections")
 
     def __init__(self, entry: Entry, change: Change, projections: Projections) -> None:
         size = len(change.key) + len(change.value or b"")
         super().__init__(entry, OWNER_KV, change.namespace, change.key, size)
         self._change = change
-        self._projections = projections
+        self._projections: Projections | None = projections  # None: settled
+        self._previous: KeyValue | None = None
+
+    def settle(self, *, with_previous: bool) -> bool:
+        """See ``Happening``."""
+        projections, change = self._projections, self._change
+        if projections is None:
+            return True
+        if with_previous:
+            kv = projections.kv
+            found = kv.get(change.namespace, change.key, as_of=self.index - 1)
+            if isinstance(found, KeyValue):
+                self._previous = found
+                self.size += len(found.value)
+            elif _is_forgotten(found) and kv.stores[change.namespace].versions_max > 1:
+                return False  # where one version is kept, no state ever knows the one before
+        self._projections = None
+        return True
 
     def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
         """See ``Happening``."""
@@ -65,10 +84,13 @@ class KeyHappening(Happening):
             item.expires_ns, item.lease_id = change.expires_ns, change.lease
         target.expired = change.expired
         if with_previous:
-            kv = self._projections.kv
-            found = kv.get(change.namespace, change.key, as_of=self.index - 1)
-            if isinstance(found, KeyValue):
-                put_item(target.previous, found)
+            self.settle(with_previous=True)
+            if self._previous is not None:
+                put_item(target.previous, self._previous)
+
+
+def _is_forgotten(found: object) -> bool:
+    return isinstance(found, Refused) and found.reason is Reason.COMPACTED
 
 
 Maker = Callable[[Projections, Entry], Iterable[Happening]]

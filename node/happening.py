@@ -26,6 +26,10 @@ class Happening:
         event.namespace = self.namespace
         self.put_own(event, with_previous=with_previous)
 
+    def settle(self, *, with_previous: bool) -> bool:  # noqa: ARG002
+        """Look up what a state forgets, and let go of the state; False if it is forgotten."""
+        return True
+
     def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
         """Write the part of the model."""
         raise NotImplementedError

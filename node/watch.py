@@ -7,6 +7,7 @@ the cursor says which entries were looked at. Two ways lead to the same events:
   that want them, into a bounded buffer each.
 * *Behind*: a watcher reads the log by itself, a page at a time. It is behind when it begins in the
   past, and when its buffer is full: what does not fit is not kept for it, since the log has it.
+  What an entry did that neither it nor the live state tells any more, a state of the past does.
 
 A watcher goes live when its cursor reaches the head, the last entry that was handed out; both are
 looked at in one step of the loop, so no entry falls in between. Any replica serves watchers, and a
@@ -69,7 +70,15 @@ class Watches:
         others = Others(edge, WATCH_METHOD, pipeline_pb2.WatchResponse, parts, call, wake)
         try:
             for shard in local:  # one by one: what has begun is ended if another is refused
-                feeds.append(self._feed(shard, filters, positions.get(shard), wake))  # noqa: PERF401
+                feeds.append(  # noqa: PERF401
+                    self._feed(
+                        shard,
+                        filters,
+                        positions.get(shard),
+                        wake,
+                        with_previous=request.with_previous,
+                    )
+                )
             messages = follow(
                 feeds,
                 others,
@@ -91,6 +100,8 @@ class Watches:
         filters: Filters,
         position: common_pb2.Position | None,
         wake: asyncio.Event,
+        *,
+        with_previous: bool,
     ) -> Feed:
         source = source_of(self._edge, shard)
         cursor, sent = source.applied_index, 0
@@ -100,7 +111,7 @@ class Watches:
                 raise invalid("CURSOR_INVALID", f"there is no index {cursor}")
             if cursor + 1 < source.first_index:
                 raise IndexDropped(cursor + 1, source.first_index, source.applied_index)
-        feed = Feed(source, filters, cursor, sent, wake)
+        feed = Feed(source, filters, cursor, sent, wake, with_previous=with_previous)
         source.add(feed)
         return feed
 
@@ -129,7 +140,7 @@ async def follow(
         if page.items:
             yield _message(feeds, others, page.message)
             continue
-        if not all(feed.is_idle for feed in feeds):
+        if not all(feed.is_waiting for feed in feeds):
             continue
         try:
             async with asyncio.timeout(progress_s):

@@ -3,6 +3,9 @@
 See node/watch.py for the whole. Here: a ``Source`` for each shard turns applied entries into events
 once and hands them to live feeds; a ``Feed`` is one watcher in one shard, live or reading the log.
 A tail of streams is a feed as well, which reads the log in its own way (node/stream_tail.py).
+
+What the log holds and the live state has forgotten is asked of a state of the past, in a task
+(node/watch_past.py): the other shards of a watcher go on meanwhile.
 """
 
 import asyncio
@@ -15,8 +18,11 @@ from node.edge import Edge, invalid, namespace_of
 from node.events import events_of, took_effect
 from node.happening import Happening
 from node.shard_driver import ShardDriver
+from node.watch_past import PastReader, Told
+from onelog.errors import OutOfRange
 from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
 from projections.result import Result
+from projections.table import Projections
 from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, Entry
 from ual.errors import IndexDropped
 
@@ -149,13 +155,18 @@ class Source:
         return self._shard.log.applied_index
 
     @property
+    def projections(self) -> Projections:
+        """The live state."""
+        return self._shard.projections
+
+    @property
     def first_index(self) -> int:
         """The first entry that is kept."""
         return self._shard.log.first_index
 
     def events_of(self, entry: Entry, owners: frozenset[int]) -> list[Happening]:
         """Return the events of an entry that took effect, of some models."""
-        return events_of(self._shard.projections, entry, owners)
+        return events_of(self.projections, entry, owners)
 
     def add(self, feed: "Feed") -> None:
         """Take a watcher on."""
@@ -276,11 +287,18 @@ class Feed:
     """One watcher in one shard; ``wake`` is set when there is something for it.
 
     Invariant: events up to ``_cursor`` were sent, and ``_sent`` more of the entry behind it; what
-    is buffered follows.
+    is buffered follows. While the past is read nothing is buffered, and the feed is not live.
     """
 
     def __init__(
-        self, source: Source, filters: Interest, cursor: int, sent: int, wake: asyncio.Event
+        self,
+        source: Source,
+        filters: Interest,
+        cursor: int,
+        sent: int,
+        wake: asyncio.Event,
+        *,
+        with_previous: bool = False,
     ) -> None:
         self.filters = filters
         self.is_live = False
@@ -288,13 +306,21 @@ class Feed:
         self._wake = wake
         self._cursor = cursor
         self._sent = sent
-        self._buffer: deque[tuple[int, list[Happening], int]] = deque()
+        self._buffer: deque[Told] = deque()
         self._count = self._size = 0
+        self._with_previous = with_previous
+        self._past = PastReader(source, filters, with_previous=with_previous)
+        self._reading: asyncio.Task[list[Told]] | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to send before the next entry."""
         return self.is_live and not self._buffer
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is nothing to send before it wakes its watcher."""
+        return self.is_idle or (self._reading is not None and not self._reading.done())
 
     def position(self, target: common_pb2.Position) -> None:
         """Say from where to resume."""
@@ -308,6 +334,9 @@ class Feed:
         """Keep the events of an entry for the watcher, or let it read the log from there."""
         index = events[0].index
         if not self.is_live or index <= self._cursor:
+            return
+        if self._with_previous and not _settle(events):
+            self.fall_behind()
             return
         count, size = len(events), events[0].size
         if count > 1:
@@ -329,10 +358,16 @@ class Feed:
 
     def close(self) -> None:
         """Hear of nothing any more."""
+        if self._reading is not None:
+            self._reading.cancel()
         self._source.remove(self)
 
     async def fill(self, page: Page) -> None:
         """Put what is next into a message: what is buffered, else a page of the log."""
+        if self._reading is not None:
+            if not self._reading.done():
+                return
+            self._take_past(self._reading.result())
         buffer = self._buffer
         while buffer and not page.is_full:
             index, events, size = buffer[0]
@@ -346,7 +381,7 @@ class Feed:
         source = self._source
         if self._cursor < source.head or self._cursor < source.applied_index:
             await self.read_on(page)
-        if self._cursor >= source.head:
+        if self._cursor >= source.head and self._reading is None:
             self.is_live = True
 
     async def read_on(self, page: Page) -> None:
@@ -354,11 +389,32 @@ class Feed:
         source = self._source
         entries, last_index = await source.read(self._cursor + 1)
         owners, fits = self.filters.owners, self.filters.fits
-        for entry in entries:
-            events = [each for each in source.events_of(entry, owners) if fits(each)]
+        for position, entry in enumerate(entries):
+            try:
+                events = [each for each in source.events_of(entry, owners) if fits(each)]
+            except OutOfRange:
+                events = None
+            if events is None or (self._with_previous and not _settle(events)):
+                self._read_past(entries[position:], last_index)
+                return
             if not self._put(page, entry.index, events) or page.is_full:
                 return
         self._cursor = max(self._cursor, last_index)
+
+    def _read_past(self, entries: Sequence[Entry], last_index: int) -> None:
+        """Begin to ask the past what entries did; ``fill`` goes on when it is known."""
+
+        def is_enough(count: int, size: int) -> bool:
+            return count >= BUFFER_EVENTS_MAX or size >= BUFFER_BYTES_MAX
+
+        self._reading = asyncio.create_task(self._past.read(entries, last_index, is_enough))
+        self._reading.add_done_callback(lambda _: self._wake.set())
+
+    def _take_past(self, told: list[Told]) -> None:
+        self._reading = None
+        self._buffer.extend(told)
+        self._count += sum(len(events) for _, events, _ in told)
+        self._size += sum(size for _, _, size in told)
 
     def _put(self, page: Page, index: int, events: list[Happening]) -> bool:
         """Put the events of an entry into a message; tell whether all of them went in."""
@@ -372,3 +428,8 @@ class Feed:
             self._sent += 1
         self._cursor, self._sent = index, 0
         return True
+
+
+def _settle(events: Sequence[Happening]) -> bool:
+    """Look up the values before; tell whether all are known."""
+    return all(event.settle(with_previous=True) for event in events)
