@@ -12,6 +12,7 @@ import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from node import watch_feeds
+from node.config import AsOfSettings
 from onelog import errors
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
@@ -259,7 +260,7 @@ def test_a_cursor_that_is_not_kept_or_not_told_any_more_is_out_of_range(tmp_path
         changes.size_max = 1000
         for _ in range(10):
             await node.kv.Count(kv.CountRequest(key=b"n", add=1))
-        # Puts tell themselves what they did; a counter's past is forgotten.
+        # Puts tell themselves what they did; a counter's is forgotten, and no past may be built.
         watcher = Watcher(node, cursor=start)
 
         async def read_on() -> None:
@@ -277,7 +278,7 @@ def test_a_cursor_that_is_not_kept_or_not_told_any_more_is_out_of_range(tmp_path
         queues = pipeline.WatchFilter(owner=log_pb2.OWNER_QUEUE)
         await Watcher(node, cursor=start, filters=[queues], progress_ms=100).begin()
 
-    on_a_node(tmp_path, test, shards=1)
+    on_a_node(tmp_path, test, shards=1, as_of=AsOfSettings(memory_bytes_max=0))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
