@@ -389,7 +389,7 @@ def test_a_watcher_that_does_not_read_holds_no_state(tmp_path: Path) -> None:
             await until(lambda: node.context.past.built)
             # The only state there may be is free, as soon as the watcher has filled its buffer.
             async with asyncio.timeout(20):
-                while (state := await hold_if_free(node, 2)) is None:
+                while (state := await hold_if_free(node, 2)) is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             assert state.projections.router.applied_index == 2
             del state
