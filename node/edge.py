@@ -100,6 +100,7 @@ class View:
         target.applied_index = self.applied_index
         if self.with_cost:
             target.cost.scanned = scanned
+            target.cost.tier = common_pb2.TIER_HOT
 
 
 class Edge:
@@ -317,6 +318,7 @@ class Edge:
             wait_ns=max(0, int((results.proposed_s - call.arrived_s) * 1e9)),
             raft_ns=max(0, int((now_s - results.proposed_s) * 1e9)),
             fsync_ns=int(driver.syncs.last_s * 1e9),
+            tier=common_pb2.TIER_HOT,
         )
 
     async def close(self) -> None:
@@ -369,6 +371,13 @@ def _hot_entries(log: Log, indexes: Sequence[int], size_max: int) -> list[Entry]
         if size_max < 0:
             break
     return entries
+
+
+def put_log_read(cost: common_pb2.Cost, log: Log, scanned: int, lowest: int) -> None:
+    """Say that so many entries were looked at, and from where the oldest of them came."""
+    cost.scanned = scanned
+    if lowest < log.ring.first_index:
+        cost.tier = common_pb2.TIER_WARM
 
 
 def _read_entries(log: Log, indexes: Sequence[int], size_max: int) -> list[Entry]:

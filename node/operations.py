@@ -23,6 +23,7 @@ from node.edge import (
     View,
     Written,
     namespace_of,
+    put_log_read,
     read_options,
     session_of,
     write_options,
@@ -253,6 +254,9 @@ async def put_content(
     for content, request, answer, indexes in answers:
         assert content is not None, "an answer lacks what nobody puts in"
         entries = await edge.entries(shard, indexes, max(room.left, 0))
+        if entries and answer.header.HasField("cost"):
+            lowest, log = min(indexes[: len(entries)]), edge.replica(shard).shard.log
+            put_log_read(answer.header.cost, log, len(entries), lowest)
         state = (past or edge.replica(shard).shard).projections
         afterwards += content.put(state, request, answer, entries, room)
     if afterwards:

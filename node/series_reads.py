@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, TypeVar
 from node.context import NodeContext
 from node.status_mapping import error_of_refusal
 from onelog.errors import DataLoss, ResourceExhausted, Unavailable
+from onelog.v1 import common_pb2
 from projections.result import Refused
 from projections.ts_blocks import CorruptBlock
 from projections.ts_entities import Measurement
@@ -66,6 +67,8 @@ class SeriesReads:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="series-reads")
         self._readers: dict[int, Reader] = {}
         self.count = 0  # reads under way
+        # Where blocks came from that the read on the thread had to open.
+        self._tier: common_pb2.Tier = common_pb2.TIER_HOT
         self._is_closed = False
 
     def close(self) -> None:
@@ -75,8 +78,8 @@ class SeriesReads:
 
     async def query(
         self, view: "View", namespace: str, query: Query, pack: Callable[[Found], ResultT]
-    ) -> tuple[ResultT, int]:
-        """Return what ``pack`` makes of the result, beside the loop, and which index was read."""
+    ) -> tuple[ResultT, "common_pb2.Tier", int]:
+        """Return what ``pack`` makes of the result, beside the loop, the tier and the index."""
         with self._turn(view) as turn:
             attempts = 1
             while True:
@@ -89,7 +92,7 @@ class SeriesReads:
                 index = view.projections.router.applied_index
                 run = partial(self._run, self._reader(view), plan, turn.pause, pack)
                 try:
-                    return await turn.beside(run), index
+                    return (*await turn.beside(run), index)
                 except IndexUnavailable as error:
                     if view.held is not None:
                         raise  # the past may name what the present has let go of
@@ -158,7 +161,10 @@ class SeriesReads:
             edge, shard = view.edge, view.shard
 
             def read_block(index: int) -> bytes:
-                return edge.replica(shard).shard.log.read(index).plain_payload()
+                log = edge.replica(shard).shard.log
+                if index < log.ring.first_index:
+                    self._tier = common_pb2.TIER_WARM
+                return log.read(index).plain_payload()
 
             reader = Reader(read_block, CACHE_SIZE_MAX)
         self._readers[view.shard] = reader  # the last one that was used stands last
@@ -170,8 +176,9 @@ class SeriesReads:
         plan: Plan,
         pause: Callable[[], None],
         pack: Callable[[Found], ResultT],
-    ) -> ResultT:
+    ) -> tuple[ResultT, "common_pb2.Tier"]:
         """Beside the loop: return what a plan finds, and keep what all shards hold in bounds."""
+        self._tier = common_pb2.TIER_HOT
         found = reader.run(plan, BOUNDS, pause)
         others = [each for each in tuple(self._readers.values()) if each is not reader]
         size = reader.cache.size + sum(each.cache.size for each in others)
@@ -182,7 +189,7 @@ class SeriesReads:
             each.cache.clear()
         if isinstance(found, Refused):
             raise error_of_refusal(found)
-        return pack(found)
+        return pack(found), self._tier
 
     def _damage(self, view: "View", error: Exception) -> Exception:
         """Let a damaged segment be mended, and say what the caller is told."""

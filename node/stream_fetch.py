@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from cluster.member import LEADER
 from node.calls import Call
-from node.edge import Edge, Written, namespace_of, session_of, write_options
+from node.edge import Edge, Written, namespace_of, put_log_read, session_of, write_options
 from node.operations import applied, put_header
 from node.shard_driver import ShardDriver
 from node.status_mapping import error_of_reason
-from node.stream_records import found, in_thread, put_record, read_current
+from node.stream_records import found, in_thread, origins, put_record, read_current
 from node.stream_requests import (
     by_stream,
     encode_checked,
@@ -244,6 +244,7 @@ class Fetches:
             return
         applied(written.results[0])
         _put_header(answer, written)
+        _put_cost(answer, self._edge.replica(asked.shard).shard.log, items)
         for item in items:
             _put(answer, item, 1)
 
@@ -281,11 +282,13 @@ class Fetches:
                     for number, offset, deliveries in taken
                 ],
             )
+            _put_cost(answer, log, [record for record, _ in records])
             for record, deliveries in records:
                 _put(answer, record, deliveries)
             return
         index = answer.header.index
         delivered = await in_thread(self._edge, lambda: _read_delivered(log, index))
+        _put_cost(answer, log, [record for _, its in delivered for record in its])
         for command, its in delivered:
             for gap in self._gaps_of(driver, asked, command):
                 _put(answer, gap, 1)
@@ -404,6 +407,13 @@ def _put_header(answer: Any, written: Written) -> None:
     put_header(answer.header, written.shard, written.first_index, written.results[0])
     if written.cost is not None:
         answer.header.cost.CopyFrom(written.cost)
+
+
+def _put_cost(answer: Any, log: Log, items: Sequence[Record | Gap]) -> None:
+    if answer.header.HasField("cost"):
+        read = list(origins(items))
+        if read:
+            put_log_read(answer.header.cost, log, len(read), min(read))
 
 
 def _put(answer: Any, item: Record | Gap, deliveries: int) -> None:

@@ -7,7 +7,7 @@ what it had and the log has lost since is COMPACTED (``PageRead.is_whole``).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -129,6 +129,13 @@ def filter_of(wanted: stream_pb2.RecordFilter) -> RecordFilter:
         tags=frozenset(wanted.tags),
         headers=tuple((header.name, header.value) for header in wanted.headers),
     )
+
+
+def origins(items: Iterable[Record | Gap]) -> Iterator[int]:
+    """Yield where the bytes of records are."""
+    for item in items:
+        if isinstance(item, Record):
+            yield item.offset if item.dead_letter is None else item.dead_letter.origin
 
 
 def put_record(target: stream_pb2.Record, item: Record | Gap, stream: str = "") -> None:

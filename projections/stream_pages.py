@@ -96,6 +96,9 @@ class Page:
 
     items: tuple[Record | Gap, ...]
     next_offset: int
+    # Records that were looked at, wanted or not, and the first of them.
+    visit_count: int = 0
+    first_visited: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +188,22 @@ class PageRead:
         # Two records of a shard never share an index, so partitions are not compared.
         records = found[0] if len(found) == 1 else merge(*found, key=lambda each: each[0].index)
         wanted = self._wanted
-        count = size = 0
+        count = size = visits = 0
+        first_visited: int | None = None
         next_offset = max(self.offset, self.last_index + 1)
-        for visits, (entry, partition) in enumerate(records):
+        for entry, partition in records:
             if count == limit or visits == READ_VISITS_MAX or size >= size_max:
                 next_offset = entry.index
                 break
+            if not visits:
+                first_visited = entry.index
+            visits += 1
             record = open_record(log, entry, partition.stream_id, partition.number)
             size += max(len(entry.payload), len(record.value))
             if wanted is EVERYTHING or wanted.wants(record):
                 items.append(record)
                 count += 1
-        return Page(tuple(items), next_offset)
+        return Page(tuple(items), next_offset, visits, first_visited)
 
     def _records(self, log: RecordLog, source: _Source) -> Iterator[tuple[Entry, Partition]]:
         # A segment goes when nobody needs anything of it, so the log may begin behind the first

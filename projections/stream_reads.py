@@ -7,7 +7,7 @@ any number of streams: the offset up to which everything was seen.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from projections.projection import Position
 from projections.reasons import Reason
@@ -265,7 +265,7 @@ class StreamReads:
         page = self._read(log, [chosen], start, limit, wanted)
         if isinstance(page, Refused):
             return page
-        return Page(page.items, min(page.next_offset, chosen.end_offset))
+        return replace(page, next_offset=min(page.next_offset, chosen.end_offset))
 
     def offset_at_time(
         self, log: RecordLog, namespace: str, name: str, timestamp_ns: int

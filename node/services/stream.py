@@ -13,6 +13,7 @@ from node.edge import (
     invalid,
     namespace_of,
     one_shard_only,
+    put_log_read,
     read_options,
 )
 from node.operations import RequestT, ResponseT, Write, run_read, run_write
@@ -24,6 +25,7 @@ from node.stream_records import (
     filter_of,
     found,
     offset_at_time,
+    origins,
     put_record,
     read_page,
 )
@@ -161,7 +163,10 @@ class StreamService:
             if not await edge.waits(shard).until(has_more, until_s - clock.now_s()):
                 break
         answer = stream_pb2.ReadRecordsResponse(next_offset=offset)
-        view.header(answer.header, len(page.items))
+        view.header(answer.header)
+        if view.with_cost and page.first_visited is not None:
+            lowest = min(page.first_visited, *origins(page.items))
+            put_log_read(answer.header.cost, driver.shard.log, page.visit_count, lowest)
         answer.header.applied_index = max(view.applied_index, offset - 1 if page.items else 0)
         add = answer.records.add
         for item in page.items:

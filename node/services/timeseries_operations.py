@@ -231,11 +231,12 @@ def _query(
         return bytes(message.SerializeToString())
 
     async def run() -> None:
-        data, index = await view.edge.series_reads.query(view, namespace, query, pack)
+        data, tier, index = await view.edge.series_reads.query(view, namespace, query, pack)
         answer.MergeFromString(data)
         answer.header.applied_index = index
         if view.with_cost:
             answer.header.cost.scanned = answer.scanned_count
+            answer.header.cost.tier = tier
 
     return run()
 

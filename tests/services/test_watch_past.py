@@ -443,6 +443,32 @@ def test_the_other_shards_of_a_watcher_and_all_calls_go_on_while_a_state_is_buil
     run(test())
 
 
+def test_a_state_that_began_too_late_does_not_tell_what_entries_before_it_did(
+    tmp_path: Path,
+) -> None:
+    """Reads leave such states behind: one that starts right at an index knows nothing of it."""
+
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as node:
+            await count_up(node, 10)
+            middle = await snapshot(node)
+            await count_up(node, 10)
+            past, deadline_s = node.context.past, node.context.clock.now_s() + 20
+
+            async def noted(index: int, told_from: int) -> list[bytes | None]:
+                state = (await past.at(0, index, deadline_s, told_from)).projections
+                notes = [state.kv.changes.get(at) for at in range(told_from, index + 1)]
+                return [change.value for changes in notes for change in changes]
+
+            await hold(node, middle)
+            assert past.states == [(0, middle)]
+            assert await noted(middle, middle) == [b"10"]
+            await hold(node, middle + 2)
+            assert await noted(middle + 3, middle - 1) == [b"9", b"10", b"11", b"12", b"13"]
+
+    run(test())
+
+
 def test_queues_that_are_gone_are_named_by_the_past(tmp_path: Path) -> None:
     """A restart forgets the names of queues that were deleted before the snapshot."""
 

@@ -1,0 +1,87 @@
+"""What an answer says that it cost: how much was looked at, and from where the oldest came."""
+
+from pathlib import Path
+from typing import Any
+
+from onelog.v1 import common_pb2
+from onelog.v1 import kv_pb2 as kv
+from onelog.v1 import queue_pb2 as q
+from onelog.v1 import stream_pb2 as pb
+from onelog.v1 import timeseries_pb2 as ts
+from tests.services.nodes import Node, run, single
+from tests.services.queues import Jobs
+from tests.services.streams import S, append
+from tests.services.test_stream_groups import Member, create, join
+from tests.services.test_timeseries_service import FOREVER, SECOND, points, until_blocks, write
+
+HOT, WARM = common_pb2.TIER_HOT, common_pb2.TIER_WARM
+READ = common_pb2.ReadOptions(with_cost=True)
+WRITE = common_pb2.WriteOptions(with_cost=True)
+
+
+async def costs(node: Node, member: Member) -> dict[str, tuple[int, int]]:
+    """Read something of every model; return how much each read looked at, and its tier."""
+    tagged = pb.RecordFilter(tags=["b"])
+    answers: dict[str, Any] = {
+        "key": await node.kv.Get(kv.GetRequest(key=b"k", options=READ)),
+        "records": await node.stream.ReadRecords(
+            pb.ReadRecordsRequest(stream=S, filter=tagged, options=READ)
+        ),
+        "group": await node.stream.FetchRecords(member.asks(options=WRITE, limit=2)),
+        "peek": await node.queue.Peek(q.PeekRequest(queue="jobs", options=READ)),
+        "lease": await node.queue.Lease(q.LeaseRequest(queue="jobs", count=1, options=WRITE)),
+        "series": await node.ts.Query(
+            ts.QueryRequest(measurement="m", field="v", options=READ, **FOREVER)
+        ),
+    }
+    found = {}
+    for name, answer in answers.items():
+        cost = answer.header.cost
+        found[name] = int(cost.scanned), int(cost.tier)
+    return found
+
+
+def test_reads_of_every_model_say_how_much_they_read_and_from_where(tmp_path: Path) -> None:
+    """A restart empties the memory for new entries: what was written before is in files then."""
+    count = 3_000
+
+    async def test() -> None:
+        async with single(tmp_path) as node:
+            await create(node)
+            member = await join(node)
+            await node.kv.Put(kv.PutRequest(key=b"k", value=b"v"))
+            await append(node, b"1", b"2", b"3", tag="a")
+            await append(node, b"4", tag="b")
+            await Jobs(node).create()
+            await Jobs(node).send(b"1", b"2", b"3")
+            for start in range(0, count, 1_000):
+                times = [at * SECOND for at in range(start, start + 1_000)]
+                await write(node, "m", points(times, {"v": [float(at) for at in times]}))
+            assert await until_blocks(node, "m")
+            assert await costs(node, member) == {
+                "key": (0, HOT),
+                "records": (4, HOT),
+                "group": (2, HOT),
+                "peek": (3, HOT),
+                "lease": (1, HOT),
+                "series": (count, HOT),
+            }
+        async with single(tmp_path) as node:
+            expected = {
+                "key": (0, HOT),
+                "records": (4, WARM),
+                "group": (2, WARM),
+                "peek": (3, WARM),
+                "lease": (1, WARM),
+                "series": (count, WARM),
+            }
+            assert await costs(node, member) == expected
+            # Blocks that were opened stay in memory.
+            answer = await node.ts.Query(
+                ts.QueryRequest(measurement="m", field="v", options=READ, **FOREVER)
+            )
+            assert answer.header.cost.tier == HOT
+            plain = await node.stream.ReadRecords(pb.ReadRecordsRequest(stream=S))
+            assert not plain.header.HasField("cost")
+
+    run(test())
