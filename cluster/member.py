@@ -80,6 +80,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self.dropped_messages = 0
         self.damaged_messages = 0  # of those, appends whose bytes were to blame
         self.refusal = ""  # why the last message or leadership was refused
+        self.handed: TimeoutNow | None = None  # the last leadership that was handed to us
         self.is_due = False  # a tick would commit or apply something
         self._applier = applier
         self._send = send
@@ -176,9 +177,9 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             self._checkCommandsToApply()
         return number, self.term
 
-    def hand_over(self, target: UUID) -> None:
+    def hand_over(self, target: UUID, hold_ms: int = 0) -> None:
         """As leader, ask a peer that has the whole log to stand for election at once."""
-        self._send(target, TimeoutNow(self.term))
+        self._send(target, TimeoutNow(self.term, hold_ms))
 
     def start_round(self) -> int:
         """Ask every peer to confirm that we lead; return the number of the question."""
@@ -233,13 +234,11 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             case Stale(term=term):
                 self._step_down_to(term)
             case TimeoutNow(term) if term == self.term and self.self_id in self.membership.voters:
+                self.handed = message
                 self._feed(sender, {"type": "timeout_now", "term": term})
 
     def _may_be_new(self, message: Message) -> bool:
-        """Tell whether the sender may be a member by a change that this one has missed.
-
-        Their log is taken, or it would never hear of the change.
-        """
+        """Tell whether the sender may be a member by a change that only its log tells of."""
         if isinstance(message, VoteRequest):
             return self.state != LEADER and self._pre_vote.may_be_new(message)
         return isinstance(message, Append | Offer)

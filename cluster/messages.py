@@ -73,6 +73,7 @@ class TimeoutNow:
     """The leader hands over: the receiver should start an election at once."""
 
     term: int
+    hold_ms: int = 0  # how long it should keep what it is given, because somebody wants that
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,10 @@ TransferCallback = Callable[[ClusterError | None], None]
 class Transfer:
     """One attempt. ``advance`` until it returns True; then ``error`` says how it ended."""
 
-    def __init__(self, member: RaftMember, target: UUID, callback: TransferCallback) -> None:
+    def __init__(
+        self, member: RaftMember, target: UUID, callback: TransferCallback, hold_ms: int = 0
+    ) -> None:
+        """``hold_ms``: how long the target should keep it (``node/balance.py``)."""
         if member.state != LEADER:
             raise NotLeader(member.leader_id)
         if target == member.self_id or target not in member.membership.voters:
@@ -27,6 +30,7 @@ class Transfer:
         self.error: ClusterError | None = None
         self._member = member
         self._target = target
+        self._hold_ms = hold_ms
         self._term = member.term
         self._is_asked = False
         self._until_s = self._later_s()
@@ -43,7 +47,7 @@ class Transfer:
         if not self._is_asked and member.match_of(self._target) == member.journal.last:
             self._is_asked = True
             self._until_s = self._later_s()
-            member.hand_over(self._target)
+            member.hand_over(self._target, self._hold_ms)
         return False
 
     def _later_s(self) -> float:

@@ -182,6 +182,7 @@ def encode_message(shard: int, message: Message) -> Encoded:
         case Stale():
             outer.stale.SetInParent()
         case TimeoutNow():
+            outer.timeout_now.hold_ms = message.hold_ms
             outer.timeout_now.SetInParent()
         case Chunk():
             parts = split_chunk(outer, message)
@@ -454,7 +455,7 @@ _DECODERS: dict[str, Callable[[peer_pb2.PeerMessage, int], Message]] = {
     "append": _decode_append,
     "ack": _decode_ack,
     "stale": lambda _outer, term: Stale(term),
-    "timeout_now": lambda _outer, term: TimeoutNow(term),
+    "timeout_now": lambda outer, term: TimeoutNow(term, outer.timeout_now.hold_ms),
     **dict.fromkeys(("offer", "fetch", "chunk", "unavailable"), decode_shipping),
     "state_report": _decode_state_report,
 }

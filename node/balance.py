@@ -7,9 +7,12 @@ next choice is made among those that are connected. A leader that is not the cho
 if the chosen one is connected and has nearly everything: then the pause for clients is short.
 
 At most one hand-over in ``cluster.balance_period_s``, none of a leadership that is younger than two
-of those (whoever had it before may be about to stop), and none soon after somebody moved it on
-purpose (``hold``). A hand-over that fails changes nothing; the next period tries
-again.
+of those (whoever had it before may be about to stop). A hand-over that fails changes nothing; the
+next period tries again.
+
+A leadership that somebody has moved on purpose stays for ``HOLD_S``. Whoever would move it back is
+the new leader, so the message that hands it over says so, and the balance of the new leader holds
+it, for the one term that it was given. A leader that is chosen because that one went is not bound.
 """
 
 import asyncio
@@ -58,13 +61,14 @@ class LeaderBalance:
         self._connected = connected
         self._metrics = metrics
         self._period_s = period_s
-        self._held_until_s: dict[int, float] = {}
+        self._held: dict[int, tuple[int, float]] = {}  # in which term and until when, by shard
         self._led_since: dict[int, tuple[int, float]] = {}  # term and time, by shard
 
     def hold(self, shard: int, for_s: float = HOLD_S) -> None:
-        """Leave the leadership of a shard where it is for a while."""
-        driver = self._drivers[shard]
-        self._held_until_s[shard] = driver.shard.clock.now_s() + for_s
+        """Leave the leadership of a shard, which this node has, where it is for a while."""
+        shard_here = self._drivers[shard].shard
+        until_s = shard_here.clock.now_s() + min(for_s, HOLD_S)
+        self._held[shard] = shard_here.member.term, until_s
 
     async def run(self) -> None:
         """Go on until cancelled."""
@@ -85,8 +89,11 @@ class LeaderBalance:
             term, since_s = self._led_since.get(number, (0, now_s))
             if term != member.term:
                 self._led_since[number] = (member.term, now_s)
+                handed = member.handed
+                if handed is not None and handed.hold_ms and handed.term + 1 == member.term:
+                    self.hold(number, handed.hold_ms / 1000)
                 continue
-            if now_s - since_s < 2 * self._period_s or self._held_until_s.get(number, 0) > now_s:
+            if now_s - since_s < 2 * self._period_s or self._is_held(number, member.term, now_s):
                 continue
             target = chosen_leader(number, member.membership.voters, reachable)
             if target is None or target == self._self_id:
@@ -94,6 +101,10 @@ class LeaderBalance:
             if member.journal.last - member.match_of(target) <= LAG_PROPOSALS_MAX:
                 return number, target
         return None
+
+    def _is_held(self, shard: int, term: int, now_s: float) -> bool:
+        held_term, until_s = self._held.get(shard, (0, 0.0))
+        return held_term == term and now_s < until_s
 
     async def leave(self, within_s: float) -> None:
         """Hand over everything that this node leads, as far as that goes in a bounded time."""
@@ -124,13 +135,15 @@ class LeaderBalance:
             _log.info("the leadership of shard %d stays here: %s", shard, error)
 
 
-async def transfer(driver: ShardDriver, target: UUID) -> ClusterError | None:
-    """Hand a leadership over; None when it is done, otherwise why it stayed."""
+async def transfer(
+    driver: ShardDriver, target: UUID, *, hold_s: float = 0.0
+) -> ClusterError | None:
+    """Hand a leadership over, to stay there; None when it is done, otherwise why it stayed."""
     done: asyncio.Future[ClusterError | None] = asyncio.get_running_loop().create_future()
 
     def finished(error: ClusterError | None) -> None:
         if not done.done():
             done.set_result(error)
 
-    driver.shard.transfer(target, finished)
+    driver.shard.transfer(target, finished, int(hold_s * 1000))
     return await done

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from cluster.errors import ClusterError
 from cluster.membership import Membership
-from node.balance import transfer
+from node.balance import HOLD_S, transfer
 from node.edge import Edge
 from node.forwarding import Elsewhere
 from node.shard_driver import ShardDriver
@@ -57,27 +57,32 @@ class Members:
         if node_id not in member.membership.members:
             return
         if node_id == member.self_id and len(member.membership.voters) > 1:
-            await self.transfer(shard, None, deadline_s)
+            await self._hand_over(shard, None, deadline_s, hold_s=0.0)
             raise Elsewhere(shard, self._edge.context.topology.leader_endpoint(shard))
         await self._change(driver, member.membership.without(node_id), deadline_s)
 
     async def transfer(self, shard: int, target: UUID | None, deadline_s: float) -> UUID:
-        """Hand the leadership of a shard over; return who has it then."""
+        """Hand the leadership of a shard over, to stay there; return who has it then."""
+        return await self._hand_over(shard, target, deadline_s, hold_s=HOLD_S)
+
+    async def _hand_over(
+        self, shard: int, target: UUID | None, deadline_s: float, *, hold_s: float
+    ) -> UUID:
         driver = self._edge.leading(shard)
         member = driver.shard.member
         if target == member.self_id:
+            balance = self._edge.context.balance
+            if balance is not None:
+                balance.hold(shard, hold_s)
             return target
         others = [each for each in member.membership.voters if each != member.self_id]
         if target is None:
             if not others:
                 raise FailedPrecondition("there is nobody else", reason="TRANSFER_FAILED")
             target = max(others, key=member.match_of)
-        balance = self._edge.context.balance
-        if balance is not None:
-            balance.hold(shard)
         left_s = max(0.0, deadline_s - self._edge.context.clock.now_s())
         async with asyncio.timeout(left_s):
-            error = await transfer(driver, target)
+            error = await transfer(driver, target, hold_s=hold_s)
             if error is not None:
                 raise self._edge.failure(shard, error)
             while member.leader_id in (None, member.self_id):  # noqa: ASYNC110 - it sets no event

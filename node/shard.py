@@ -294,13 +294,13 @@ class Shard:
                 self._requests.proposed([request], number, term, self.log.last_index)
         self._deliver()
 
-    def transfer(self, target: UUID, callback: TransferCallback) -> None:
+    def transfer(self, target: UUID, callback: TransferCallback, hold_ms: int = 0) -> None:
         """As leader, hand the leadership to another voter; call back once when it is over."""
         with self._guard:
             try:
                 if self._transfer is not None:
                     raise ProposalRefused("the leadership is being handed over already")
-                self._transfer = Transfer(self.member, target, callback)
+                self._transfer = Transfer(self.member, target, callback, hold_ms)
                 self._after()
             except ClusterError as error:
                 self._answers.append((callback, error))

@@ -211,8 +211,10 @@ class PeerStale(_message.Message):
     def __init__(self) -> None: ...
 
 class PeerTimeoutNow(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("hold_ms",)
+    HOLD_MS_FIELD_NUMBER: _ClassVar[int]
+    hold_ms: int
+    def __init__(self, hold_ms: _Optional[int] = ...) -> None: ...
 
 class PeerOffer(_message.Message):
     __slots__ = ("round", "index", "proposal", "snapshot_term", "size", "state_hash", "log_bytes", "commit")

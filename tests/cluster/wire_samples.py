@@ -119,7 +119,7 @@ BY_KIND: dict[type, st.SearchStrategy[Message]] = {
     Vote: st.builds(Vote, numbers, st.booleans()),
     Ack: acks,
     Stale: st.builds(Stale, numbers),
-    TimeoutNow: st.builds(TimeoutNow, numbers),
+    TimeoutNow: st.builds(TimeoutNow, numbers, st.integers(0, 2**32 - 1)),
     Offer: offers(),
     Fetch: fetches(),
     Chunk: chunks(),
