@@ -408,7 +408,12 @@ class Feed:
             return count >= BUFFER_EVENTS_MAX or size >= BUFFER_BYTES_MAX
 
         self._reading = asyncio.create_task(self._past.read(entries, last_index, is_enough))
-        self._reading.add_done_callback(lambda _: self._wake.set())
+        self._reading.add_done_callback(self._on_past_read)
+
+    def _on_past_read(self, task: "asyncio.Task[list[Told]]") -> None:
+        if not task.cancelled():
+            task.exception()  # or asyncio complains where the watcher has gone meanwhile
+        self._wake.set()
 
     def _take_past(self, told: list[Told]) -> None:
         self._reading = None
