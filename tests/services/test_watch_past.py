@@ -1,6 +1,7 @@
 """Old cursors: what was told live is told again, as long as snapshots and log lead there."""
 
 import asyncio
+import gc
 import random
 import threading
 from collections.abc import Iterator
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 
 from node import as_of, as_of_build, watch_past
-from node.as_of import Past
 from node.as_of_build import PastBuild
+from node.calls import Call
 from node.config import AsOfSettings
+from node.edge import edge_of
+from node.watch import WATCH_METHOD, Watches
+from node.watch_feeds import PAGE_EVENTS_MAX
 from onelog.errors import OutOfRange, ResourceExhausted
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
@@ -370,34 +374,40 @@ def test_a_watcher_waits_for_its_turn_and_gives_up_in_the_end(
     run(test())
 
 
-async def hold_if_free(node: Node, index: int) -> Past | None:
-    try:
-        return await hold(node, index)
-    except ResourceExhausted:
-        return None
+def states_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(each, Projections) for each in gc.get_objects())
 
 
 def test_a_watcher_that_does_not_read_holds_no_state(tmp_path: Path) -> None:
+    """Without the wire, which would take some for it."""
+
     async def test() -> None:
         config = AsOfSettings(states_max=1)
         async with single(tmp_path, shards=1, as_of=config) as node:
-            for number in range(30):
-                await write(node, increment(b"n"), put(b"large-%d" % number, bytes(300_000)))
+            await write(node, *[increment(b"n")] * 1_100)
             forget(node)
             await count_up(node, 30)
-            watcher = await Watcher(node, cursor=position(0), with_previous=True).begin()
-            await until(lambda: node.context.past.built)
-            # The only state there may be is free, as soon as the watcher has filled its buffer.
-            async with asyncio.timeout(20):
-                while (state := await hold_if_free(node, 2)) is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
+            states, edge = states_in_memory(), edge_of(node.context)
+            call = Call(WATCH_METHOD, pipeline.WatchResponse, "", 0.0, float("inf"))
+            request = pipeline.WatchRequest(cursor=position(0), with_previous=True)
+            messages: Any = Watches(edge).watch(request, call)
+            found: list[pipeline.Event] = []
+            while len(found) < PAGE_EVENTS_MAX:
+                found += (await anext(messages)).events
+            # The rest waits for it; the only state there may be is free, and nothing refers to it.
+            state = await hold(node, 2)
             assert state.projections.router.applied_index == 2
+            await until(lambda: states_in_memory() <= states + 1)
             del state
-            await read_to(watcher, applied(node))
-            assert [event.index for event in watcher.events] == sorted(
-                {event.index for event in watcher.events}
-            )
-            assert len(watcher.events) == 90
+            while len(found) < 1_130:
+                found += (await anext(messages)).events
+            assert [event.key.item.value for event in found] == [
+                b"%d" % at for at in range(1, 1131)
+            ]
+            before = [event.key.previous.value for event in found]
+            assert before == [b"", *(b"%d" % at for at in range(1, 1130))]
+            await messages.aclose()
 
     run(test())
 
