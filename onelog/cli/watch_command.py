@@ -53,7 +53,8 @@ def watch(
     """Print what happens, as it happens; Ctrl-C ends it.
 
     Each event comes once and in order, across reconnects and new leaders. At the end the cursor is
-    printed on stderr, and with --json it is in every line: --from goes on there, without a gap.
+    printed on stderr, and with --json it is in every line: --from goes on there, without a gap, if
+    the same names are given.
     --from start begins with the oldest entries that are kept. Without any name it is all models.
 
     \b
