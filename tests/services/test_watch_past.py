@@ -96,6 +96,15 @@ async def read_all(node: Node, cursor: common_pb2.Cursor, **fields: Any) -> list
     return events
 
 
+def increment(key: bytes) -> Draft:
+    return commands.encode_command(commands.Increment(key, 1), NAMESPACE)
+
+
+async def count_up(node: Node, count: int) -> None:
+    for _ in range(count):
+        await write(node, increment(b"n"))
+
+
 class History:
     """Writes random things of all models."""
 
@@ -217,18 +226,16 @@ def test_a_watch_that_is_cut_off_again_and_again_goes_on_in_the_past(tmp_path: P
 
     async def test() -> None:
         async with single(tmp_path, shards=1) as node:
-            adds = [commands.Increment(b"k%02d" % number, 1) for number in range(12)]
-            drafts = [commands.encode_command(each, NAMESPACE) for each in adds]
+            drafts = [increment(b"k%02d" % number) for number in range(12)]
             await write(node, *encode_batch(drafts, (), NAMESPACE))
             removed = commands.encode_command(commands.DeleteRange(b"k", b"l", 100), NAMESPACE)
             await write(node, removed)
             expected = await read_all(node, position(0))
             assert len(expected) == 24
             batch_first, removed_at = expected[0].index, expected[-1].index
-            for number in range(60):
-                await write(node, commands.encode_command(commands.Increment(b"n", 1), NAMESPACE))
-                if number == 10:
-                    forget(node)
+            await count_up(node, 10)
+            forget(node)
+            await count_up(node, 50)
             for index in range(batch_first - 1, removed_at):
                 told = await read_all(node, position(index))
                 assert [each for each in told if each.index <= removed_at] == [
@@ -240,15 +247,6 @@ def test_a_watch_that_is_cut_off_again_and_again_goes_on_in_the_past(tmp_path: P
             assert node.context.past.built > 0
 
     run(test())
-
-
-def increment(key: bytes) -> Draft:
-    return commands.encode_command(commands.Increment(key, 1), NAMESPACE)
-
-
-async def count_up(node: Node, count: int) -> None:
-    for _ in range(count):
-        await write(node, increment(b"n"))
 
 
 async def fill(node: Node) -> None:
