@@ -9,6 +9,7 @@ way, by returning None before it has changed anything. That both ways agree is a
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 
 from projections.conditions import Condition
@@ -291,6 +292,8 @@ class KV(KvReads):
             if pending is not None:
                 pending.append(key)
             store.hash_total += digest
+            if self._undo.active:
+                self._undo.note(partial(store.put_back, key, None, digest))
             return APPLIED
         flags = record[FLAGS_AT]
         if flags & _UNUSUAL_NEWEST:
@@ -319,4 +322,6 @@ class KV(KvReads):
         records[key] = after
         store.resident_size += len(after) - len(record)
         store.hash_total += digest - change
+        if self._undo.active:
+            self._undo.note(partial(store.put_back, key, record, digest - change))
         return APPLIED

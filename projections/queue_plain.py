@@ -2,13 +2,15 @@
 
 A plain message has id, time and priority, and nothing else. What happens to each of them is done
 here in straight code: decode, execute and ``QueueState.swap`` in one. Whatever is unusual is left
-to the long way, by returning None before anything has changed. That both ways agree is a test.
+to the long way, by returning None before anything has changed. That both ways agree is a test. In a
+batch, which may be taken back, only enqueue goes this way.
 """
 
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from functools import partial
 
 from projections.projection import Position
 from projections.queue_columns import DUE, MERGE_ROWS, TOKEN, Block, Table
@@ -121,6 +123,8 @@ class PlainPaths:
         level.last_id = index
         level.ids.append(index)
         level.since.append(now_ns)
+        if queue.undo.active:
+            queue.undo.note(partial(queue.take_back_plain, index))
         return APPLIED
 
     def lease(self, index: int, payload: bytes) -> Applied | None:
@@ -130,7 +134,12 @@ class PlainPaths:
         except IndexError:
             return None
         queue = self._by_head.get(payload[:at])
-        if queue is None or len(payload) != at + _LEASE_TAIL or queue.is_paused:
+        if (
+            queue is None
+            or len(payload) != at + _LEASE_TAIL
+            or queue.is_paused
+            or queue.undo.active
+        ):
             return None
         count, visibility_ns = _unpack_lease(payload, at)
         config = queue.config
@@ -178,7 +187,7 @@ class PlainPaths:
         except IndexError:
             return None
         queue = self._by_head.get(payload[:at])
-        if queue is None or not queue.table.blocks:
+        if queue is None or not queue.table.blocks or queue.undo.active:
             return None
         if len(payload) != at + _ACK_TAIL:
             return _ack_several(queue, payload, at)

@@ -77,6 +77,7 @@ _APPLIED = struct.Struct("<BBq")  # kind, fields, number
 _REFUSED = struct.Struct("<BBB16s")  # kind, reason, cause, detail (signed)
 _SIZE = struct.Struct("<I")
 _COUNT = struct.Struct("<H")
+_PLAIN = _APPLIED.pack(_KIND_APPLIED, 0, 0)  # what most operations of a batch get
 
 
 def encode_result(result: Outcome) -> bytes:
@@ -94,7 +95,7 @@ def encode_result(result: Outcome) -> bytes:
         parts += (_SIZE.pack(len(result.value)), result.value)
     if result.results:
         parts.append(_COUNT.pack(len(result.results)))
-        parts += map(encode_result, result.results)
+        parts += [_PLAIN if each is APPLIED else encode_result(each) for each in result.results]
     return b"".join(parts)
 
 
