@@ -245,10 +245,9 @@ class Stream(StreamReads):
         else:
             partition = partitions[crc32c(payload[end + 2 : key_end]) % len(partitions)]
         timestamp_ns = self._position.log_time_ns
-        if self._books.undo.active:
-            self._streams.add_record(stream, partition.number, (index, timestamp_ns, size - body))
-        elif (
-            partition.count >= partition.close_count
+        if (
+            self._books.undo.active
+            or partition.count >= partition.close_count
             or partition.size >= partition.close_size
             or timestamp_ns >= partition.close_ns
         ):
