@@ -21,7 +21,8 @@ from projections.system_commands import encode_command as encode_system
 from tests.projections.world import NAMESPACE, SECOND, World
 from ual.entry import Draft, decode_group, encode_group
 
-KEYS = [b"k%d" % number for number in range(6)]
+KEYS = [b"k%d" % number for number in range(300)]
+KEYS_BUSY = 4
 STREAM = "events"
 HOUR = 3_600 * SECOND
 
@@ -35,7 +36,7 @@ class Twins:
         self.long.state.router._fast_paths.clear()
         self.sequence = 0
         self.last: list[Draft] = []
-        limits = Limits(versions_max=3, value_size_max=2_000, keys_max=5, tombstones_max=2)
+        limits = Limits(versions_max=3, value_size_max=2_000, keys_max=150, tombstones_max=2)
         self.send([encode_system(NamespaceConfigure(limits), NAMESPACE)])
         self.send([encode_system(SessionOpen(HOUR))])
         self.session = self.short.index
@@ -73,9 +74,13 @@ class Twins:
             leased = decode_leased(result)
             self.leased += [(message.id, leased.token) for message in leased.messages]
 
+    def key(self) -> bytes:
+        """Return one of the few keys that are written often, or any."""
+        return self.draw.choice(KEYS[: self.draw.choice((KEYS_BUSY, len(KEYS)))])
+
     def operation(self) -> Draft:
         """Return an operation as batches have them: mostly plain ones."""
-        draw, key = self.draw, self.draw.choice(KEYS)
+        draw, key = self.draw, self.key()
         value = bytes(draw.choice((0, 3, 100, 700)))
         kind = draw.randrange(16)
         if kind < 6:
@@ -88,6 +93,8 @@ class Twins:
         if kind == 11 and self.leased:
             item = draw.choice(self.leased)
             return queues.encode_command(queues.Ack(self.queue, (item,), strict=True), NAMESPACE)
+        if kind == 12:
+            return queues.encode_command(queues.Lease(self.queue), NAMESPACE)
         command: kv.Command = draw.choice(
             (
                 kv.Delete(key),
@@ -105,7 +112,7 @@ class Twins:
             return self.last
         conditions: tuple[Condition, ...] = ()
         if draw.random() < 0.2:
-            conditions = (Condition(draw.choice(KEYS), draw.choice(list(Target)[:2])),)
+            conditions = (Condition(self.key(), draw.choice(list(Target)[:2])),)
         session = None
         if draw.random() < 0.5:
             self.sequence += 1
