@@ -87,6 +87,8 @@ def encode_result(result: Outcome) -> bytes:
         # A detail may repeat any 64-bit field, signed or not: no machine width holds both.
         detail = result.detail.to_bytes(16, "little", signed=True)
         return _REFUSED.pack(_KIND_REFUSED, int(result.reason), cause, detail)
+    if result.value is None and not result.results:
+        return _APPLIED.pack(_KIND_APPLIED, 0, result.number)
     fields = (_HAS_VALUE if result.value is not None else 0) | (
         _HAS_RESULTS if result.results else 0
     )

@@ -16,7 +16,6 @@ from node.edge import (
     namespace_of,
     read_options,
     session_of,
-    write_options,
 )
 from node.operations import Lacking, Read, Room, Write, make_drafts, put_answer
 from node.queue_requests import message_drafts
@@ -105,14 +104,17 @@ class Message:
         """Sort operations of any kind."""
         operations = self._request.operations
         # Everything before the first of these is a put or an append, and so is a write.
-        sequence = 0 if self._session is None else self._session.sequence + positions.start
+        sequence = first = 0
+        if self._session is not None:
+            _, sequence, first = self._session
+            sequence += positions.start
         for position in positions:
             operation = operations[position]
             kind = operation.WhichOneof("operation")
             entry = OPERATIONS.get(kind or "")
             session = None
             if self._session is not None and isinstance(entry, Write):
-                session = self._session._replace(sequence=sequence)
+                session = SessionRef(self._session.session, sequence, first)
                 sequence += entry.width(getattr(operation, str(kind)))
             if kind == "enqueue" and self._add_enqueue(position, operation.enqueue, session):
                 continue
@@ -161,8 +163,10 @@ class Message:
             run = self._run(shard, None)
             run.operations.append(Operation(position, kind, request))
             return
-        options = write_options(request)
-        durability, session = durability_of(options), session or session_of(options)
+        durability = Durability.SYNC
+        if request.HasField("options"):
+            options = request.options
+            durability, session = durability_of(options), session or session_of(options)
         drafts: Sequence[Any] = ()
         if not entry.needs_state:
             drafts = make_drafts(entry, None, request, namespace, session)
