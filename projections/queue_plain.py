@@ -25,7 +25,7 @@ from projections.queue_limits import (
     VISIBILITY_NS_MAX,
 )
 from projections.queue_ready import TRIM_ROWS, Level
-from projections.queue_results import LEASE_HEAD, LEASE_ROW
+from projections.queue_results import ACKED, LEASE_HEAD, LEASE_ROW
 from projections.queue_row import (
     DELIVERIES_SHIFT,
     DELIVERY,
@@ -41,7 +41,6 @@ from projections.queue_store import QueueState, Total
 from projections.result import APPLIED, Applied
 from projections.state_hash import item_hash
 
-_ONE = Applied(1)
 _unpack_lease = struct.Struct("<HQ").unpack_from
 _unpack_ack = struct.Struct("<BHQQ").unpack_from
 _LEASE_TAIL = 10
@@ -230,7 +229,7 @@ class PlainPaths:
         queue.counts[LEASED] -= 1
         queue.totals[_ACKED] += 1
         queue.deadlines.cancel(deadline_ns, message_id, LEASE_ENDS)
-        return _ONE
+        return ACKED
 
 
 def _lease_one(
