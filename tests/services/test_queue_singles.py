@@ -1,4 +1,4 @@
-"""Operations on one message each that follow each other in a pipeline: together, each for itself."""
+"""Operations on one message each that follow each other in a pipeline: together, yet each alone."""
 
 from pathlib import Path
 from typing import Any
