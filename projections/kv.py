@@ -302,9 +302,7 @@ class KV(KvReads):
         change = 0
         tail = record
         if version_count >= store.versions_max:
-            end = len(record)
-            (oldest_size,) = _unpack_size(record, end - 4)
-            cut = end - oldest_size
+            cut = len(record) - _unpack_size(record, len(record) - 4)[0]
             if version_count > store.versions_max or record[cut + FLAGS_AT] & _UNUSUAL_OLDEST:
                 return None
             (change,) = _unpack_digest(record, cut)
