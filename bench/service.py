@@ -1,26 +1,32 @@
-"""The CPU time of one pipelined put in the service layer, without the log: a line of JSON.
+"""The CPU time of one put in the service layer, without the log, in lines of JSON.
 
-Decode the message, make the entries, take the results, make the answer and its bytes.
+Pipelined, or in a batch: decode the message, make the entries, take the results, make the answer
+and its bytes.
 """
 
+import asyncio
 import itertools
 import json
 import time
 from types import SimpleNamespace
 from typing import Any, cast
 
+from node.edge import Written
 from node.services.execute_message import Message
+from node.services.transact import transact
 from onelog.v1 import kv_pb2, pipeline_pb2
-from projections.result import APPLIED
+from projections.result import APPLIED, Applied
 
 PUTS = 1_000
 ROUNDS = 200
 SHARDS = 4
+BATCH = 128
 
 
 def main() -> None:
     measure("pipelined put, service layer", is_in_session=False)
     measure("pipelined put in a session, service layer", is_in_session=True)
+    asyncio.run(measure_batch())
 
 
 def measure(name: str, *, is_in_session: bool) -> None:
@@ -64,6 +70,36 @@ def measure(name: str, *, is_in_session: bool) -> None:
             }
         )
     )
+
+
+async def measure_batch() -> None:
+    """Carry out a batch of puts up to the log, and from its results on."""
+    results = [Applied(BATCH, None, (APPLIED,) * BATCH)]
+
+    async def write(shard: int, *_: Any) -> Written:
+        return Written(shard, 1_000_000, results)
+
+    replica = SimpleNamespace(shard=SimpleNamespace(projections=None))
+    edge = cast(
+        Any,
+        SimpleNamespace(shard_of_all=lambda _: 0, write=write, replica=lambda _: replica),
+    )
+    request = pipeline_pb2.TransactRequest()
+    request.options.session.session_id = request.options.session.sequence = 1
+    for number in range(BATCH):
+        request.operations.add(
+            put=kv_pb2.PutRequest(key=b"{tag}-key-%06d" % number, value=bytes(100))
+        )
+    data = request.SerializeToString()
+    best_ns = float("inf")
+    for _ in range(ROUNDS):
+        started_ns = time.perf_counter_ns()
+        parsed = pipeline_pb2.TransactRequest.FromString(data)
+        answer = await transact(edge, parsed, cast(Any, None))
+        answer.SerializeToString()
+        best_ns = min(best_ns, time.perf_counter_ns() - started_ns)
+    spent_us = round(best_ns / 1000 / BATCH, 2)
+    print(json.dumps({"name": f"put in a batch of {BATCH}, service layer", "us_per_put": spent_us}))
 
 
 if __name__ == "__main__":

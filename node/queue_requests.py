@@ -302,6 +302,28 @@ def ack_drafts(
     return [Draft(TYPE_ACK, encode_prefix(namespace, session) + body)]
 
 
+def single_ack_drafts(
+    state: Projections,
+    queue: str,
+    messages: Iterable[queue_pb2.Leased],
+    namespace: str,
+    session: SessionRef | None,
+) -> list[Draft]:
+    """Return an entry for each message; in a session they take one sequence after the other."""
+    queue_id = queue_of(state, namespace, queue).id
+    prefix, numbers = encode_prefix(namespace, session), b""
+    if session is not None:
+        prefix = prefix[:-SESSION_SIZE]  # of each ack its own follows
+    drafts = []
+    for position, message in enumerate(messages):
+        if session is not None:
+            session_id, sequence, first = session
+            numbers = _pack_session(session_id, sequence + position, first)
+        body = _pack_ack(queue_id, 0, 1, message.message_id, message.token)
+        drafts.append(Draft(TYPE_ACK, prefix + numbers + body))
+    return drafts
+
+
 def nack_of(queue_id: int, request: queue_pb2.NackRequest) -> commands.Nack:
     """Return the command of a request."""
     failure = request.reason.encode()

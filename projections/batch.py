@@ -6,17 +6,17 @@ of it. When a condition fails or an entry is refused, every projection rolls bac
 range of indexes is void.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from projections.conditions import Condition
 from projections.payload import Prefix
-from projections.projection import Projection
+from projections.projection import FastPath, Projection
 from projections.reasons import Reason
 from projections.result import Applied, Duplicate, Outcome, Refused, Result
 from projections.system_commands import Batch
-from ual.entry import Entry
+from ual.entry import FLAG_CONDITIONAL, Entry
 
 
 class Judge(Protocol):
@@ -41,6 +41,11 @@ class OpenBatch:
         return len(self.entries) == self.command.entry_count
 
     @property
+    def missing_count(self) -> int:
+        """How many entries are still to come."""
+        return self.command.entry_count - len(self.entries)
+
+    @property
     def last_index(self) -> int:
         """The index of the last entry, once complete."""
         return self.head.index + self.command.entry_count
@@ -49,24 +54,31 @@ class OpenBatch:
 def run_batch(
     batch: OpenBatch,
     judge: Judge,
-    projections: Iterable[Projection],
+    owners: Sequence[Projection],
+    fast_paths: Mapping[int, FastPath],
     apply_entry: Callable[[Entry], Outcome],
 ) -> Outcome:
-    """Run a complete batch. ``apply_entry`` applies one of its entries."""
+    """Run a complete batch. ``apply_entry`` applies an entry that no fast path is for."""
     assert batch.complete, f"{len(batch.entries)} of {batch.command.entry_count} entries"
     failed = judge.first_failed(batch.prefix.namespace, batch.command.conditions)
     if failed is not None:
         return Refused(Reason.CONDITION_FAILED, failed)
-    owners = list(projections)
     for projection in owners:
         projection.begin_batch()
     results: list[Outcome] = []
-    for position, entry in enumerate(batch.entries):
-        outcome = apply_entry(entry)
-        if isinstance(outcome, Refused):
-            for projection in owners:
-                projection.rollback_batch()
-            return Refused(Reason.BATCH_REFUSED, position, outcome.reason)
+    for entry in batch.entries:
+        entry_type, flags, _, index, _, _, payload = entry
+        outcome: Outcome | None = None
+        if flags == FLAG_CONDITIONAL:
+            fast = fast_paths.get(entry_type)
+            if fast is not None:
+                outcome = fast(index, payload)
+        if outcome is None:
+            outcome = apply_entry(entry)
+            if isinstance(outcome, Refused):
+                for projection in owners:
+                    projection.rollback_batch()
+                return Refused(Reason.BATCH_REFUSED, len(results), outcome.reason)
         results.append(outcome)
     for projection in owners:
         projection.commit_batch()

@@ -9,6 +9,7 @@ way, by returning None before it has changed anything. That both ways agree is a
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 
 from projections.conditions import Condition
@@ -291,6 +292,8 @@ class KV(KvReads):
             if pending is not None:
                 pending.append(key)
             store.hash_total += digest
+            if self._undo.active:
+                self._undo.note(partial(store.put_back, key, None, digest))
             return APPLIED
         flags = record[FLAGS_AT]
         if flags & _UNUSUAL_NEWEST:
@@ -299,9 +302,7 @@ class KV(KvReads):
         change = 0
         tail = record
         if version_count >= store.versions_max:
-            end = len(record)
-            (oldest_size,) = _unpack_size(record, end - 4)
-            cut = end - oldest_size
+            cut = len(record) - _unpack_size(record, len(record) - 4)[0]
             if version_count > store.versions_max or record[cut + FLAGS_AT] & _UNUSUAL_OLDEST:
                 return None
             (change,) = _unpack_digest(record, cut)
@@ -319,4 +320,6 @@ class KV(KvReads):
         records[key] = after
         store.resident_size += len(after) - len(record)
         store.hash_total += digest - change
+        if self._undo.active:
+            self._undo.note(partial(store.put_back, key, record, digest - change))
         return APPLIED

@@ -178,6 +178,11 @@ class Store:
         change = self.items.binding(key, after[1]) - self.items.binding(key, newest)
         self._set(key, before, after, change)
 
+    def put_back(self, key: bytes, record: bytes | None, change: int) -> None:
+        """Take a plain put back: the record that it found, and what it did to the hash."""
+        before = None if record is None else (record, read_version(record))
+        self._set(key, self._peek(key), before, -change)
+
     def replace_location(self, key: bytes, record: bytes) -> None:
         """Swap in a record of the same content whose values stand elsewhere (eviction)."""
         assert not self._undo.active, "values do not move during a batch"

@@ -8,6 +8,7 @@ with a stable reason; nothing here allocates more than the payload itself.
 """
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from projections.errors import BadPayload
@@ -15,6 +16,7 @@ from projections.limits import NAMESPACE_SIZE_MAX
 from projections.reasons import Reason
 
 PAYLOAD_VERSION = 1
+HEADS_MAX = 1024  # of prefixes that are remembered
 FLAG_SESSION = 0x01
 
 U8 = struct.Struct("<B")
@@ -145,11 +147,16 @@ def prefixes_of(namespace: str) -> tuple[bytes, bytes]:
 
 def encode_prefix(namespace: str, session: SessionRef | None = None) -> bytes:
     """Return the bytes that open a payload."""
+    if session is None:
+        return _encode_head(namespace, 0)
+    return _encode_head(namespace, FLAG_SESSION) + _SESSION.pack(*session)
+
+
+@lru_cache(HEADS_MAX)
+def _encode_head(namespace: str, flags: int) -> bytes:
     name = namespace.encode()
     assert len(name) <= NAMESPACE_SIZE_MAX, f"a namespace name of {len(name)} bytes"
-    flags = 0 if session is None else FLAG_SESSION
-    head = bytes((PAYLOAD_VERSION, flags, len(name))) + name
-    return head if session is None else head + _SESSION.pack(*session)
+    return bytes((PAYLOAD_VERSION, flags, len(name))) + name
 
 
 def encode_sized(layout: struct.Struct, data: bytes) -> bytes:

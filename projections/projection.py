@@ -20,7 +20,8 @@ from projections.result import Applied, Outcome
 from ual.entry import Draft, Entry
 
 FastPath = Callable[[int, bytes], Applied | None]
-"""Apply (index, payload) of an entry without flags, or return None to be called the long way."""
+"""Apply (index, payload) of an entry that is not compressed; or return None and change nothing, to
+be called the long way. Inside of a batch it can be taken back like everything else."""
 
 
 class Position:

@@ -2,13 +2,15 @@
 
 A plain message has id, time and priority, and nothing else. What happens to each of them is done
 here in straight code: decode, execute and ``QueueState.swap`` in one. Whatever is unusual is left
-to the long way, by returning None before anything has changed. That both ways agree is a test.
+to the long way, by returning None before anything has changed. That both ways agree is a test. In a
+batch, which may be taken back, only enqueue goes this way.
 """
 
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from functools import partial
 
 from projections.projection import Position
 from projections.queue_columns import DUE, MERGE_ROWS, TOKEN, Block, Table
@@ -23,7 +25,7 @@ from projections.queue_limits import (
     VISIBILITY_NS_MAX,
 )
 from projections.queue_ready import TRIM_ROWS, Level
-from projections.queue_results import LEASE_HEAD, LEASE_ROW
+from projections.queue_results import ACKED, LEASE_HEAD, LEASE_ROW
 from projections.queue_row import (
     DELIVERIES_SHIFT,
     DELIVERY,
@@ -39,7 +41,6 @@ from projections.queue_store import QueueState, Total
 from projections.result import APPLIED, Applied
 from projections.state_hash import item_hash
 
-_ONE = Applied(1)
 _unpack_lease = struct.Struct("<HQ").unpack_from
 _unpack_ack = struct.Struct("<BHQQ").unpack_from
 _LEASE_TAIL = 10
@@ -121,6 +122,8 @@ class PlainPaths:
         level.last_id = index
         level.ids.append(index)
         level.since.append(now_ns)
+        if queue.undo.active:
+            queue.undo.note(partial(queue.take_back_plain, index))
         return APPLIED
 
     def lease(self, index: int, payload: bytes) -> Applied | None:
@@ -130,7 +133,12 @@ class PlainPaths:
         except IndexError:
             return None
         queue = self._by_head.get(payload[:at])
-        if queue is None or len(payload) != at + _LEASE_TAIL or queue.is_paused:
+        if (
+            queue is None
+            or len(payload) != at + _LEASE_TAIL
+            or queue.is_paused
+            or queue.undo.active
+        ):
             return None
         count, visibility_ns = _unpack_lease(payload, at)
         config = queue.config
@@ -178,7 +186,7 @@ class PlainPaths:
         except IndexError:
             return None
         queue = self._by_head.get(payload[:at])
-        if queue is None or not queue.table.blocks:
+        if queue is None or not queue.table.blocks or queue.undo.active:
             return None
         if len(payload) != at + _ACK_TAIL:
             return _ack_several(queue, payload, at)
@@ -221,7 +229,7 @@ class PlainPaths:
         queue.counts[LEASED] -= 1
         queue.totals[_ACKED] += 1
         queue.deadlines.cancel(deadline_ns, message_id, LEASE_ENDS)
-        return _ONE
+        return ACKED
 
 
 def _lease_one(

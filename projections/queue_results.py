@@ -15,6 +15,8 @@ LEASE_HEAD = struct.Struct("<QQH")  # token, deadline_ns, count
 LEASE_ROW = struct.Struct("<QQI")  # id, body_index, deliveries << 16 | flags
 _CURSOR = struct.Struct("<Q")
 
+ACKED = Applied(1)  # what an ack of one message gets, shared as it is so common
+
 
 @dataclass(frozen=True, slots=True)
 class LeasedMessage:

@@ -230,6 +230,11 @@ class QueueState:
         self.hash_total += item_hash(PLAIN.pack(message_id, since_ns, meta), self.id)
         self.ready.push(message_id, since_ns, meta >> PRIORITY_SHIFT & PRIORITY_MASK, b"")
 
+    def take_back_plain(self, message_id: int) -> None:
+        """Take the enqueue of a plain message back."""
+        self.swap(self.table.get(message_id), None)
+        self._uncount(Total.ENQUEUED, 1)
+
     def is_next(self, message_id: int, since_ns: int, priority: int) -> bool:
         """Whether an entry of the ready messages is true, and its message's turn."""
         place = self.table.find(message_id)

@@ -77,6 +77,7 @@ _APPLIED = struct.Struct("<BBq")  # kind, fields, number
 _REFUSED = struct.Struct("<BBB16s")  # kind, reason, cause, detail (signed)
 _SIZE = struct.Struct("<I")
 _COUNT = struct.Struct("<H")
+_PLAIN = _APPLIED.pack(_KIND_APPLIED, 0, 0)  # what most operations of a batch get
 
 
 def encode_result(result: Outcome) -> bytes:
@@ -86,6 +87,8 @@ def encode_result(result: Outcome) -> bytes:
         # A detail may repeat any 64-bit field, signed or not: no machine width holds both.
         detail = result.detail.to_bytes(16, "little", signed=True)
         return _REFUSED.pack(_KIND_REFUSED, int(result.reason), cause, detail)
+    if result.value is None and not result.results:
+        return _APPLIED.pack(_KIND_APPLIED, 0, result.number)
     fields = (_HAS_VALUE if result.value is not None else 0) | (
         _HAS_RESULTS if result.results else 0
     )
@@ -94,7 +97,7 @@ def encode_result(result: Outcome) -> bytes:
         parts += (_SIZE.pack(len(result.value)), result.value)
     if result.results:
         parts.append(_COUNT.pack(len(result.results)))
-        parts += map(encode_result, result.results)
+        parts += [_PLAIN if each is APPLIED else encode_result(each) for each in result.results]
     return b"".join(parts)
 
 

@@ -18,6 +18,7 @@ result of each operation at its own.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from projections.batch import Judge, OpenBatch, run_batch, spread
 from projections.errors import BadPayload, CorruptSection
@@ -40,7 +41,6 @@ from projections.result import (
     Applied,
     Duplicate,
     Outcome,
-    Pending,
     Refused,
     Result,
 )
@@ -77,6 +77,7 @@ class ProjectionRouter:
         assert OWNER_SYSTEM not in table, "the system projection is not in the table"
         assert all(owner == projection.owner for owner, projection in table.items())
         self._table = {owner: table[owner] for owner in sorted(table)}
+        self._owners = tuple(self._table.values())
         self._notes = notes
         self._system = system
         self._judge = judge
@@ -132,12 +133,14 @@ class ProjectionRouter:
         """Apply entries in order and return one result each."""
         results: list[Result] = []
         pending_from: int | None = None
-        for entry in entries:
+        rest = iter(entries)
+        for entry in rest:
             result = self.apply(entry)
             results.append(result)
-            if isinstance(result, Pending):
+            if result is PENDING:
                 if pending_from is None:
                     pending_from = len(results) - 1
+                results += [PENDING] * self._collect(rest)
             elif pending_from is not None:
                 results[pending_from] = result
                 first = pending_from + 1
@@ -273,6 +276,20 @@ class ProjectionRouter:
         self._note(result, entry.index, entry.index)
         return result
 
+    def _collect(self, rest: Iterator[Entry]) -> int:
+        """Take what a batch still lacks but its last entry, all at once; return how many it was."""
+        batch, position = self._batch, self._position
+        assert batch is not None, "nothing is being collected"
+        taken = list(islice(rest, batch.missing_count - 1))
+        if taken:
+            first, last = taken[0], taken[-1]
+            assert first.index == position.applied_index + 1, f"{first.index} in a batch"
+            assert last.index == position.applied_index + len(taken), f"{last.index} in a batch"
+            position.applied_index = last.index
+            position.log_time_ns = last.timestamp_ns
+            batch.entries += taken
+        return len(taken)
+
     def _apply_in_session(
         self, fast: FastPath, index: int, timestamp_ns: int, payload: bytes
     ) -> Applied | None:
@@ -348,7 +365,7 @@ class ProjectionRouter:
         if batch.complete:
             return self._finish_batch(batch)
         self._batch = batch
-        self._fast = {}  # every entry up to the batch's last goes the long way
+        self._fast = {}  # every entry up to the batch's last is collected
         return PENDING
 
     def _open_batch(self, entry: Entry) -> OpenBatch | Refused:
@@ -378,7 +395,15 @@ class ProjectionRouter:
         if session is not None:
             result = self._system.sessions.begin(session, batch.head.timestamp_ns)
         if result is None:
-            result = run_batch(batch, self._judge, self._table.values(), self._execute_inner)
+            # A fast path takes the time from where the router stands: behind the last entry.
+            is_of_now = batch.head.timestamp_ns == self._position.log_time_ns
+            result = run_batch(
+                batch,
+                self._judge,
+                self._owners,
+                self._fast_paths if is_of_now else {},
+                self._execute_inner,
+            )
             if session is not None:
                 self._system.sessions.record(session, batch.head.index, result)
         self._note(result, batch.head.index, batch.last_index)

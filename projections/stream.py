@@ -246,12 +246,12 @@ class Stream(StreamReads):
             partition = partitions[crc32c(payload[end + 2 : key_end]) % len(partitions)]
         timestamp_ns = self._position.log_time_ns
         if (
-            partition.count >= partition.close_count
+            self._books.undo.active
+            or partition.count >= partition.close_count
             or partition.size >= partition.close_size
             or timestamp_ns >= partition.close_ns
         ):
-            partition.add(index, timestamp_ns, size - body)
-            stream.schedule(partition)
+            self._streams.add_record(stream, partition.number, (index, timestamp_ns, size - body))
         else:
             partition.last_offset = index
             partition.last_ns = timestamp_ns
@@ -259,7 +259,7 @@ class Stream(StreamReads):
             partition.size += size - body
             if not partition.dirty:
                 partition.touch()
-        self._notes.add_record(partition.id, index)
+            self._notes.add_record(partition.id, index)
         return APPLIED
 
     def _target_of(self, group: Group) -> StreamState | None:

@@ -110,9 +110,16 @@ def encode_batch(
     namespace: str = "",
     session: SessionRef | None = None,
 ) -> list[Draft]:
-    """Return the drafts of a whole batch, in the order in which one group must hold them."""
+    """Return the drafts of a whole batch, in the order in which one group must hold them.
+
+    Those that are marked as part of a batch already are taken as they are.
+    """
     head = encode_command(Batch(len(drafts), tuple(conditions)), namespace, session)
-    return [head, *(Draft(d.entry_type, d.payload, d.flags | FLAG_CONDITIONAL) for d in drafts)]
+    return [head, *(d if d.flags & FLAG_CONDITIONAL else _marked(d) for d in drafts)]
+
+
+def _marked(draft: Draft) -> Draft:
+    return Draft(draft.entry_type, draft.payload, draft.flags | FLAG_CONDITIONAL)
 
 
 def decode_command(entry_type: int, reader: Reader) -> Command:

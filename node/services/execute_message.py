@@ -16,17 +16,15 @@ from node.edge import (
     namespace_of,
     read_options,
     session_of,
-    write_options,
 )
 from node.operations import Lacking, Read, Room, Write, make_drafts, put_answer
-from node.queue_requests import message_drafts
 from node.services import kv_operations as kv
 from node.services import queue_operations as queue
 from node.services import stream_operations as stream
 from node.services import timeseries_operations as series
 from node.services.execute_appends import answer_appends, take_appends
 from node.services.execute_puts import add_plain_puts
-from node.services.execute_runs import Enqueues, Operation, Run
+from node.services.execute_runs import Operation, Run, Singles, of_one_message
 from node.status_mapping import error_of_exception, put_error
 from onelog.errors import InvalidArgument, NotFound, OnelogError
 from onelog.v1 import pipeline_pb2
@@ -73,7 +71,7 @@ class Message:
         self.shards: dict[int, list[Run]] = {}
         self.size = 0
         self.room: Room | None = None
-        self._enqueues: Enqueues | None = None  # that the next one may join
+        self._singles: Singles | None = None  # that the next one may join
         self._session: SessionRef | None = None
 
     def sort(self) -> None:
@@ -105,39 +103,49 @@ class Message:
         """Sort operations of any kind."""
         operations = self._request.operations
         # Everything before the first of these is a put or an append, and so is a write.
-        sequence = 0 if self._session is None else self._session.sequence + positions.start
+        sequence = first = 0
+        if self._session is not None:
+            _, sequence, first = self._session
+            sequence += positions.start
         for position in positions:
             operation = operations[position]
             kind = operation.WhichOneof("operation")
             entry = OPERATIONS.get(kind or "")
             session = None
             if self._session is not None and isinstance(entry, Write):
-                session = self._session._replace(sequence=sequence)
+                session = SessionRef(self._session.session, sequence, first)
                 sequence += entry.width(getattr(operation, str(kind)))
-            if kind == "enqueue" and self._add_enqueue(position, operation.enqueue, session):
+            if (kind == "enqueue" or kind == "ack") and self._add_single(
+                position, kind, getattr(operation, kind), session
+            ):
                 continue
             try:
                 self._add(position, str(kind), entry, operation, session)
             except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
                 put_error(self.results[position].error, error_of_exception(error))
 
-    def _add_enqueue(self, position: int, request: Any, session: SessionRef | None) -> bool:
-        """Add an enqueue of one message to those before it, if that is all there is to it.
+    def _add_single(
+        self, position: int, kind: str, request: Any, session: SessionRef | None
+    ) -> bool:
+        """Add an operation on one message to those before it, if that is all there is to it.
 
         Nothing is in between, so in a session their numbers follow each other.
         """
-        if request.HasField("options") or len(request.messages) != 1:
+        if not of_one_message(kind, request):
             return False
         namespace, name = request.namespace, request.queue
-        last = self._enqueues
-        if last is None or name != last.queue or namespace != last.namespace:
+        last = self._singles
+        if last is None or name != last.queue or kind != last.kind or namespace != last.namespace:
             try:
                 shard = self._edge.shard_of_all(queue.ENQUEUE.names(request))
             except OnelogError:
                 return False
+            before = self.shards.get(shard)
+            if before and before[-1].operations and before[-1].durability is Durability.SYNC:
+                return False  # in a run of its own it would have to wait for that one
             run = self._run(shard, Durability.SYNC, is_plain=True)
-            last = self._enqueues = Enqueues(namespace, name, session)
-            run.enqueues.append(last)
+            last = self._singles = Singles(kind, namespace, name, session)
+            run.singles.append(last)
             run.needs_state = True
         last.positions.append(position)
         last.messages.append(request.messages[0])
@@ -151,7 +159,7 @@ class Message:
         operation: pipeline_pb2.Operation,
         session: SessionRef | None,
     ) -> None:
-        self._enqueues = None
+        self._singles = None
         if entry is None:
             raise invalid("OPERATION_MISSING", f"nothing is done about {kind!r} here")
         request = getattr(operation, kind)
@@ -161,8 +169,10 @@ class Message:
             run = self._run(shard, None)
             run.operations.append(Operation(position, kind, request))
             return
-        options = write_options(request)
-        durability, session = durability_of(options), session or session_of(options)
+        durability = Durability.SYNC
+        if request.HasField("options"):
+            options = request.options
+            durability, session = durability_of(options), session or session_of(options)
         drafts: Sequence[Any] = ()
         if not entry.needs_state:
             drafts = make_drafts(entry, None, request, namespace, session)
@@ -177,17 +187,13 @@ class Message:
         """Make the entries of a run anew, now that the state is there that they need."""
         drafts: list[Any] = []
         try:
-            for each in run.enqueues:
+            for each in run.singles:
                 each.at = len(drafts)
-                drafts += message_drafts(
-                    state, each.queue, each.messages, namespace_of(each.namespace), each.session
-                )
+                drafts += each.drafts(state)
         except OnelogError:
             # Of one of them; one by one the others are not concerned.
-            run.operations = [
-                one for each in run.enqueues for one in each.operations(self._request)
-            ]
-            run.enqueues, drafts = [], []
+            run.operations = [one for each in run.singles for one in each.operations(self._request)]
+            run.singles, drafts = [], []
         bound: list[Operation] = []
         for operation in run.operations:
             entry, request = OPERATIONS[operation.kind], operation.request
@@ -220,7 +226,7 @@ class Message:
             or last.durability is not durability
             or last.puts
             or last.appends
-            or (last.operations if is_plain else last.enqueues)
+            or (last.operations if is_plain else last.singles)
         ):
             last = Run(durability)
             runs.append(last)
@@ -270,12 +276,14 @@ class Message:
                     "append_records", state, request, target, shard, index, (result,), lacking
                 )
             return lacking
-        for enqueues in run.enqueues:
-            part = outcome[enqueues.at : enqueues.at + len(enqueues.positions)]
-            index = first_index + enqueues.at
-            for position, refused in enqueues.put_applied(results, shard, index, part):
-                at, target = index + refused, results[position]
-                self._answer("enqueue", state, None, target, shard, at, (part[refused],), lacking)
+        for singles in run.singles:
+            kind = singles.kind
+            part = outcome[singles.at : singles.at + len(singles.positions)]
+            index = first_index + singles.at
+            for position, number in singles.put_applied(results, shard, index, part):
+                at, target = index + number, results[position]
+                request = getattr(self._request.operations[position], kind)
+                self._answer(kind, state, request, target, shard, at, (part[number],), lacking)
         for each in run.operations:
             part, index = outcome[each.at : each.at + each.count], first_index + each.at
             target = results[each.position]

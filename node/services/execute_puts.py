@@ -1,10 +1,11 @@
-"""The plain puts of a message: most of what there is, so they have a way of their own.
+"""The plain puts of a message or of a batch: most of what there is, so they have their own way.
 
 Over local names and without a command object in between; anything unusual is left to the ordinary
 way. That both ways agree is a test.
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from crc32c import crc32c
@@ -17,6 +18,7 @@ from onelog.v1 import pipeline_pb2
 from projections.kv_commands import TYPE_PUT
 from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED, VALUE_SIZE_MAX
 from projections.payload import SessionRef, encode_prefix
+from ual.entry import FLAG_CONDITIONAL, Draft
 from ual.routing import routing_key
 
 _pack_put_head = struct.Struct("<BH").pack  # no options, size of the key
@@ -80,3 +82,34 @@ def add_plain_puts(
         target[0]((TYPE_PUT, join((prefix, numbers, pack(0, size), key, value)), 0))
         target[1](position)
     return None
+
+
+def batched_puts(
+    operations: Sequence[pipeline_pb2.TransactOperation], namespace: str, tags: set[bytes]
+) -> list[Draft | None]:
+    """Return the entries of the plain puts of a batch, with None in the place of all else.
+
+    The routing keys of those that are plain are added to ``tags``.
+    """
+    prefix = encode_prefix(namespace)
+    pack, join = _pack_put_head, _join
+    key_max, value_max, reserved = KEY_SIZE_MAX, VALUE_SIZE_MAX, KEYS_RESERVED
+    drafts: list[Draft | None] = []
+    add_draft, add_tag = drafts.append, tags.add
+    for operation in operations:
+        put = operation.put  # empty, if it is another operation
+        key, value = put.key, put.value
+        size = len(key)
+        if (
+            not 0 < size <= key_max
+            or put.ttl_ms
+            or put.lease_id
+            or len(value) > value_max
+            or put.HasField("expected_version")
+            or key.startswith(reserved)
+        ):
+            add_draft(None)
+            continue
+        add_tag(routing_key(key) if b"{" in key else key)
+        add_draft(Draft(TYPE_PUT, join((prefix, pack(0, size), key, value)), FLAG_CONDITIONAL))
+    return drafts

@@ -1,9 +1,8 @@
 """Operations of one message that go together, and those that go together among these.
 
 What can be one proposal or one read is a ``Run``. In it, plain puts and plain appends of records
-are positions and drafts;
-enqueues of one message each are put together by queue, since to look each of them up alone would
-cost more than the rest of it; everything else is an ``Operation``.
+are positions and drafts; enqueues and acks of one message each are put together by queue, since to
+look each of them up alone would cost more than the rest of it; everything else is an ``Operation``.
 """
 
 from collections.abc import Sequence
@@ -11,9 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from node.durability import Durability
+from node.edge import namespace_of
+from node.queue_requests import message_drafts, single_ack_drafts
 from onelog.v1 import pipeline_pb2
 from projections.payload import SessionRef
+from projections.queue_results import ACKED
 from projections.result import APPLIED, Result
+from projections.table import Projections
+from ual.entry import Draft
 
 
 @dataclass(slots=True)
@@ -29,15 +33,25 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Enqueues:
-    """Enqueues of one message each that follow each other into one queue, as if they were one."""
+class Singles:
+    """Enqueues, or acks, of one message each that follow each other, as if they were one.
 
+    ``kind`` is the name of the operation in the proto.
+    """
+
+    kind: str
     namespace: str
     queue: str
     session: SessionRef | None
     positions: list[int] = field(default_factory=list)
     messages: list[Any] = field(default_factory=list)
     at: int = 0
+
+    def drafts(self, state: Projections) -> list[Draft]:
+        """Return the entry of each."""
+        make = message_drafts if self.kind == "enqueue" else single_ack_drafts
+        namespace = namespace_of(self.namespace)
+        return make(state, self.queue, self.messages, namespace, self.session)
 
     def operations(self, request: pipeline_pb2.ExecuteRequest) -> list[Operation]:
         """Return them one by one."""
@@ -46,8 +60,8 @@ class Enqueues:
             session = self.session
             if session is not None:
                 session = session._replace(sequence=session.sequence + number)
-            enqueue = request.operations[position].enqueue
-            found.append(Operation(position, "enqueue", enqueue, session))
+            one = getattr(request.operations[position], self.kind)
+            found.append(Operation(position, self.kind, one, session))
         return found
 
     def put_applied(
@@ -62,16 +76,30 @@ class Enqueues:
         Each of these is its position in the message, and its number among these.
         """
         others = []
-        for number, (position, result) in enumerate(zip(self.positions, outcome, strict=True)):
-            if result is APPLIED:
-                answer = results[position].enqueue
-                answer.header.index = index + number
-                if shard:
-                    answer.header.shard = shard
-                answer.results.add().message_id = index + number
-            else:
+        is_enqueue = self.kind == "enqueue"
+        usual = APPLIED if is_enqueue else ACKED
+        answers = zip(self.positions, self.messages, outcome, strict=True)
+        for number, (position, message, result) in enumerate(answers):
+            if result is not usual:
                 others.append((position, number))
+                continue
+            target = results[position]
+            answer: Any = target.enqueue if is_enqueue else target.settle
+            answer.header.index = index + number
+            if shard:
+                answer.header.shard = shard
+            message_id = index + number if is_enqueue else message.message_id
+            answer.results.add().message_id = message_id
         return others
+
+
+def of_one_message(kind: str, request: Any) -> bool:
+    """Whether an operation can be among ``Singles``."""
+    return (
+        (kind == "enqueue" or (kind == "ack" and not request.strict))
+        and len(request.messages) == 1
+        and not request.HasField("options")
+    )
 
 
 @dataclass(slots=True)
@@ -85,8 +113,8 @@ class Run:
     puts: list[int] = field(default_factory=list)
     appends: list[int] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    # Of plain enqueues: those that go together. Then there is nothing else in the run.
-    enqueues: list[Enqueues] = field(default_factory=list)
+    # Of plain enqueues and acks: those that go together. Then there is nothing else in the run.
+    singles: list[Singles] = field(default_factory=list)
     # Some entries need the state: all are made when the run is written.
     needs_state: bool = False
 
@@ -94,6 +122,6 @@ class Run:
     def positions(self) -> list[int]:
         """Which operations of the message these are."""
         found = [*self.puts, *self.appends, *(each.position for each in self.operations)]
-        for enqueues in self.enqueues:
-            found += enqueues.positions
+        for singles in self.singles:
+            found += singles.positions
         return found

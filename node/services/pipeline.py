@@ -3,10 +3,6 @@
 A stream of messages keeps a bounded number of them under way and reads no further until one is
 answered: that is its flow control. Answers leave when they are ready. Messages begin in the order
 in which they came, so what two of them write to one shard is written in that order.
-
-A batch (``Transact``) is the entries of its operations behind one that counts them, all in one
-group. ``BATCHED`` says which operations can be in one; their entries are those of the operations'
-own calls.
 """
 
 import asyncio
@@ -14,38 +10,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from node.calls import Call, stopping
-from node.edge import Edge, invalid, namespace_of, session_of, write_options
-from node.operations import Write, applied, make_drafts, put_answer, put_header
-from node.services import kv_operations as kv
+from node.edge import Edge
+from node.operations import applied, put_header
 from node.services.execute import Executor
-from node.services.execute_message import ANSWERS, OPERATIONS
+from node.services.transact import transact
 from node.status_mapping import error_of_exception, error_of_reason, put_error
 from node.watch import Watches
 from onelog.v1 import common_pb2, pipeline_pb2
-from projections.limits import BATCH_ENTRIES_MAX, SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN
+from projections.limits import SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN
 from projections.reasons import Reason
-from projections.result import Duplicate
 from projections.system_commands import (
     Command,
     SessionClose,
     SessionKeepalive,
     SessionOpen,
-    encode_batch,
     encode_command,
 )
-from projections.table import Projections
-from ual.entry import Draft
 
 MESSAGES_MAX = 64  # under way on one stream
 MESSAGE_DEADLINE_S = 10.0
 ANSWERS_BYTES_MAX = 1 << 20  # that leave in one message of gRPC; a single one may be larger
 SESSION_TTL_DEFAULT_MS = 600_000
-
-# Which writes can be part of a batch, by their names in the proto.
-BATCHED = frozenset(
-    ("put", "delete", "touch", "count", "append", "set_json", "enqueue", "ack", "nack",
-     "append_records", "ack_records", "commit_offsets", "write_points")
-)  # fmt: skip
 
 _NO_OPTIONS = common_pb2.WriteOptions()
 Send = Callable[[Any], Awaitable[None]]
@@ -124,50 +109,7 @@ class PipelineService:
         self, request: pipeline_pb2.TransactRequest, call: Call
     ) -> pipeline_pb2.TransactResponse:
         """Carry out a batch, all of it or nothing."""
-        options, namespace = write_options(request), namespace_of(request.namespace)
-        if not 0 < len(request.operations) <= BATCH_ENTRIES_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, len(request.operations))
-        names = [condition.key for condition in request.conditions]
-        conditions = kv.conditions_of(request.conditions)
-        parts: list[tuple[str, Any, Write[Any, Any]]] = []
-        for position, operation in enumerate(request.operations):
-            kind = operation.WhichOneof("operation") or ""
-            write = OPERATIONS.get(kind)
-            if kind not in BATCHED or not isinstance(write, Write):
-                raise invalid("OPERATION_MISSING", f"operation {position} cannot be in a batch")
-            part = getattr(operation, kind)
-            names += write.names(part)
-            parts.append((kind, part, write))
-        shard = self._edge.shard_of_all(names)
-
-        def make(state: Projections | None, _is_certain: bool = True) -> list[Draft]:  # noqa: FBT001, FBT002
-            drafts: list[Draft] = []
-            for position, (_, part, write) in enumerate(parts):
-                made = make_drafts(write, state, part, namespace, None)
-                if len(made) != 1:
-                    raise invalid("BATCH_INVALID", f"operation {position} is {len(made)} entries")
-                drafts += made
-            return drafts
-
-        if any(write.needs_state for _, _, write in parts):
-            drafts = await self._edge.bind(shard, call, make)
-        else:
-            drafts = make(None)
-        batch = encode_batch(drafts, conditions, namespace, session_of(options))
-        written = await self._edge.write(shard, batch, options, call)
-        head = written.results[0]
-        done = applied(head)
-        answer = pipeline_pb2.TransactResponse()
-        put_header(answer.header, shard, written.first_index, head)
-        if written.cost is not None:
-            answer.header.cost.CopyFrom(written.cost)
-        index = head.index if isinstance(head, Duplicate) else written.first_index
-        state = self._edge.replica(shard).shard.projections
-        for (kind, part, write), result in zip(parts, done.results, strict=True):
-            index += 1
-            target = getattr(answer.results.add(), ANSWERS.get(kind, kind))
-            put_answer(write, state, part, target, shard, index, (result,))
-        return answer
+        return await transact(self._edge, request, call)
 
     # Sessions
 

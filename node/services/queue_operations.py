@@ -100,15 +100,20 @@ def _answer_settle(
     outcome = results[0]
     if isinstance(outcome, Duplicate):
         index = outcome.index
-    if isinstance(request, queue_pb2.CancelRequest | queue_pb2.PrioritiseRequest):
+    kind = type(request)
+    if kind is queue_pb2.CancelRequest or kind is queue_pb2.PrioritiseRequest:
         ids = list(request.message_ids)
     else:
         ids = [each.message_id for each in request.messages]
-    verdicts = decode_verdicts(applied(outcome), len(ids))
+    add, done = answer.results.add, applied(outcome)
+    if kind is queue_pb2.AckRequest and done.value is None:  # most of all: all of them are done
+        for message_id in ids:
+            add().message_id = message_id
+        return
+    verdicts = decode_verdicts(done, len(ids))
     dead = frozenset[int]()
-    if isinstance(request, queue_pb2.NackRequest):
+    if kind is queue_pb2.NackRequest:
         dead = state.queue.changes.dead_at(index)
-    add = answer.results.add
     for message_id, verdict in zip(ids, verdicts, strict=True):
         target = add()
         target.message_id = message_id

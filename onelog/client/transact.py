@@ -51,7 +51,8 @@ class AsyncBatch:
         self._request = pipeline_pb2.TransactRequest(namespace=scope.namespace)
         self._names: list[bytes] = []
         self._written: Written | None = None
-        self._results: list[Any] = []
+        self._answers: Any = ()  # of the operations, as they came
+        self._results: list[Any] | None = None  # the same, once somebody wants to know
 
     @property
     def written(self) -> Written:
@@ -68,6 +69,8 @@ class AsyncBatch:
         ``Appended``, a count of acknowledged records or of written values; None of a put.
         """
         assert self.written
+        if self._results is None:
+            self._results = [_result_of(each) for each in self._answers]
         return self._results
 
     def when(
@@ -99,6 +102,7 @@ class AsyncBatch:
         expected_version: int | None = None,
     ) -> Self:
         """Write a key."""
+        key = to_bytes(key)
         fill.fill_put(self._add(key).put, key, value, ttl_s, lease_id, expected_version)
         return self
 
@@ -210,7 +214,7 @@ class AsyncBatch:
             "Pipeline/Transact", self._request, self._scope.timeout_s, name=name
         )
         self._written = written_of(answer.header)
-        self._results = [_result_of(each) for each in answer.results]
+        self._answers = answer.results
         return self._written
 
     async def __aenter__(self) -> Self:

@@ -13,6 +13,7 @@ reasons = st.sampled_from(list(Reason))
 refusals = st.builds(Refused, reasons, st.integers(I64_MIN, U64_MAX), st.one_of(st.none(), reasons))
 plain = st.one_of(
     refusals,
+    st.just(APPLIED),  # which has a way of its own inside of others
     st.builds(Applied, st.integers(I64_MIN, I64_MAX), st.one_of(st.none(), st.binary(max_size=20))),
 )
 nested = st.builds(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from node.durability import Durability
 from node.services.execute_message import ANSWERS, OPERATIONS, Message
-from node.services.pipeline import BATCHED
+from node.services.transact import BATCHED
 from onelog import errors
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
