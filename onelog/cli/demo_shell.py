@@ -1,7 +1,10 @@
 """The shell of ``onelog demo``: a directory, a program ``onelog`` in its path, and what it started.
 
 Every line gets a session of its own, so that it can be ended with all that it has started. When the
-shell is closed nothing of it runs any more and its directory is gone, whatever happened before.
+shell is closed nothing of it runs any more and its directory is gone, whatever happened before:
+signals that ask a process to end are interrupts here. Only after SIGKILL something is left, a
+directory ``onelog-demo-…`` among the temporary ones and the processes in it.
+
 The environment is that of the caller without the settings of onelog: the tour talks to its own
 server, never to the one that somebody works with.
 """
@@ -16,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import onelog
 from onelog.cli.failure import CommandFailed
@@ -25,6 +28,7 @@ LINE_S_MAX = 60.0
 STOP_S_MAX = 30.0
 OUTPUT_BYTES_MAX = 1 << 20
 _POLL_S = 0.1
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class DemoShell:
@@ -34,6 +38,7 @@ class DemoShell:
         """The settings are variables for all lines."""
         self.directory = Path(tempfile.mkdtemp(prefix="onelog-demo-"))
         self._jobs: list[subprocess.Popen[bytes]] = []
+        self._handlers: dict[signal.Signals, Any] = {}
         programs = self.directory / "bin"
         programs.mkdir()
         program = programs / "onelog"
@@ -51,14 +56,20 @@ class DemoShell:
         }
 
     def __enter__(self) -> Self:
+        self._handlers = {each: signal.signal(each, _interrupt) for each in _ENDING_SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Somebody who is impatient must not keep this from being tidied up.
+        for each in (*_ENDING_SIGNALS, signal.SIGINT):
+            self._handlers.setdefault(each, signal.signal(each, signal.SIG_IGN))
         try:
             for job in self._jobs:
                 _end(job)
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
+            for each, handler in self._handlers.items():
+                signal.signal(each, handler)
 
     def run(self, line: str) -> tuple[int, str]:
         """Run a line until it ends; return its exit code, and what it wrote to both outputs."""
@@ -97,7 +108,7 @@ class DemoShell:
             )
 
     def wait_a_little(self) -> None:
-        """Wait before something is tried again, and see that nothing has ended in the background."""
+        """Wait before something is tried again; fails if a job has ended meanwhile."""
         time.sleep(_POLL_S)
         for number, job in enumerate(self._jobs, 1):
             if (code := job.poll()) is not None:
@@ -118,6 +129,10 @@ class DemoShell:
             stderr=output,
             start_new_session=True,
         )
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
