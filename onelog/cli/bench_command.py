@@ -10,7 +10,7 @@ import secrets
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +46,13 @@ class Wish:
     calls: int | None
     value_size: int
     batch: int | None
+
+    def amount(self, batch: int) -> int:
+        """Return how much is made ready to be read: no more than there are calls for."""
+        from onelog.cli.bench_workloads import READY_BYTES_MAX, READY_MAX
+
+        most = min(READY_MAX, READY_BYTES_MAX // max(1, self.value_size))
+        return most if self.calls is None else min(most, self.calls * batch)
 
 
 @command(app)
@@ -136,15 +143,15 @@ def bench(
 
 async def _bench(session: Session, wish: Wish) -> list[dict[str, Any]]:
     from onelog.cli.bench_load import Run
-    from onelog.cli.bench_workloads import READY_BYTES_MAX, READY_MAX, WORKLOADS, Load
+    from onelog.cli.bench_workloads import WORKLOADS, Load
 
     rows: list[dict[str, Any]] = []
     async with _namespace(session) as client:
-        amount = min(READY_MAX, max(1, READY_BYTES_MAX // max(1, wish.value_size)))
-        load = Load(client, value=bytes(wish.value_size), amount=amount)
+        value = bytes(wish.value_size)
         for name in wish.workloads:
             workload = WORKLOADS[name]
-            step = await workload.begin(replace(load, batch=wish.batch or workload.batch))
+            batch = wish.batch or workload.batch
+            step = await workload.begin(Load(client, value, batch, wish.amount(batch)))
             run = Run()
             async with _shown(session, rows, name, wish.callers, run):
                 await run.repeat(step, wish.callers, seconds=wish.seconds, calls=wish.calls)

@@ -80,7 +80,7 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], said: str, cli: Cl
 
 def test_calls_that_fail_are_counted_and_told(cli: Cli) -> None:
     """More messages are asked for than a lease may have."""
-    ran = cli("bench", "put", "lease-ack", *FEW, "--batch", 5_000, "--json", code=1)
+    ran = cli("bench", "put", "lease-ack", *FEW, "--batch", 1_001, "--json", code=1)
     put, lease = ran.lines
     assert put["errors"] == 0
     assert lease["errors"] == 4
