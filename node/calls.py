@@ -15,8 +15,8 @@ waits a little for who will.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
 import grpc.aio  # type: ignore[import-untyped]
@@ -74,6 +74,7 @@ class Calls:
         self.forwarder = Forwarder(context.forward_credentials, limits.message_bytes_max)
         self.stall_s = STALL_S
         self._streams: set[asyncio.Task[Any]] = set()
+        self._writing: set[asyncio.Task[Any]] = set()  # of these, those that are just sending
         self._ending: asyncio.Task[None] | None = None
 
     def service(self, descriptor: Any, handlers: object) -> Service:
@@ -224,27 +225,42 @@ class Calls:
         """Send what comes until it ends or the node stops."""
         task = asyncio.current_task()
         assert task is not None
+        with self.ending(task):
+            try:
+                async with aclosing(messages) as each:  # type: ignore[type-var]
+                    async for message in each:
+                        self._writing.add(task)
+                        try:
+                            await self.send(context, message)
+                        finally:
+                            self._writing.discard(task)
+                        if self.context.stopping.is_set():
+                            raise stopping()
+            except asyncio.CancelledError:
+                # Either the client went, or the node stops.
+                if not self.context.stopping.is_set() or context.cancelled():
+                    raise
+                task.uncancel()
+                raise stopping() from None
+
+    @contextmanager
+    def ending(self, task: "asyncio.Task[Any]") -> Iterator[None]:
+        """Let the end of the node cancel a task that would go on for ever: others go on with it."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end_streams(), name="end-streams")
         self._streams.add(task)
         try:
-            async with aclosing(messages) as each:  # type: ignore[type-var]
-                async for message in each:
-                    await self.send(context, message)
-        except asyncio.CancelledError:
-            # Either the client went, or _end_streams asked.
-            if not self.context.stopping.is_set() or context.cancelled():
-                raise
-            task.uncancel()
-            raise stopping() from None
+            yield
         finally:
             self._streams.discard(task)
 
     async def _end_streams(self) -> None:
-        """End the streams when the node stops: their clients go on elsewhere."""
         await self.context.stopping.wait()
         for task in tuple(self._streams):
-            task.cancel()
+            # One that is just sending looks by itself afterwards: gRPC cannot tell the client
+            # how a stream ended whose last message was cut short.
+            if task not in self._writing:
+                task.cancel()
 
     async def close(self) -> None:
         """Let go of the connections to others."""

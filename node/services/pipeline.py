@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from node.calls import Call
+from node.calls import Call, stopping
 from node.edge import Edge, invalid, namespace_of, session_of, write_options
 from node.operations import Write, applied, make_drafts, put_answer, put_header
 from node.services import kv_operations as kv
@@ -68,24 +68,34 @@ class PipelineService:
     async def execute(
         self, messages: AsyncIterator[pipeline_pb2.ExecuteRequest], call: Call, send: Send
     ) -> None:
-        """Carry out messages as they come."""
+        """Carry out messages as they come, until the client or the node ends it.
+
+        A node that stops takes no more of them and answers those that it has.
+        """
         slots = asyncio.Semaphore(MESSAGES_MAX)
         answers = _Answers(send, slots)
 
         async def answer(request: pipeline_pb2.ExecuteRequest) -> None:
             await answers.add(await self._carry_out(request, call))
 
+        async def take(group: asyncio.TaskGroup) -> None:
+            async for message in messages:
+                requests = _taken_apart(message)
+                # Who sends several messages in one can read answers in one.
+                answers.are_joined = answers.are_joined or len(requests) > 1
+                for request in requests:
+                    await slots.acquire()
+                    group.create_task(answer(request))
+
         try:
             async with asyncio.TaskGroup() as group:
-                async for message in messages:
-                    requests = _taken_apart(message)
-                    # Who sends several messages in one can read answers in one.
-                    answers.are_joined = answers.are_joined or len(requests) > 1
-                    for request in requests:
-                        await slots.acquire()
-                        group.create_task(answer(request))
+                taking = group.create_task(take(group))
+                with self._edge.calls.ending(taking):
+                    await asyncio.wait((taking,))
         except* Exception as errors:  # noqa: BLE001 - each is raised again
             raise _first(errors) from None
+        if taking.cancelled():
+            raise stopping()
 
     async def _carry_out(
         self, request: pipeline_pb2.ExecuteRequest, stream: Call

@@ -25,6 +25,7 @@ from onelog.cli.cluster_lifecycle import (
 )
 from onelog.cli.cluster_ports import BASE_MAX
 from onelog.cli.cluster_state import NODES_MAX, ClusterDirectory
+from onelog.cli.command import group
 from onelog.cli.failure import CommandFailed
 from onelog.cli.state_output import printable
 
@@ -39,7 +40,7 @@ FOLLOW_S = 0.2
 LINES_MAX = 100_000
 WIDTH = 120  # of a table that is not for a terminal
 
-app = typer.Typer(help="Run a cluster on this machine.", rich_markup_mode=None)
+app = group("Run a cluster on this machine.")
 
 Dir = Annotated[
     Path, typer.Option("--dir", help="Where the cluster is, with all its data and logs.")

@@ -98,7 +98,7 @@ def _file_settings(
     path = Path(named) if named else Path(home) / "onelog" / "client.toml"
     try:
         document = tomllib.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if named:
             raise
         return path, {}

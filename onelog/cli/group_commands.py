@@ -314,7 +314,8 @@ def ack(
       PLACES=$(onelog stream group fetch events billing --member $M --limit 1 --places)
       onelog stream group ack events billing --member $M $PLACES
     """
-    count = _member(session, stream, name, member).ack(_records(places))
+    records = _records(places)
+    count = _member(session, stream, name, member).ack(records)
     session.output.result({"acked": count}, f"{count} acknowledged")
 
 
@@ -339,9 +340,8 @@ def nack(
       PLACES=$(onelog stream group fetch events billing --member $M --limit 1 --places)
       onelog stream group nack events billing --member $M --delay 1m $PLACES
     """
-    count = _member(session, stream, name, member).nack(
-        _records(places), delay_s=delay, reason=reason
-    )
+    records = _records(places)
+    count = _member(session, stream, name, member).nack(records, delay_s=delay, reason=reason)
     session.output.result({"nacked": count}, f"{count} failed")
 
 
@@ -387,6 +387,7 @@ def commit(
     Examples:
       onelog stream group commit events reading 0:17
     """
+    records = _records(places)
     target: Any = _group(session, stream, name)
-    (target.rejoin(member) if member else target).commit(_records(places))
+    (target.rejoin(member) if member else target).commit(records)
     session.output.result({"stream": stream, "group": name}, f"group {name} moved")

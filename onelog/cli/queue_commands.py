@@ -349,7 +349,7 @@ def cancel_redrive(
     """Stop a redrive where it is.
 
     \b
-    Examples:
+    Usage:
       ID=$(onelog queue redrive 'jobs.dead{jobs}' --rate 1)
       onelog queue cancel-redrive 'jobs.dead{jobs}' $ID
     """
@@ -416,7 +416,7 @@ def delete_schedule(
 
     \b
     Examples:
-      ID=$(onelog queue schedule add 'jobs{jobs}' '@daily' x)
+      ID=$(onelog queue schedule add 'jobs{jobs}' '0 0 * * *' x)
       onelog queue schedule delete 'jobs{jobs}' $ID
     """
     session.client.queue(queue).unschedule(schedule_id)

@@ -360,7 +360,7 @@ def tail(
         raise CommandFailed("USAGE", "with several streams there is only --cursor to choose by")
     else:
         tailing = session.client.tail(*streams, cursor=token)
-    output, count = session.output, 0
+    output, count, begun = session.output, 0, tailing.cursor
     try:
         with tailing:
             for record in tailing:
@@ -374,7 +374,7 @@ def tail(
     finally:
         start = "" if from_offset is None else f"--from {from_offset} "
         start += f"--since {since} " if since else ""
-        note_cursor(output, f"{start}--cursor", tailing.cursor)
+        note_cursor(output, f"{start}--cursor", tailing.cursor, begun)
 
 
 @command(app)

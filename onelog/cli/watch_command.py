@@ -53,7 +53,8 @@ def watch(
     """Print what happens, as it happens; Ctrl-C ends it.
 
     Each event comes once and in order, across reconnects and new leaders. At the end the cursor is
-    printed on stderr, and with --json it is in every line: --from goes on there, without a gap.
+    printed on stderr, and with --json it is in every line: --from goes on there, without a gap, if
+    the same names are given.
     --from start begins with the oldest entries that are kept. Without any name it is all models.
 
     \b
@@ -97,6 +98,7 @@ def print_events(
         with_previous=with_previous,
         progress_s=progress_s,
     )
+    begun = watch.cursor
     try:
         with watch:
             for event in watch:
@@ -106,14 +108,12 @@ def print_events(
                 if count == limit:
                     break
     finally:
-        note_cursor(output, "--from", watch.cursor)
+        note_cursor(output, "--from", watch.cursor, begun)
 
 
-def note_cursor(output: Output, flag: str, token: bytes) -> None:
-    """Say where to go on, to people; in JSON every line says it."""
-    from onelog.client.resume import ResumePoint
-
-    if not output.as_json and token != ResumePoint().token():
+def note_cursor(output: Output, flag: str, token: bytes, begun: bytes) -> None:
+    """Say where to go on, if it has moved; to people, since in JSON every line says it."""
+    if not output.as_json and token != begun:
         note(f"to go on here: {flag} {shown_cursor(token)}")
 
 

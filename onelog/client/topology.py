@@ -14,7 +14,7 @@ import grpc.aio  # type: ignore[import-untyped]
 from onelog.client.channels import Channels
 from onelog.client.options import ClientOptions
 from onelog.client.routing import shard_of
-from onelog.errors import FailedPrecondition, OnelogError, Unavailable
+from onelog.errors import FailedPrecondition, NotFound, OnelogError, Unavailable
 from onelog.status import error_of
 from onelog.v1 import admin_pb2
 
@@ -61,7 +61,10 @@ class Topology:
 
     def endpoint_of(self, shard: int) -> str:
         """Return where to send what the leader of a shard has to do."""
-        return self.leaders[shard] or self.any_endpoint()
+        try:
+            return self.leaders[shard] or self.any_endpoint()
+        except IndexError:
+            raise NotFound(f"there is no shard {shard}", reason="SHARD_UNKNOWN") from None
 
     def replica_of(self, shard: int) -> str:
         """Return some replica of a shard, another one each time."""

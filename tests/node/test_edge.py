@@ -11,7 +11,7 @@ import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
-from node.config import Config
+from node.config import Config, ShutdownSettings
 from node.edge import namespace_of
 from node.forwarding import FORWARDED_KEY, SHARD_KEY
 from onelog import errors
@@ -19,7 +19,7 @@ from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
-from tests.services.nodes import Node, cluster, eventually, refusal, run, single, until
+from tests.services.nodes import WAIT_S, Node, cluster, eventually, refusal, run, single, until
 
 SHARDS = 3
 FORWARDED = ((FORWARDED_KEY, "1"),)
@@ -284,6 +284,24 @@ def test_streams_end_with_a_word_when_the_node_stops(tmp_path: Path) -> None:
             node.server.stop()
             error = await refusal(call.read())
             assert (type(error), error.reason) == (errors.Unavailable, "STOPPING")
+
+    run(test())
+
+
+def test_a_pipeline_that_nobody_uses_holds_up_no_stop(tmp_path: Path) -> None:
+    """Every client has one open; a stop that waited for it would take as long as it may."""
+
+    async def test() -> None:
+        patient = ShutdownSettings(drain_s=10 * WAIT_S)
+        async with single(tmp_path, shutdown=patient) as node:
+            call = node.pipeline.Execute()
+            put = pipeline.Operation(put=kv.PutRequest(key=b"k", value=b"v"))
+            await call.write(pipeline.ExecuteRequest(operations=[put]))
+            assert (await call.read()).results[0].put.header.index
+            node.server.stop()
+            error = await refusal(call.read())
+            assert (type(error), error.reason) == (errors.Unavailable, "STOPPING")
+            await node.task
 
     run(test())
 

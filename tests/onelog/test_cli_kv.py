@@ -115,9 +115,9 @@ def test_numbers_are_changed(cli: Cli) -> None:
 
 
 def test_values_are_appended_to(cli: Cli) -> None:
-    assert cli.json("kv", "append", "notes", "ab") == {"size": 2}
-    assert cli("kv", "append", "-x", "notes", r"\n").out == "3 bytes\n"
-    assert cli("kv", "get", "notes", "--raw").data == b"ab\n"
+    assert cli.json("kv", "append", "jottings", "ab") == {"size": 2}
+    assert cli("kv", "append", "-x", "jottings", r"\n").out == "3 bytes\n"
+    assert cli("kv", "get", "jottings", "--raw").data == b"ab\n"
 
 
 def test_documents_are_changed_in_parts(cli: Cli) -> None:

@@ -1,0 +1,269 @@
+"""Programs that use all four models at once through the ordinary client, and what they must find.
+
+Each writes things that can be told apart and remembers what it was told. Nothing here retries: what
+the client cannot do within its timeout is an error of the test. ``check`` compares with what the
+database holds in the end.
+"""
+
+import random
+import time
+from collections import Counter
+from typing import Any
+
+from onelog import AsyncClient
+from onelog.client.watch import Event
+from onelog.errors import ConditionFailed, LeaseLost, NotFound
+from tests.simulation.linearizability import Operation, is_linearizable
+
+KEYS = 3
+MINUTE_NS = 60_000_000_000
+
+
+def register(state: Any, argument: Any) -> tuple[Any, Any]:
+    """Model one key: a read, a put, or a put of a value where another one is expected."""
+    match argument:
+        case ("get",):
+            return state, state
+        case ("put", value):
+            return value, True
+        case ("swap", expected, value):
+            return (value, True) if state == expected else (state, False)
+    raise AssertionError(argument)
+
+
+class Program:
+    """One user of the database; ``run`` goes on until it is told to stop."""
+
+    def __init__(self, client: AsyncClient, name: str, chance: random.Random) -> None:
+        self.client = client
+        self.name = name
+        self.chance = chance
+        self.done = 0
+        self.is_stopping = False
+
+    async def set_up(self) -> None:
+        """Create what is needed."""
+
+    async def run(self) -> None:
+        """Work."""
+        while not self.is_stopping:
+            await self.step()
+            self.done += 1
+
+    async def step(self) -> None:
+        """Do one thing."""
+        raise NotImplementedError
+
+    async def check(self) -> None:
+        """Compare what was said with what is there."""
+
+
+class Registers(Program):
+    """Reads, puts and swaps of few keys by many callers: the history must be linearizable."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        number: int,
+        chance: random.Random,
+        history: dict[str, list[Operation]],
+    ) -> None:
+        super().__init__(client, f"registers {number}", chance)
+        self.number = number
+        self.history = history
+
+    async def step(self) -> None:
+        key = f"register-{self.chance.randrange(KEYS)}"
+        value = f"{self.number}.{self.done}".encode()
+        kind = self.chance.choice(("get", "put", "swap"))
+        kv = self.client.kv
+        if kind == "get":
+            argument: tuple[Any, ...] = ("get",)
+        elif kind == "put":
+            argument = ("put", value)
+        else:
+            seen = await kv.get(key)
+            argument = ("swap", None if seen is None else seen.value, value)
+        operation = Operation(self.number, argument, time.monotonic())
+        self.history.setdefault(key, []).append(operation)
+        if kind == "get":
+            found = await kv.get(key)
+            operation.result = None if found is None else found.value
+        elif kind == "put":
+            await kv.put(key, value)
+            operation.result = True
+        else:
+            expected = argument[1]
+            txn = kv.txn()
+            txn = txn.when(key, exists=False) if expected is None else txn.when(key, value=expected)
+            txn.then.put(key, value)
+            operation.result = (await txn.commit()).succeeded
+        operation.ended_s = time.monotonic()
+
+    async def check(self) -> None:
+        for key, operations in self.history.items():
+            assert is_linearizable(operations, register, None), f"{key}: {operations}"
+
+
+class Producer(Program):
+    """Enqueues numbered messages, in a session: each is there once, whatever failed meanwhile."""
+
+    async def set_up(self) -> None:
+        await self.client.queue("jobs").create()
+
+    async def step(self) -> None:
+        await self.client.queue("jobs").enqueue(str(self.done))
+
+
+class Consumer(Program):
+    """Leases and settles messages: what was acknowledged was acknowledged once."""
+
+    def __init__(
+        self, client: AsyncClient, number: int, chance: random.Random, acked: Counter[int]
+    ) -> None:
+        super().__init__(client, f"consumer {number}", chance)
+        self.acked = acked
+
+    async def step(self) -> None:
+        queue = self.client.queue("jobs")
+        for message in await queue.lease(5, visibility_s=20, wait_s=0.2):
+            if self.chance.random() < 0.1:
+                await queue.nack(message, delay_s=0.05, reason="not now")
+                continue
+            try:
+                await queue.ack(message)
+            except (LeaseLost, NotFound):
+                continue  # it took too long, and somebody else has it
+            self.acked[int(message.body)] += 1
+
+
+class Appender(Program):
+    """Appends numbered records of its own key: all of them are there, in order, once."""
+
+    async def set_up(self) -> None:
+        await self.client.stream("events").create()
+
+    async def step(self) -> None:
+        await self.client.stream("events").append(str(self.done), key=self.name)
+
+    async def check(self) -> None:
+        records = [each async for each in self.client.stream("events").read()]
+        numbers = [int(each.value) for each in records if each.key == self.name.encode()]
+        assert numbers == list(range(self.done)), self.name
+
+
+class Gauge(Program):
+    """Writes one point after the other."""
+
+    async def step(self) -> None:
+        times = [MINUTE_NS * (1 + self.done)]
+        await self.client.ts.write("load", times, {"value": [self.done]}, tags={"by": self.name})
+
+    async def check(self) -> None:
+        query = self.client.ts.query
+        end_ns = MINUTE_NS * (self.done + 2)
+        (found,) = await query("load", "value", 0, end_ns, where={"by": self.name}, by_series=True)
+        assert found.fields["value"].tolist() == list(range(self.done))
+
+
+class Mover(Program):
+    """Moves a message, a record, a point and a key in one batch: all of it or nothing."""
+
+    async def set_up(self) -> None:
+        for create in (self.client.queue("{all}-jobs").create, self.client.stream("{all}").create):
+            await create()
+
+    async def step(self) -> None:
+        number = str(self.done)
+        batch = self.client.transact().put("{all}-last", number)
+        batch.enqueue("{all}-jobs", number).append_record("{all}", number)
+        batch.write_points("{all}", [MINUTE_NS * (1 + self.done)], {"value": [self.done]})
+        if self.chance.random() < 0.1:
+            batch.when("{all}-never", exists=True)
+            try:
+                await batch.commit()
+            except ConditionFailed:
+                self.done -= 1  # the next step does it
+            else:
+                raise AssertionError("a batch whose condition does not hold took effect")
+            return
+        await batch.commit()
+
+    async def check(self) -> None:
+        expected = list(range(self.done))
+        last = await self.client.kv.get("{all}-last")
+        assert last is not None
+        assert int(last.value) == expected[-1]
+        info = await self.client.queue("{all}-jobs").info()
+        assert info.ready == len(expected)
+        records = [int(each.value) async for each in self.client.stream("{all}").read()]
+        assert records == expected
+        end_ns = MINUTE_NS * (self.done + 2)
+        (found,) = await self.client.ts.query("{all}", "value", 0, end_ns)
+        assert found.fields["value"].tolist() == expected
+
+
+class Watcher:
+    """Hears of everything from the beginning: each event once, in the order of its shard."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.watch = client.watch(progress_s=0.2)
+        self.last: dict[int, int] = {}  # the last index, by shard
+        self.events: list[Event] = []
+
+    async def run(self) -> None:
+        """Take events until cancelled."""
+        async for event in self.watch:
+            index = self.last.get(event.shard, 0)
+            assert event.index >= index, f"{event} after {index}"
+            self.last[event.shard] = event.index
+            self.events.append(event)
+
+    def heard(self, model: str, kind: str, name: str) -> list[Event]:
+        """Return the events of one kind and name, in order."""
+        return [
+            each
+            for each in self.events
+            if (each.model, each.kind, each.name) == (model, kind, name.encode())
+        ]
+
+    def missing(
+        self,
+        history: dict[str, list[Operation]],
+        enqueued: int,
+        appenders: list[Appender],
+        gauge: Gauge,
+    ) -> str:
+        """Return what is not told yet, or nothing; raise if something was told twice."""
+        for key, operations in history.items():
+            values = [each.item.value for each in self.heard("kv", "put", key) if each.item]
+            assert len(values) == len(set(values)), f"{key}: told twice"
+            puts = {
+                each.argument[-1]
+                for each in operations
+                if each.argument[0] != "get" and each.result is True
+            }
+            assert set(values) <= puts, f"{key}: told of what nobody did"
+            if len(values) < len(puts):
+                return key
+        ids = [
+            each for event in self.heard("queue", "enqueued", "jobs") for each in event.message_ids
+        ]
+        assert len(ids) == len(set(ids)) <= enqueued, "messages: told twice"
+        if len(ids) < enqueued:
+            return f"messages: {len(ids)} of {enqueued}"
+        records = [each.record for each in self.heard("stream", "appended", "events")]
+        for appender in appenders:
+            own = appender.name.encode()
+            numbers = [int(each.value) for each in records if each and each.key == own]
+            assert numbers == list(range(len(numbers))), f"{appender.name}: {numbers}"
+            if len(numbers) < appender.done:
+                return appender.name
+        written = [
+            int(value)
+            for event in self.heard("ts", "written", "load")
+            for points in event.points
+            for value in points.fields["value"]
+        ]
+        assert written == list(range(len(written))), written
+        return "" if len(written) == gauge.done else "points"
