@@ -17,7 +17,7 @@ from onelog.cli.bench_workloads import WORKLOADS
 from onelog.errors import Unavailable
 from tests.client.serving import ROOT
 from tests.onelog.commands import Cli
-from tests.onelog.test_cli_help import OURS
+from tests.onelog.test_cli_help import ALL
 
 TIMEOUT_S = 120
 FEW = ("--callers", 2, "--count", 4)
@@ -54,7 +54,7 @@ def test_without_a_count_it_is_the_time_that_ends_it(cli: Cli) -> None:
 
 
 def test_the_uses_of_the_help_work(cli: Cli) -> None:
-    text = OURS["bench"].help
+    text = ALL["bench"].help
     uses = re.findall(r"^  onelog (bench.*)$", text, re.MULTILINE)
     assert len(uses) >= 3
     # The first one is all workloads for seconds each, and has a test above.
