@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import grpc.aio  # type: ignore[import-untyped]
 import uvloop
 
-from bench.api_cases import BATCH, CASES, Bench, Case
+from bench.api_cases import BATCH, CASES, VALUE, Bench, Case
 from onelog import AsyncClient
 from onelog.cli.bench_load import Run
-from onelog.cli.bench_workloads import VALUE_SIZE, Step
+from onelog.cli.bench_workloads import Step
 from onelog.errors import Unimplemented
 from onelog.v1 import pipeline_pb2
 from tests.system.nodes import ServeProcess, nodes
@@ -128,7 +128,7 @@ async def bench_cluster(
     """Run the cases; return the rates by name and callers."""
     reached = {}
     async with AsyncClient(cluster.endpoints) as client:
-        bench = Bench(client, amount=amount)
+        bench = Bench(client, VALUE, amount=amount)
         try:
             for case in cases:
                 bench.batch = case.batch or amount
@@ -182,7 +182,7 @@ async def bench_echo(cluster: Cluster, count: int, seconds: float) -> int:
     for number in range(count):
         operation = request.operations.add()
         operation.put.key = b"key-%012d" % number
-        operation.put.value = bytes(VALUE_SIZE)
+        operation.put.value = VALUE
     data = request.SerializeToString()
     async with grpc.aio.insecure_channel(cluster.endpoints[0], options=_OPTIONS) as channel:
         await channel.channel_ready()

@@ -26,6 +26,7 @@ from onelog.cli.bench_workloads import (
 )
 from onelog.v1 import kv_pb2, kv_pb2_grpc
 
+VALUE = bytes(100)
 BATCH = 128
 # What consumers take at a time, and what is pushed to one before it has settled some.
 LEASED = 256

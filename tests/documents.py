@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ def blocks_of(document: str, language: str | None = None) -> list[Block]:
     return [each for each in found if language in (None, each.language)]
 
 
-def paste(script: str, directory: Path, programs: Path, variables: Mapping[str, str]) -> str:
+def paste(script: str, directory: Path, programs: Path, variables: dict[str, str]) -> str:
     """Paste lines into a shell in a directory; return what they printed."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("ONELOG_")}
     done = subprocess.run(
@@ -52,4 +51,5 @@ def paste(script: str, directory: Path, programs: Path, variables: Mapping[str, 
     )
     assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
-    return done.stdout
+    shown: str = done.stdout
+    return shown

@@ -29,7 +29,7 @@ CALLERS, CALLERS_MAX = 64, 4_096
 SECONDS, SECONDS_MAX = 5.0, 86_400.0
 CALLS_MAX = 10**9
 BATCH_MAX = 10_000
-VALUE_SIZE_MAX = 1 << 20
+VALUE_SIZE, VALUE_SIZE_MAX = 100, 1 << 20
 LOOK_S = 0.5
 CLEAN_UP_S = 60.0
 
@@ -55,45 +55,59 @@ class Wish:
         return most if self.calls is None else min(most, self.calls * batch)
 
 
+Workloads = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="WORKLOAD...", help="Which, one after the other; all of them."),
+]
+Callers = Annotated[
+    int,
+    typer.Option(
+        "--callers", "-c", min=1, max=CALLERS_MAX, metavar="N", help="Calls at the same time."
+    ),
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds",
+        "-s",
+        parser=duration_s,
+        metavar="TIME",
+        help="How long each takes; 5s, without --count.",
+    ),
+]
+Count = Annotated[
+    int | None,
+    typer.Option("--count", min=1, max=CALLS_MAX, metavar="N", help="Calls of each, at most."),
+]
+ValueSize = Annotated[
+    int,
+    typer.Option(
+        "--value-size", min=0, max=VALUE_SIZE_MAX, metavar="BYTES", help="Of values and bodies."
+    ),
+]
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--batch",
+        min=1,
+        max=BATCH_MAX,
+        metavar="N",
+        help="Operations of one call; 1, lease-ack 256, tail 1000, ts-write 100.",
+    ),
+]
+
+
 @command(app)
 def bench(
     session: Session,
-    workloads: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="WORKLOAD...", help="Which, one after the other; all of them."),
-    ] = None,
+    workloads: Workloads = None,
     *,
-    callers: Annotated[
-        int,
-        typer.Option(
-            "--callers", "-c", min=1, max=CALLERS_MAX, metavar="N", help="Calls at the same time."
-        ),
-    ] = CALLERS,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--seconds", "-s", parser=duration_s, metavar="TIME",
-            help="How long each takes; 5s, without --count.",
-        ),
-    ] = None,
-    count: Annotated[
-        int | None,
-        typer.Option("--count", min=1, max=CALLS_MAX, metavar="N", help="Calls of each, at most."),
-    ] = None,
-    value_size: Annotated[
-        int,
-        typer.Option(
-            "--value-size", min=0, max=VALUE_SIZE_MAX, metavar="BYTES", help="Of values and bodies."
-        ),
-    ] = 100,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            "--batch", min=1, max=BATCH_MAX, metavar="N",
-            help="Operations of one call; 1, lease-ack 256, tail 1000, ts-write 100.",
-        ),
-    ] = None,
-) -> None:  # fmt: skip
+    callers: Callers = CALLERS,
+    seconds: Seconds = None,
+    count: Count = None,
+    value_size: ValueSize = VALUE_SIZE,
+    batch: Batch = None,
+) -> None:
     """Let callers do something as often as they can; prints operations a second, p50 and p99.
 
     Times are those of a call, which is --batch operations. On a terminal the numbers are shown

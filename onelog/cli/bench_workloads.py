@@ -16,7 +16,6 @@ from onelog.client.queue import AsyncQueue
 from onelog.client.stream import AsyncStream
 from onelog.errors import AlreadyExists
 
-VALUE_SIZE = 100
 # Of keys and values that are made ready before they are read.
 READY_MAX = 20_000
 READY_BYTES_MAX = 64 << 20
@@ -37,7 +36,7 @@ class Load:
     """A client, and how much is done with it."""
 
     client: AsyncClient
-    value: bytes = bytes(VALUE_SIZE)
+    value: bytes
     # Operations of one call, where a call can have several.
     batch: int = 1
     # Keys, and messages and records that are there before they are read.

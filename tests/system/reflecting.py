@@ -12,12 +12,12 @@ import json
 import sys
 from typing import Any, TextIO
 
-import grpc
-from google.protobuf import descriptor_pb2, json_format
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
-from google.rpc import error_details_pb2, status_pb2
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+import grpc  # type: ignore[import-untyped]
+from google.protobuf import descriptor_pb2, json_format  # type: ignore[import-untyped]
+from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped]
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # type: ignore[import-untyped]
     ProtoReflectionDescriptorDatabase,
 )
 
