@@ -10,7 +10,6 @@ what gRPC for Python alone can do here, in the same run.
 """
 
 import argparse
-import asyncio
 import json
 import os
 import subprocess
@@ -28,8 +27,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import grpc.aio  # type: ignore[import-untyped]
 import uvloop
 
-from bench.api_cases import BATCH, CASES, VALUE, Bench, Case, Step
+from bench.api_cases import BATCH, CASES, VALUE, Bench, Case
 from onelog import AsyncClient
+from onelog.cli.bench_load import Run
+from onelog.cli.bench_workloads import Step
 from onelog.errors import Unimplemented
 from onelog.v1 import pipeline_pb2
 from tests.system.nodes import ServeProcess, nodes
@@ -85,39 +86,16 @@ def serving(count: int, shards: int) -> Iterator[Cluster]:
         yield Cluster(f"nodes_{count}", pids, endpoints, count)
 
 
-async def repeat(step: Step, callers: int, seconds: float) -> tuple[int, list[float], float]:
-    """Let callers repeat a step, at least once; return operations, seconds of each call and all."""
-    latencies_s: list[float] = []
-    now_s = time.perf_counter
-    started_s = now_s()
-    until_s = started_s + seconds
-    done = 0
-
-    async def call(caller: int) -> None:
-        nonlocal done
-        ended_s = 0.0
-        while ended_s < until_s:
-            begun_s = now_s()
-            count = await step(caller)
-            ended_s = now_s()
-            done += count
-            latencies_s.append(ended_s - begun_s)
-
-    async with asyncio.TaskGroup() as group:
-        for caller in range(callers):
-            group.create_task(call(caller))
-    return done, latencies_s, now_s() - started_s
-
-
 async def measure(cluster: Cluster, name: str, callers: int, step: Step, seconds: float) -> Any:
     """Return a row of the result."""
-    await repeat(step, callers, min(WARM_UP_S, seconds))
+    await Run().repeat(step, callers, seconds=min(WARM_UP_S, seconds))
     before_s, client_s = cluster.cpu_s(), time.process_time()
-    done, latencies_s, took_s = await repeat(step, callers, seconds)
+    run = Run()
+    await run.repeat(step, callers, seconds=seconds)
     client_s = time.process_time() - client_s
     after_s = cluster.cpu_s()
-    latencies_s.sort()
-    done = max(done, 1)
+    assert not run.errors, run.errors
+    done = max(run.done, 1)
 
     def per_operation(spent_s: float) -> float:
         return round(spent_s / done * 1e6, 1)
@@ -126,9 +104,9 @@ async def measure(cluster: Cluster, name: str, callers: int, step: Step, seconds
         "cluster": cluster.name,
         "case": name,
         "callers": callers,
-        "per_s": round(done / took_s),
-        "p50_ms": round(latencies_s[len(latencies_s) // 2] * 1e3, 2),
-        "p99_ms": round(latencies_s[len(latencies_s) * 99 // 100] * 1e3, 2),
+        "per_s": round(run.per_s),
+        "p50_ms": round(run.durations.percentile_s(0.5) * 1e3, 2),
+        "p99_ms": round(run.durations.percentile_s(0.99) * 1e3, 2),
         "client_us": per_operation(client_s),
         "nodes_us": {each: per_operation(after_s[each] - before_s[each]) for each in after_s},
         "all_us": per_operation(client_s + sum(after_s.values()) - sum(before_s.values())),
@@ -150,9 +128,10 @@ async def bench_cluster(
     """Run the cases; return the rates by name and callers."""
     reached = {}
     async with AsyncClient(cluster.endpoints) as client:
-        bench = Bench(client, amount)
+        bench = Bench(client, VALUE, amount=amount)
         try:
             for case in cases:
+                bench.batch = case.batch or amount
                 try:
                     step = await case.begin(bench)
                 except Unimplemented:

@@ -25,7 +25,8 @@ from onelog.cli.failure import CommandFailed
 from onelog.cli.values import duration_s
 
 if TYPE_CHECKING:
-    from onelog import Client
+    from onelog import Client, ClientOptions
+    from onelog.client.options import Durability
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
 DEFAULT_TIMEOUT = "10s"
@@ -124,26 +125,33 @@ def _text(path: Path, name: str, value: Any) -> str:
 
 def connect(settings: Mapping[str, Setting]) -> "Client":
     """Return a client that has reached a server; the caller closes it."""
-    from onelog import Client, ClientOptions
+    from onelog import Client
 
-    tls = _tls(settings)
-    timeout_s = timeout_of(settings["timeout"])
-    durability = settings["durability"]
-    if durability.text not in ("sync", "async"):
-        raise durability.wrong("is neither sync nor async")
-    client = Client(
-        endpoints_of(settings["endpoints"]),
-        options=ClientOptions(timeout_s=timeout_s, token=settings["token"].text or None, tls=tls),
-    )
+    options, durability = options_of(settings), durability_of(settings["durability"])
+    client = Client(endpoints_of(settings["endpoints"]), options=options)
     try:
-        client.scoped(timeout_s=min(CONNECT_S, timeout_s)).connect()
+        client.scoped(timeout_s=min(CONNECT_S, options.timeout_s)).connect()
     except BaseException:
         client.close()
         raise
-    is_async = durability.text == "async"
-    view = client.scoped(durability="async") if is_async else client
+    view = client.scoped(durability=durability)
     namespace = settings["namespace"].text
     return view.namespace(namespace) if namespace else view
+
+
+def options_of(settings: Mapping[str, Setting]) -> "ClientOptions":
+    """Return how a client of these settings behaves."""
+    from onelog import ClientOptions
+
+    tls, token = _tls(settings), settings["token"].text or None
+    return ClientOptions(timeout_s=timeout_of(settings["timeout"]), token=token, tls=tls)
+
+
+def durability_of(setting: Setting) -> "Durability":
+    """Return when writes are answered."""
+    if setting.text not in ("sync", "async"):
+        raise setting.wrong("is neither sync nor async")
+    return "async" if setting.text == "async" else "sync"
 
 
 def endpoints_of(setting: Setting) -> Sequence[str]:

@@ -1,18 +1,14 @@
 """Every block of docs/client.md does what it says, as it stands."""
 
-import re
 from collections.abc import Iterator
 
 import pytest
 
 from onelog import Client
-from onelog.errors import InvalidArgument, Unimplemented
-from tests.client.serving import ROOT, serving
+from tests.client.serving import serving
+from tests.documents import blocks_of
 
-TEXT = (ROOT / "docs" / "client.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.DOTALL | re.MULTILINE)
-# Parts of the server that come after the client; when they are there their blocks run.
-SERVICES = {"client.queue(": "Queue", "client.ts.": "TimeSeries"}
+BLOCKS = [each.text for each in blocks_of("docs/client.md", "python")]
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +26,5 @@ def test_a_block_of_the_document_runs(
     block = BLOCKS[number]
     assert "127.0.0.1:7400" in block
     code = compile(block.replace("127.0.0.1:7400", endpoint), f"docs/client.md[{number}]", "exec")
-    try:
-        exec(code, {"__name__": "__main__"})
-    except (Unimplemented, InvalidArgument) as error:
-        missing = [name for call, name in SERVICES.items() if call in block]
-        if not missing or error.reason not in ("UNIMPLEMENTED", "OPERATION_MISSING"):
-            raise
-        pytest.skip(f"this server has no {missing[0]} service yet")
+    exec(code, {"__name__": "__main__"})
     assert "print(" not in block or capsys.readouterr().out

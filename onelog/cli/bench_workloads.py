@@ -1,0 +1,263 @@
+"""What callers of a benchmark do: each model through the ordinary calls of the Python client.
+
+A workload makes ready what it needs and returns a step, which every caller repeats; a step returns
+how many operations it was. ``onelog bench`` and ``bench/api.py`` measure the same ones.
+"""
+
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onelog import AsyncClient, Read
+from onelog.client.queue import AsyncQueue
+from onelog.client.stream import AsyncStream
+from onelog.errors import AlreadyExists
+
+# Of keys and values that are made ready before they are read.
+READY_MAX = 20_000
+READY_BYTES_MAX = 64 << 20
+# What is sent at once while something is made ready.
+FILL_BYTES_MAX = 4 << 20
+# Of the calls of ``mixed`` one in so many is a write.
+MIXED_WRITE_EVERY = 5
+QUERY_SERIES, QUERY_POINTS, QUERY_WINDOW_S = 16, 3_600, 60
+STALE = Read(stale=True)
+START_NS = 1_700_000_000_000_000_000
+STEP_NS = 10**9
+
+Step = Callable[[int], Awaitable[int]]
+
+
+@dataclass
+class Load:
+    """A client, and how much is done with it."""
+
+    client: AsyncClient
+    value: bytes
+    # Operations of one call, where a call can have several.
+    batch: int = 1
+    # Keys, and messages and records that are there before they are read.
+    amount: int = READY_MAX
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def key(self) -> bytes:
+        """Return the next of the keys, which are spread over all shards."""
+        return b"key-%012d" % (next(self.numbers) % self.amount)
+
+    def portions(self) -> Iterator[int]:
+        """Yield how many values to send at a time until all are there."""
+        most = max(1, FILL_BYTES_MAX // max(1, len(self.value)))
+        for first in range(0, self.amount, most):
+            yield min(most, self.amount - first)
+
+    async def queue(self, name: str) -> AsyncQueue:
+        """Return a queue that exists."""
+        queue = self.client.queue(name)
+        with suppress(AlreadyExists):
+            await queue.create()
+        return queue
+
+    async def stream(self, name: str) -> AsyncStream:
+        """Return a stream that exists."""
+        stream = self.client.stream(name)
+        with suppress(AlreadyExists):
+            await stream.create()
+        return stream
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Something that can be measured."""
+
+    # Makes ready, and returns the step.
+    begin: Callable[[Load], Awaitable[Step]]
+    # Operations of one call unless somebody asks for others.
+    batch: int = 1
+
+
+# Keys
+
+
+async def put(load: Load) -> Step:
+    """Write keys, over and over the same ones."""
+    kv, key, value, batch = load.client.kv, load.key, load.value, load.batch
+
+    async def step(_caller: int) -> int:
+        if batch == 1:
+            await kv.put(key(), value)
+        else:
+            await kv.put_many([(key(), value) for _ in range(batch)])
+        return batch
+
+    return step
+
+
+async def get(load: Load) -> Step:
+    """Read keys, the newest values."""
+    return await _reads(load, None)
+
+
+async def get_stale(load: Load) -> Step:
+    """Read keys from any replica."""
+    return await _reads(load, STALE)
+
+
+async def _reads(load: Load, read: Read | None) -> Step:
+    numbers = itertools.count()
+    for portion in load.portions():
+        keys = [b"key-%012d" % next(numbers) for _ in range(portion)]
+        await load.client.kv.put_many([(key, load.value) for key in keys])
+    kv, key, batch = load.client.kv, load.key, load.batch
+
+    async def step(_caller: int) -> int:
+        # Another replica may not have heard of a key yet.
+        if batch == 1:
+            assert await kv.get(key(), read=read) is not None or read is not None
+        else:
+            found = await kv.get_many([key() for _ in range(batch)], read=read)
+            assert None not in found or read is not None
+        return batch
+
+    return step
+
+
+async def mixed(load: Load) -> Step:
+    """One write in MIXED_WRITE_EVERY calls, reads otherwise."""
+    read, write = await get(load), await put(load)
+    calls = itertools.count()
+
+    async def step(caller: int) -> int:
+        is_write = next(calls) % MIXED_WRITE_EVERY == 0
+        return await (write(caller) if is_write else read(caller))
+
+    return step
+
+
+# Queues
+
+
+async def enqueue(load: Load) -> Step:
+    """Put messages into one queue."""
+    jobs = await load.queue("enqueued")
+    value, batch = load.value, load.batch
+
+    async def step(_caller: int) -> int:
+        if batch == 1:
+            await jobs.enqueue(value)
+        else:
+            await jobs.enqueue_many([value] * batch)
+        return batch
+
+    return step
+
+
+async def lease_and_ack(load: Load) -> Step:
+    """Take many at a time and settle them; refilled when it is empty."""
+    jobs = await load.queue("leased")
+    for portion in load.portions():
+        await jobs.enqueue_many([load.value] * portion)
+    value, batch = load.value, load.batch
+
+    async def step(_caller: int) -> int:
+        messages = await jobs.lease(batch)
+        if messages:
+            await jobs.ack_many(messages)
+        else:
+            await jobs.enqueue_many([value] * batch)
+        return len(messages)
+
+    return step
+
+
+# Streams
+
+
+async def append(load: Load) -> Step:
+    """Append records to one stream."""
+    events = await load.stream("appended")
+    value, batch = load.value, load.batch
+
+    async def step(_caller: int) -> int:
+        if batch == 1:
+            await events.append(value)
+        else:
+            await events.append_many([value] * batch)
+        return batch
+
+    return step
+
+
+async def tail(load: Load) -> Step:
+    """Read from the start, again and again; a call is that many records."""
+    events = await load.stream("tailed")
+    for portion in load.portions():
+        await events.append_many([load.value] * portion)
+    wanted = min(load.batch, load.amount)
+
+    async def step(_caller: int) -> int:
+        count = 0
+        async with events.tail(from_offset=0) as records:
+            async for _ in records:
+                count += 1
+                if count == wanted:
+                    break
+        return count
+
+    return step
+
+
+# Time series
+
+
+async def write_points(load: Load) -> Step:
+    """Write points, each caller to a series of its own."""
+    ts, batch = load.client.ts, load.batch
+    with suppress(AlreadyExists):
+        await ts.create("written")
+    values = np.arange(batch, dtype=np.float64)
+    offsets = np.arange(batch, dtype=np.int64) * STEP_NS
+    numbers = itertools.count()
+
+    async def step(caller: int) -> int:
+        first_ns = START_NS + next(numbers) * batch * STEP_NS
+        await ts.write("written", first_ns + offsets, {"load": values}, tags={"host": str(caller)})
+        return batch
+
+    return step
+
+
+async def query(load: Load) -> Step:
+    """Means of each minute of an hour of points of each of some series."""
+    ts = load.client.ts
+    with suppress(AlreadyExists):
+        await ts.create("queried")
+    times = START_NS + np.arange(QUERY_POINTS, dtype=np.int64) * STEP_NS
+    for host in range(QUERY_SERIES):
+        await ts.write("queried", times, {"load": times % 97 * 0.5}, tags={"host": str(host)})
+    end_ns = START_NS + QUERY_POINTS * STEP_NS
+
+    async def step(_caller: int) -> int:
+        groups = await ts.query(
+            "queried", "load", START_NS, end_ns, aggregate="mean", window_s=QUERY_WINDOW_S
+        )
+        assert groups
+        return 1
+
+    return step
+
+
+WORKLOADS = {
+    "put": Workload(put),
+    "get": Workload(get),
+    "get-stale": Workload(get_stale),
+    "mixed": Workload(mixed),
+    "enqueue": Workload(enqueue),
+    "lease-ack": Workload(lease_and_ack, batch=256),
+    "append": Workload(append),
+    "tail": Workload(tail, batch=1_000),
+    "ts-write": Workload(write_points, batch=100),
+    "ts-query": Workload(query),
+}
