@@ -73,6 +73,8 @@ def test_there_is_no_excuse_for_blocks_that_are_gone() -> None:
     assert set(RUN_BY) <= kinds
 
 
-@pytest.mark.parametrize(("document", "path"), {(each, path) for (each, _), path in RUN_BY.items()})
+@pytest.mark.parametrize(
+    ("document", "path"), sorted({(each, path) for (each, _), path in RUN_BY.items()})
+)
 def test_who_runs_a_document_reads_it(document: str, path: str) -> None:
     assert Path(document).name in (ROOT / path).read_text()
