@@ -1,11 +1,8 @@
-"""The Queue service: one line for what is one entry or one look, and what is more than that.
-
-Queues over several shards are listed by name: names are unique over all shards, so where a page
-ended is one name, and that is the page token.
-"""
+"""The Queue service: one line for what is one entry or one look, and what is more than that."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 from node import queue_requests as ask
 from node.calls import Call, stopping
@@ -13,18 +10,16 @@ from node.edge import (
     Edge,
     View,
     namespace_of,
-    one_shard_only,
-    read_options,
     session_of,
     write_options,
 )
-from node.edge import invalid as invalid_argument
+from node.name_pages import list_by_name
 from node.operations import answer_of, applied, put_header, run_read, run_write
 from node.queue_consume import Consumers
 from node.queue_lines import Lines
 from node.queue_returns import Returns
 from node.services import queue_operations as op
-from node.status_mapping import error_of_reason, error_of_refusal
+from node.status_mapping import error_of_refusal
 from onelog.errors import FailedPrecondition
 from onelog.v1 import queue_pb2
 from projections import queue_commands as commands
@@ -33,9 +28,6 @@ from projections.queue_results import decode_cursor
 from projections.reasons import Reason
 from projections.result import Duplicate, Refused
 
-PAGE_SIZE_DEFAULT = 100
-PAGE_SIZE_MAX = 1_000
-TOKEN_VERSION = b"\x01"
 # A long poll ends so long before its call's deadline: the answer has to arrive as well.
 POLL_MARGIN_S = 0.25
 
@@ -246,69 +238,32 @@ class QueueService:
         self, request: queue_pb2.ListQueuesRequest, call: Call
     ) -> queue_pb2.ListQueuesResponse:
         """List queues by name, a page of them."""
-        edge, options = self._edge, read_options(request)
-        namespace, after = namespace_of(request.namespace), _token_of(request.page_token)
-        limit = request.page_size or PAGE_SIZE_DEFAULT
-        if limit > PAGE_SIZE_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, limit)
-        if len(request.prefix.encode()) > QUEUE_NAME_SIZE_MAX:
-            raise error_of_reason(Reason.QUEUE_NAME_INVALID, len(request.prefix.encode()))
-        if call.only_shard is None and edge.shards > 1:
-            one_shard_only(options)
 
-        async def part(shard: int) -> queue_pb2.ListQueuesResponse:
-            view = await edge.read(shard, options, call)
-            return _page(view, namespace, request.prefix, after, limit)
+        def look(view: View, namespace: str, after: str, limit: int, answer: Any) -> bool:
+            state, prefix = view.projections, request.prefix
+            names = state.queue.list_queues(namespace, limit, after, prefix)
+            if isinstance(names, Refused):
+                raise error_of_refusal(names)
+            for name, _ in names:
+                op.put_info(state, answer.queues.add(), ask.queue_of(state, namespace, name))
+            return len(names) == limit and bool(
+                state.queue.list_queues(namespace, 1, names[-1][0], prefix)
+            )
 
-        parts = await edge.parts(request, call, range(edge.shards), part)
-        if len(parts) == 1:
-            one: queue_pb2.ListQueuesResponse = parts[0]
-            return one
-        return merge(parts, limit)
+        listed: queue_pb2.ListQueuesResponse = await list_by_name(
+            self._edge,
+            request,
+            call,
+            look,
+            items="queues",
+            name="queue",
+            name_size_max=QUEUE_NAME_SIZE_MAX,
+            name_invalid=Reason.QUEUE_NAME_INVALID,
+        )
+        return listed
 
 
 def _nothing(shard: int) -> queue_pb2.LeaseResponse:
     answer = queue_pb2.LeaseResponse()
     answer.header.shard = shard
     return answer
-
-
-def _page(
-    view: View, namespace: str, prefix: str, after: str, limit: int
-) -> queue_pb2.ListQueuesResponse:
-    """Return a page of the queues of one shard."""
-    state = view.projections
-    names = state.queue.list_queues(namespace, limit, after, prefix)
-    if isinstance(names, Refused):
-        raise error_of_refusal(names)
-    answer = queue_pb2.ListQueuesResponse()
-    for name, _ in names:
-        op.put_info(state, answer.queues.add(), ask.queue_of(state, namespace, name))
-    if names and state.queue.list_queues(namespace, 1, names[-1][0], prefix):
-        answer.next_page_token = TOKEN_VERSION + names[-1][0].encode()
-    return answer
-
-
-def merge(parts: list[queue_pb2.ListQueuesResponse], limit: int) -> queue_pb2.ListQueuesResponse:
-    """Return one page of the pages of several shards.
-
-    Whoever has more than its page has a full one, so nothing of it is missing below the end of the
-    page of all.
-    """
-    queues = sorted((queue for each in parts for queue in each.queues), key=lambda each: each.queue)
-    answer = queue_pb2.ListQueuesResponse(queues=queues[:limit])
-    if len(queues) > limit or any(each.next_page_token for each in parts):
-        answer.next_page_token = TOKEN_VERSION + answer.queues[-1].queue.encode()
-    return answer
-
-
-def _token_of(token: bytes) -> str:
-    if not token:
-        return ""
-    try:
-        name = token[1:].decode()
-    except UnicodeDecodeError:
-        name = ""
-    if token[:1] != TOKEN_VERSION or not 1 < len(token) <= QUEUE_NAME_SIZE_MAX + 1 or not name:
-        raise invalid_argument("PAGE_TOKEN_INVALID", "not a token of a page before this one")
-    return name

@@ -10,12 +10,13 @@ from typing import Any
 from node.calls import Call
 from node.edge import (
     Edge,
+    View,
     invalid,
     namespace_of,
-    one_shard_only,
     put_log_read,
     read_options,
 )
+from node.name_pages import list_by_name
 from node.operations import RequestT, ResponseT, Write, run_read, run_write
 from node.services import stream_operations as op
 from node.status_mapping import error_of_reason
@@ -34,14 +35,12 @@ from node.stream_tail import Tails
 from onelog.v1 import common_pb2, stream_pb2
 from projections.reasons import Reason
 from projections.result import Refused
-from projections.stream_limits import LIST_MAX, READ_RECORDS_MAX, STREAM_NAME_SIZE_MAX
+from projections.stream_limits import READ_RECORDS_MAX, STREAM_NAME_SIZE_MAX
 from projections.stream_pages import PageRead
 from projections.table import Projections
 from ual.log import Log
 
 READ_DEFAULT = 1_000
-LIST_DEFAULT = 100
-TOKEN_VERSION = b"\x01"
 ANSWER_S = 0.1  # a long poll that finds nothing ends so long before the call's deadline
 _PRESENT = common_pb2.ReadOptions()
 
@@ -98,28 +97,27 @@ class StreamService:
         self, request: stream_pb2.ListStreamsRequest, call: Call
     ) -> stream_pb2.ListStreamsResponse:
         """List streams by name, a page of them."""
-        edge, options = self._edge, read_options(request)
-        namespace = namespace_of(request.namespace)
-        limit = limit_of(request.page_size, LIST_DEFAULT, LIST_MAX)
-        after = _name_of(request.page_token)
-        if edge.shards > 1 and call.only_shard is None:
-            one_shard_only(options)
 
-        async def part(shard: int) -> stream_pb2.ListStreamsResponse:
-            view = await edge.read(shard, options, call)
-            reads = view.projections.stream
-            names = found(
-                reads.list_streams(namespace, prefix=request.prefix, after=after, limit=limit)
-            )
-            answer = stream_pb2.ListStreamsResponse()
+        def look(view: View, namespace: str, after: str, limit: int, answer: Any) -> bool:
+            reads, prefix = view.projections.stream, request.prefix
+            names = found(reads.list_streams(namespace, prefix=prefix, after=after, limit=limit))
             for name in names:
                 put_stream(answer.streams.add(), namespace, found(reads.describe(namespace, name)))
-            if len(names) == limit:
-                answer.next_page_token = TOKEN_VERSION + names[-1].encode()
-            return answer
+            return len(names) == limit and bool(
+                reads.list_streams(namespace, prefix=prefix, after=names[-1], limit=1)
+            )
 
-        parts = await edge.parts(request, call, range(edge.shards), part)
-        return parts[0] if len(parts) == 1 else _merge(parts, limit)
+        listed: stream_pb2.ListStreamsResponse = await list_by_name(
+            self._edge,
+            request,
+            call,
+            look,
+            items="streams",
+            name="stream",
+            name_size_max=STREAM_NAME_SIZE_MAX,
+            name_invalid=Reason.STREAM_NAME_INVALID,
+        )
+        return listed
 
     # Reading
 
@@ -272,33 +270,3 @@ class StreamService:
         await self._edge.read(shard, _PRESENT, call)
         driver, namespace = self._edge.leading(shard), namespace_of(request.namespace)
         return await offset_at_time(self._edge, driver, namespace, name, timestamp_ns)
-
-
-def _merge(parts: list[Any], limit: int) -> stream_pb2.ListStreamsResponse:
-    """Return one page of the pages of several shards."""
-    streams = sorted((each for part in parts for each in part.streams), key=_by_name)
-    stops = [part.streams[-1].stream for part in parts if part.next_page_token]
-    if stops:
-        # Behind the first that stopped, that shard may have more.
-        streams = [each for each in streams if each.stream <= min(stops)]
-    answer = stream_pb2.ListStreamsResponse()
-    answer.streams.extend(streams[:limit])
-    if stops or len(streams) > limit:
-        answer.next_page_token = TOKEN_VERSION + answer.streams[-1].stream.encode()
-    return answer
-
-
-def _by_name(stream: stream_pb2.StreamInfo) -> str:
-    name: str = stream.stream
-    return name
-
-
-def _name_of(token: bytes) -> str:
-    """Return the name behind which a page begins."""
-    if not token:
-        return ""
-    name = token[1:].decode(errors="replace")
-    is_sound = token[:1] == TOKEN_VERSION and 0 < len(name) <= STREAM_NAME_SIZE_MAX
-    if not is_sound or name.encode() != token[1:]:
-        raise invalid("PAGE_TOKEN_INVALID", "not a token of a page before this one")
-    return name

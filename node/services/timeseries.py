@@ -14,13 +14,11 @@ from node.calls import Call
 from node.edge import (
     Edge,
     View,
-    invalid,
     namespace_of,
-    one_shard_only,
-    read_options,
     session_of,
     write_options,
 )
+from node.name_pages import list_by_name
 from node.operations import applied, put_header, run_read, run_write
 from node.services import timeseries_operations as op
 from node.status_mapping import error_of_reason
@@ -31,10 +29,6 @@ from projections.reasons import Reason
 from projections.ts_commands import Command, DropMeasurement, encode_command
 from projections.ts_limits import NAME_SIZE_MAX
 from projections.ts_listing import describe_measurement
-
-LIST_LIMIT_MAX = 1_000
-LIST_LIMIT_DEFAULT = 100
-TOKEN_VERSION = b"\x01"
 
 
 class TimeSeriesService:
@@ -149,71 +143,29 @@ class TimeSeriesService:
         self, request: timeseries_pb2.ListMeasurementsRequest, call: Call
     ) -> timeseries_pb2.ListMeasurementsResponse:
         """List measurements by name, a page of them."""
-        edge, options = self._edge, read_options(request)
-        namespace, first = namespace_of(request.namespace), _first_name(request)
-        limit = request.page_size or LIST_LIMIT_DEFAULT
-        if limit > LIST_LIMIT_MAX:
-            raise error_of_reason(Reason.LIMIT_INVALID, limit)
-        if edge.shards > 1 and call.only_shard is None:
-            one_shard_only(options)
 
-        async def part(shard: int) -> timeseries_pb2.ListMeasurementsResponse:
-            view = await edge.read(shard, options, call)
-            answer = timeseries_pb2.ListMeasurementsResponse()
-            _put_page(view, namespace, request.prefix, first, limit, answer)
-            return answer
+        def look(view: View, namespace: str, after: str, limit: int, answer: Any) -> bool:
+            room = view.projections.series.rooms.get(namespace)
+            if room is None:
+                raise error_of_reason(Reason.NAMESPACE_UNKNOWN)
+            prefix = request.prefix
+            names = nsmallest(
+                limit + 1,
+                (each for each in room.measurements if each > after and each.startswith(prefix)),
+            )
+            for name in names[:limit]:
+                info = describe_measurement(room.measurements[name])
+                op.put_measurement(answer.measurements.add(), namespace, info)
+            return len(names) > limit
 
-        parts = await edge.parts(request, call, range(edge.shards), part)
-        return parts[0] if len(parts) == 1 else _merge(parts, limit)
-
-
-def _first_name(request: timeseries_pb2.ListMeasurementsRequest) -> str:
-    """Return the name to begin with: that of the prefix, or what the token says."""
-    token = request.page_token
-    if len(request.prefix.encode()) > NAME_SIZE_MAX:
-        raise error_of_reason(Reason.SERIES_NAME_INVALID, len(request.prefix))
-    if not token:
-        return ""
-    try:
-        name = token[1:].decode()
-    except UnicodeDecodeError:
-        name = ""
-    if token[:1] != TOKEN_VERSION or not 0 < len(token) - 1 <= NAME_SIZE_MAX or not name:
-        raise invalid("PAGE_TOKEN_INVALID", "not a token of a page before this one")
-    return name
-
-
-def _put_page(
-    view: View,
-    namespace: str,
-    prefix: str,
-    first: str,
-    limit: int,
-    answer: timeseries_pb2.ListMeasurementsResponse,
-) -> None:
-    """Put the measurements of a shard into the answer, from a name on, and where to go on."""
-    room = view.projections.series.rooms.get(namespace)
-    if room is None:
-        raise error_of_reason(Reason.NAMESPACE_UNKNOWN)
-    wanted = (name for name in room.measurements if name >= first and name.startswith(prefix))
-    names = nsmallest(limit + 1, wanted)
-    for name in names[:limit]:
-        info = describe_measurement(room.measurements[name])
-        op.put_measurement(answer.measurements.add(), namespace, info)
-    if len(names) > limit:
-        answer.next_page_token = TOKEN_VERSION + names[limit].encode()
-
-
-def _merge(parts: list[Any], limit: int) -> timeseries_pb2.ListMeasurementsResponse:
-    """Return one page of the pages of several shards; no name is in two of them.
-
-    A shard that has more has returned a whole page before that, so the page ends before it.
-    """
-    found = [each for part in parts for each in part.measurements]
-    found.sort(key=lambda each: each.measurement)
-    stops = [part.next_page_token for part in parts if part.next_page_token]
-    if len(found) > limit:
-        stops.append(TOKEN_VERSION + found[limit].measurement.encode())
-    return timeseries_pb2.ListMeasurementsResponse(
-        measurements=found[:limit], next_page_token=min(stops, default=b"")
-    )
+        listed: timeseries_pb2.ListMeasurementsResponse = await list_by_name(
+            self._edge,
+            request,
+            call,
+            look,
+            items="measurements",
+            name="measurement",
+            name_size_max=NAME_SIZE_MAX,
+            name_invalid=Reason.SERIES_NAME_INVALID,
+        )
+        return listed
