@@ -45,9 +45,9 @@ def replay(onelog: Ask, models: Models) -> Callable[..., Any]:
     return ask
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server in a process of its own, for all tests of commands that talk to one."""
+    """A server in a process of its own, for the tests of one file: names would meet otherwise."""
     with serving(tmp_path_factory.mktemp("served")) as endpoint:
         with Client(endpoint, timeout_s=60) as client:
             client.kv.put("ready", "")

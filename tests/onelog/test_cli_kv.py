@@ -198,18 +198,18 @@ def test_a_command_is_ended_when_its_lock_is_lost(cli: Cli, endpoint: str) -> No
 def test_a_transaction_takes_one_of_two_ways(cli: Cli) -> None:
     document = json.dumps(
         {
-            "when": [{"key": "txn{1}", "exists": False}],
+            "when": [{"key": "txn{txn}", "exists": False}],
             "then": [
-                {"op": "put", "key": "txn{1}", "value_json": {"n": [1]}},
-                {"op": "increment", "key": "n{1}", "by": 5},
-                {"op": "append", "key": "log{1}", "data": "xyz"},
+                {"op": "put", "key": "txn{txn}", "value_json": {"n": [1]}},
+                {"op": "increment", "key": "n{txn}", "by": 5},
+                {"op": "append", "key": "log{txn}", "data": "xyz"},
             ],
             "otherwise": [
-                {"op": "get", "key": "txn{1}"},
-                {"op": "set_json", "key": "txn{1}", "path": ["n", -1], "value": 2},
-                {"op": "delete_json", "key": "txn{1}", "path": ["n", 0]},
-                {"op": "touch", "key": "n{1}", "ttl": "1h"},
-                {"op": "delete", "key": "log{1}"},
+                {"op": "get", "key": "txn{txn}"},
+                {"op": "set_json", "key": "txn{txn}", "path": ["n", -1], "value": 2},
+                {"op": "delete_json", "key": "txn{txn}", "path": ["n", 0]},
+                {"op": "touch", "key": "n{txn}", "ttl": "1h"},
+                {"op": "delete", "key": "log{txn}"},
             ],
         }
     ).encode()
@@ -219,7 +219,7 @@ def test_a_transaction_takes_one_of_two_ways(cli: Cli) -> None:
     ran = cli("kv", "txn", "-", stdin=document, code=4)
     assert ran.out.startswith("otherwise was done at version ")
     assert '"value": "{\\"n\\":[1]}"' in ran.out
-    assert cli("kv", "json", "get", "txn{1}", "n").out.split() == ["[", "2", "]"]
+    assert cli("kv", "json", "get", "txn{txn}", "n").out.split() == ["[", "2", "]"]
 
 
 @pytest.mark.parametrize(
