@@ -12,6 +12,9 @@ the other. Invariants:
 * Applying goes on meanwhile: it never reads a sealed segment.
 * While no member can give the range, it stays named and ``is_alarming`` says so; every
   ``give_up_s`` they are asked again.
+* A log is only cut at its start, and only where the state refers to nothing any more. So what one
+  member has dropped, nobody needs: the damage is no loss then, and keeps nobody from trimming or
+  from being sent the rest.
 """
 
 import errno
@@ -98,6 +101,7 @@ class Mending:
         now_s: Callable[[], float],
     ) -> None:
         self.damages: dict[int, Damage] = {}  # by first index
+        self.needless_before = 0  # a member has dropped everything below
         self.repaired = 0
         self.mended: deque[Damage] = deque(maxlen=MENDED_KEPT)  # what was repaired last
         self.scrubbed_bytes = 0
@@ -202,7 +206,7 @@ class Mending:
                     fetch = self._fetch_from(segment, segment.first_index, now_s)
                     self._repair = _Repair(segment, source, fetch, next_index=first_index)
                     return
-            damage.is_alarming = True
+            damage.is_alarming = damage.last_index >= self.needless_before
         # Nobody could give anything: ask all of them again later.
         for damage in self.damages.values():
             damage.refusals = {}
@@ -224,6 +228,10 @@ class Mending:
         if taken is not Taken.KEPT:
             return False
         fetch = repair.fetch
+        if fetch.piece_first > repair.segment.last_index:
+            self.needless_before = max(self.needless_before, repair.segment.last_index + 1)
+            self._refused("dropped there: nothing needs it")
+            return False
         in_memory = sum(map(len, repair.pieces)) + chunk.size
         if fetch.piece_first != repair.next_index or not chunk.size or in_memory > RANGE_BYTES_MAX:
             self._refused(f"it has {fetch.piece_first} to {fetch.piece_last}, {chunk.size} bytes")

@@ -16,12 +16,19 @@ from ual.sealed import SealedSegment
 from ual.unsealed import UnsealedSegment
 
 
-def droppable_before(log: Log, state: Projections, keep_index: int) -> int:
-    """Return the index below which no entry is needed, ``keep_index`` at most."""
+def droppable_before(
+    log: Log, state: Projections, keep_index: int, needless_before: int = 0
+) -> int:
+    """Return the index below which no entry is needed, ``keep_index`` at most.
+
+    ``needless_before``: what another member has dropped already (node/mending.py).
+    """
     kept_from = state.stream.kept_streams()
     for segment in log.segments.segments:
         if segment.last_index >= keep_index or isinstance(segment, UnsealedSegment):
             break
+        if segment.last_index < needless_before:
+            continue
         # What is damaged is repaired first: until then nobody can tell what it holds.
         if isinstance(segment, DamagedSegment) or _is_needed(segment, state, kept_from):
             return segment.first_index

@@ -39,6 +39,7 @@ class Serving:
         reply: Callable[[UUID, Message], None],
         term: Callable[[], int],
         damaged: Callable[[CorruptFile], None],
+        needless_before: Callable[[], int],
     ) -> None:
         self.served_bytes = 0
         self._files = files
@@ -48,6 +49,7 @@ class Serving:
         self._reply = reply
         self._term = term
         self._damaged = damaged
+        self._needless_before = needless_before
         self._waiting: deque[tuple[UUID, Fetch]] = deque()
         self._pieces: OrderedDict[tuple[int, int], Piece] = OrderedDict()
         self._files_open: dict[int, tuple[File, int]] = {}  # snapshots by index, with their size
@@ -107,13 +109,17 @@ class Serving:
             self._refuse(sender, fetch, f"only {log.applied_index} is applied here")
             return None
         first_index = max(fetch.first_index, log.first_index)
-        if first_index > fetch.last_index:
+        while first_index <= fetch.last_index:
+            segment = log.segments.covering(first_index)
+            if not isinstance(segment, DamagedSegment):
+                break
+            if segment.last_index >= self._needless_before():
+                self._refuse(sender, fetch, f"damaged here: {segment.rule}")
+                return None
+            first_index = segment.last_index + 1
+        else:
             facts = (fetch.last_index + 1, fetch.last_index, 0, 0)
             self._answer(sender, fetch, facts, b"")
-            return None
-        segment = log.segments.covering(first_index)
-        if isinstance(segment, DamagedSegment):
-            self._refuse(sender, fetch, f"damaged here: {segment.rule}")
             return None
         last_index = min(segment.last_index, fetch.last_index)
         return self._read_piece(sender, fetch, segment, first_index, last_index)

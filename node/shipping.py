@@ -20,6 +20,7 @@ from node.mending import Damage, Mending
 from node.receiving import Receiving, ReceivingStatus
 from node.retention import droppable_before
 from node.serving import Serving
+from ual.damaged import DamagedSegment
 from ual.directory import ShardPaths
 from ual.errors import CorruptFile, DiskFull
 from ual.files import Files
@@ -88,6 +89,7 @@ class Shipping:
             send,
             lambda: member.term,
             self.note_damage,
+            lambda: self.mending.needless_before,
         )
         self.receiving = Receiving(
             files,
@@ -145,6 +147,8 @@ class Shipping:
             self._offered = None
         self.receiving.advance(member.term)
         self.mending.advance()
+        if self.mending.damages:
+            self._begin_behind_damage()
         if self.receiving.is_ready:
             self._install()
 
@@ -224,9 +228,32 @@ class Shipping:
         if segments_max is not None and segments_max < len(segments):
             keep_index = min(keep_index, segments[segments_max].first_index)
         try:
-            return log.drop_before(droppable_before(log, self._shard.projections, keep_index))
+            needless_before = self.mending.needless_before
+            return log.drop_before(
+                droppable_before(log, self._shard.projections, keep_index, needless_before)
+            )
         except DiskFull:
             return 0  # MANIFEST could not be written; another time
+
+    def _begin_behind_damage(self) -> None:
+        """Let Raft's window begin behind what is damaged and in a snapshot.
+
+        A peer that lacks a damaged group cannot be sent it; before the window it is sent the
+        snapshot instead.
+        """
+        journal, newest = self._shard.member.journal, self._shard.snapshots.newest
+        if newest is None:
+            return
+        segments = self._shard.log.segments
+        for segment in segments.segments:
+            if isinstance(segment, DamagedSegment) and segment.last_index <= newest.index:
+                number = segments.after(segment).first_proposal
+                if journal.start < number <= journal.last:
+                    try:
+                        journal.move_start(number)
+                    except CorruptFile as error:
+                        self.note_damage(error)
+                        return  # the set of segments is another one now
 
     def _offer_to(self, peer_id: UUID) -> Offered | None:
         """Return what a peer that is behind is told of."""
