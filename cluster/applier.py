@@ -12,8 +12,8 @@ class Applier(Protocol):
     def lead(self) -> None:
         """This member is about to lead: its next call may append."""
 
-    def heard(self, timestamp_ns: int) -> None:
-        """The leader has stamped a group with this time, just now."""
+    def heard(self, log_time_ns: int) -> None:
+        """For the leader it is this time now."""
 
     def offered(self, source: UUID, offer: Offer) -> None:
         """The leader offers a snapshot of something that this member's log does not hold."""

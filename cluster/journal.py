@@ -29,7 +29,7 @@ from cluster.membership import Membership, decode_membership
 from projections.system_commands import TYPE_RAFT_CONFIG
 from ual.damaged import DamagedSegment
 from ual.entry import TYPE_NOOP, Draft, Group, check_group, decode_entries, decode_entry
-from ual.errors import CorruptEntry, CorruptFile
+from ual.errors import CorruptEntry, CorruptFile, CorruptPayload, PayloadTooLarge
 from ual.hard_state import HardStateFile
 from ual.log import Log
 from ual.unsealed import UnsealedSegment
@@ -103,7 +103,7 @@ class RaftJournal:
         self.is_leading: Callable[[], bool] = lambda: False  # the member sets both
         self.on_membership: Callable[[], None] = lambda: None
         self._hard_state = hard_state
-        self._now_ns = now_ns
+        self.now_ns = now_ns  # log time, while this member leads
         # Which proposals changed the membership, oldest first; the first one is settled.
         self._memberships: list[tuple[int, Membership]] = [(0, founders)]
         # The window that Raft works in begins with this proposal, whose body need not be here.
@@ -252,16 +252,13 @@ class RaftJournal:
         term = self.term_of(previous)
         checked = []
         for data in groups:
-            group = check_group(data, 0, index + 1, timestamp_ns)
+            group = check_group(data, 0, index + 1, timestamp_ns, alone=TYPE_RAFT_CONFIG)
             if len(group.data) != len(data):
                 raise CorruptEntry(len(group.data), "bytes follow the group of a proposal")
             if not term <= group.term <= term_max:
                 raise CorruptEntry(0, f"term {group.term} between {term} and {term_max}")
             if data[_TYPE_AT] == _CONFIG_TYPE:
-                entries = decode_entries(group.data)
-                if len(entries) > 1:
-                    raise CorruptEntry(0, "a raft_config entry shares its group")
-                decode_membership(entries[0].plain_payload())
+                _membership_in(group.data)
             index, timestamp_ns, term = group.last_index, group.last_timestamp_ns, group.term
             checked.append(group)
         return checked
@@ -338,7 +335,7 @@ class RaftJournal:
     def _add_as_leader(self, command: Any, number: int, term: int) -> None:
         assert number == self._last + 1, (number, self._last)
         drafts = _NOOP if command == KIND_NOOP else command.drafts
-        group = self.log.append(drafts, term=term, timestamp_ns=self._now_ns())
+        group = self.log.append(drafts, term=term, timestamp_ns=self.now_ns())
         if group.data[_TYPE_AT] == _CONFIG_TYPE:
             self.log.sync()
             self._note_membership(number, group.data)
@@ -377,12 +374,20 @@ class RaftJournal:
         return number <= self.log.proposals.of_index(self.log.commit_index)
 
     def _note_membership(self, number: int, data: bytes) -> None:
-        membership = decode_membership(decode_entries(data)[0].plain_payload())
+        membership = _membership_in(data)
         known = self._memberships
         known.append((number, membership))
         while len(known) > 1 and self._is_committed(known[1][0]):
             known.pop(0)
         self.on_membership()
+
+
+def _membership_in(data: bytes) -> Membership:
+    """Return what a group with a raft_config entry says; raises ``EntryError``."""
+    try:
+        return decode_membership(decode_entries(data)[0].plain_payload())
+    except (CorruptPayload, PayloadTooLarge) as error:
+        raise CorruptEntry(0, str(error)) from error
 
 
 def command_of(data: bytes) -> bytes:

@@ -114,8 +114,8 @@ class Leadership:
                 previous, groups = journal.last, ()
                 previous_term = journal.last_term
             echo = self.freshness.echo_to(peer_id)
-            append = Append(term, self.round, previous, previous_term, groups, commit, echo)
-            self._send(peer_id, append)
+            position = (term, self.round, previous, previous_term, groups, commit)
+            self._send(peer_id, Append(*position, echo, journal.now_ns()))
             peer.spoken_s, due = now_s, False
 
     def _take(self, peer: Peer) -> tuple[bytes, ...]:

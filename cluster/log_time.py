@@ -7,7 +7,8 @@ A leader stamps each group with it. Invariants:
   come closer to the wall clock. A wall clock that jumps is not followed but reported: following it
   would freeze every lease of the cluster, or let all of them expire at once.
 * The same goes for a new leader whose wall clock is seconds away from where the last one's log
-  time must be by now: it goes on from there.
+  time must be by now: it goes on from there. Every append says what time it is, so that this is
+  known also where nothing has been written for long.
 """
 
 from collections.abc import Callable
@@ -28,31 +29,28 @@ class LogTime:
         self._monotonic_ns = monotonic_ns
         self._wall_ns = wall_ns
         self._last_ns = last_ns
-        self._at_ns = 0  # monotonic time of the last reading
-        self._now_ns = 0
-        self._heard_at_ns: int | None = None  # monotonic time when a leader's entry came
-        self._heard_ns = 0
+        self._at_ns = 0  # monotonic time of the last reading, here or of a leader that was heard
+        self._now_ns = 0  # log time then; 0: there was none
         self.offset_ns = 0  # wall clock minus log time, at the last reading
 
-    def heard(self, timestamp_ns: int) -> None:
-        """Note the time of an entry that another leader has just stamped, or soon after."""
-        at_ns = self._monotonic_ns()
-        if timestamp_ns >= self._expected_ns(at_ns):
-            self._heard_at_ns, self._heard_ns = at_ns, timestamp_ns
+    def heard(self, log_time_ns: int) -> None:
+        """Note what time it is for another leader; what was long on its way says nothing new."""
+        if log_time_ns > self._now_ns:
+            self._at_ns, self._now_ns = self._monotonic_ns(), log_time_ns
 
     def start(self) -> None:
         """Begin a leadership: at the wall clock, unless that is far from the last leader's.
 
-        Never before the last entry. A replica that has heard no leader since it was started knows
-        no better than its wall clock.
+        Never before the last entry. A replica that has neither led nor heard a leader since it was
+        started knows no better than its wall clock.
         """
-        self._at_ns = self._monotonic_ns()
-        start_ns = wall_ns = self._wall_ns()
-        if self._heard_at_ns is not None:
-            expected_ns = self._expected_ns(self._at_ns)
+        at_ns, wall_ns = self._monotonic_ns(), self._wall_ns()
+        start_ns = wall_ns
+        if self._now_ns:
+            expected_ns = self._now_ns + at_ns - self._at_ns
             if abs(wall_ns - expected_ns) > ALARM_NS:
                 start_ns = expected_ns
-        self._now_ns = max(self._last_ns(), start_ns)
+        self._at_ns, self._now_ns = at_ns, max(self._last_ns(), start_ns)
         self.offset_ns = wall_ns - self._now_ns
 
     def now_ns(self) -> int:
@@ -66,12 +64,6 @@ class LogTime:
         self._now_ns = max(self._now_ns + step_ns, self._last_ns())
         self.offset_ns = offset_ns
         return self._now_ns
-
-    def _expected_ns(self, at_ns: int) -> int:
-        """Where the log time of the leader that was heard must be by now."""
-        if self._heard_at_ns is None:
-            return 0
-        return self._heard_ns + at_ns - self._heard_at_ns
 
     @property
     def is_alarming(self) -> bool:

@@ -54,7 +54,8 @@ PRIVATE_NAMES = (
 )  # fmt: skip
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
-TERM_MAX = 1 << 62  # no cluster lives through so many elections
+# Nobody is so many elections behind. A forged term is kept, and there must be room above it.
+TERM_STEP_MAX = 1 << 32
 
 
 class RaftMember(SyncObj):  # type: ignore[misc]
@@ -209,10 +210,10 @@ class RaftMember(SyncObj):  # type: ignore[misc]
     def on_message(self, sender: UUID, message: Message) -> None:
         """Take a message of a peer; one that is not from a member, or is stale, is dropped."""
         running.clock = self.clock
-        if message.term >= TERM_MAX:
-            self._drop(f"term {message.term}")
+        if message.term > self.term + TERM_STEP_MAX:
+            self._drop(f"term {message.term}, here is {self.term}")
             return
-        if sender not in self.membership.members and not self._may_be_new(message):
+        if sender not in self.membership.members and not self._may_be_new(sender, message):
             self._drop(f"{sender} is not a member")
             return
         match message:
@@ -237,11 +238,12 @@ class RaftMember(SyncObj):  # type: ignore[misc]
                 self.handed = message
                 self._feed(sender, {"type": "timeout_now", "term": term})
 
-    def _may_be_new(self, message: Message) -> bool:
+    def _may_be_new(self, sender: UUID, message: Message) -> bool:
         """Tell whether the sender may be a member by a change that only its log tells of."""
         if isinstance(message, VoteRequest):
             return self.state != LEADER and self._pre_vote.may_be_new(message)
-        return isinstance(message, Append | Offer)
+        hears_another = sender != self.leader_id and self._pre_vote.hears_leader
+        return isinstance(message, Append | Offer) and self.state != LEADER and not hears_another
 
     def _drop(self, why: str) -> None:
         self.dropped_messages += 1
@@ -357,8 +359,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             return
         finally:
             self._answering = None
-        if entries and append.commit < covered:  # so it is new, not something to catch up with
-            self._applier.heard(entries[-1][0].last_timestamp_ns)
+        self._applier.heard(append.log_time_ns)
         self.is_due = self.is_due or self.commit > self.applied
 
     def accepts_leader(self, sender: UUID, term: int) -> bool:

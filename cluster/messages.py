@@ -41,6 +41,7 @@ class Append:
     groups: tuple[bytes, ...]  # each a whole group as it is stored
     commit: int
     echo: int = 0  # a stamp of the receiver: the leader was sure of ``commit`` after it was made
+    log_time_ns: int = 0  # what time it was for the leader; 0: it does not say
 
 
 @dataclass(frozen=True, slots=True)

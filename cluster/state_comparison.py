@@ -16,7 +16,8 @@ of each projection, which is kept up to date anyway and costs microseconds.
   Where there is no such majority (one against one, or the third is away), everybody alarms and
   nobody stops: there is no telling who is right.
 
-A replica is judged by the hashes that it computed itself, whatever others say about it, and what is
+A replica is judged by the hashes that it computed itself, whatever others say about it. A member
+speaks for itself; only the leader that this replica follows passes on what others said. What is
 said of an index that this log does not reach is ignored. ``MARKS_KEPT`` marks are kept: somebody
 who is further behind is compared when it has caught up.
 """
@@ -129,9 +130,13 @@ class StateComparison:
         if sender not in members or index > self._member.journal.log.last_index:
             return
         is_news = False
+        leads = sender == self._member.leader_id and report.term == self._member.term
         for row in report.rows:
-            if row.node_id in members and row.node_id != self._member.self_id:
-                is_news |= self._keep(index, row, is_first_hand=row.node_id == sender)
+            is_first_hand = row.node_id == sender
+            if row.node_id not in members or not (is_first_hand or leads):
+                continue
+            if row.node_id != self._member.self_id:
+                is_news |= self._keep(index, row, is_first_hand=is_first_hand)
         if index in self._rows and self._judge(index) and self._member.state == LEADER:
             if is_news:
                 self._tell_all(index)

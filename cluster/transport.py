@@ -158,6 +158,7 @@ class PeerTransport:
         self._group: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
         self._handshakes = 0
+        self._sessions = 0  # streams that this process has tried to open
 
     # What the node calls
 
@@ -255,7 +256,9 @@ class PeerTransport:
     async def _dial(self, peer: _Peer) -> None:
         """Make one stream and carry it to its end; always raises."""
         peer.status.attempts += 1
-        session = peer.status.attempts
+        # Of the whole process: a peer that was removed and is back remembers the last one.
+        self._sessions += 1
+        session = self._sessions
         address = peer.status.address
         async with (
             grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)

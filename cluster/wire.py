@@ -53,6 +53,7 @@ FRAME_MESSAGES_MAX = 4096
 APPEND_GROUPS_MAX = 2 * FRAME_SIZE_MAX // HEADER_SIZE
 # Terms, rounds and proposal numbers: a thousand million a second for two years.
 NUMBER_MAX = 1 << 56
+TIME_NS_MAX = (1 << 63) - 1
 REASON_SIZE_MAX = 64
 DETAIL_SIZE_MAX = 512
 NAME_SIZE_MAX = 255
@@ -163,6 +164,7 @@ def encode_message(shard: int, message: Message) -> Encoded:
         case Append():
             outer.append.CopyFrom(_append_head(message))
             outer.append.echo = message.echo
+            outer.append.log_time_ns = message.log_time_ns
         case Ack():
             outer.ack.round = message.round
             outer.ack.next = message.next
@@ -216,7 +218,8 @@ def _encode_append(outer: peer_pb2.PeerMessage, message: Append) -> Encoded:
         parts.append(before)
         parts.append(group)
         size += len(before) + len(group)
-    parts.append(peer_pb2.PeerAppend(echo=message.echo).SerializeToString())
+    tail = peer_pb2.PeerAppend(echo=message.echo, log_time_ns=message.log_time_ns)
+    parts.append(tail.SerializeToString())
     size += len(parts[-1])
     parts[0] = outer.SerializeToString() + _IN_MESSAGE_APPEND + varint(size)
     return Encoded(tuple(parts), len(parts[0]) + size)
@@ -402,7 +405,9 @@ def _decode_append(outer: peer_pb2.PeerMessage, term: int) -> Message:
     append = outer.append
     round_, previous, commit = append.round, append.previous, append.commit
     previous_term = append.previous_term
-    if max(round_, previous, commit, append.echo) > NUMBER_MAX or previous_term > term or term < 1:
+    echo, log_time_ns = append.echo, append.log_time_ns
+    is_absurd = max(round_, previous, commit, echo) > NUMBER_MAX or log_time_ns > TIME_NS_MAX
+    if is_absurd or previous_term > term or term < 1:
         raise WireError(
             Reason.BAD_NUMBER,
             f"an append of term {term}, round {round_}, commit {commit}, "
@@ -422,7 +427,7 @@ def _decode_append(outer: peer_pb2.PeerMessage, term: int) -> Message:
                 Reason.BAD_GROUP, f"a group of term {group_term} after {at_least}, in {term}"
             )
         at_least = group_term
-    return Append(term, round_, previous, previous_term, groups, commit, append.echo)
+    return Append(term, round_, previous, previous_term, groups, commit, echo, log_time_ns)
 
 
 def _decode_ack(outer: peer_pb2.PeerMessage, term: int) -> Message:

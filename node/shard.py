@@ -337,9 +337,9 @@ class Shard:
         """Begin to lead: from now on this replica stamps the log."""
         self.log_time.start()
 
-    def heard(self, timestamp_ns: int) -> None:
+    def heard(self, log_time_ns: int) -> None:
         """Note the leader's log time."""
-        self.log_time.heard(timestamp_ns)
+        self.log_time.heard(log_time_ns)
 
     def offered(self, source: UUID, offer: Offer) -> None:
         """Consider a snapshot of what this replica lacks."""

@@ -81,6 +81,7 @@ class Shipping:
         self._paths = paths
         member, clock = shard.member, shard.clock
         self._offered: Offered | None = None  # the newest snapshot
+        self.mending = Mending(files, number, shard.log, member, config, send, clock.now_s)
         self.serving = Serving(
             files,
             shard.log,
@@ -101,7 +102,6 @@ class Shipping:
             clock.now_s,
             lambda: max(clock.wall_ns() // 1_000_000_000, 0),
         )
-        self.mending = Mending(files, number, shard.log, member, config, send, clock.now_s)
         self._is_working = False
         member.leadership.offer_to = self._offer_to
         member.leadership.on_damage = self.note_damage

@@ -148,9 +148,16 @@ def encode_group(
 
 
 def check_group(
-    buffer: bytes | memoryview, offset: int, first_index: int, timestamp_ns_min: int = 0
+    buffer: bytes | memoryview,
+    offset: int,
+    first_index: int,
+    timestamp_ns_min: int = 0,
+    *,
+    alone: int | None = None,
 ) -> Group:
     """Verify the whole group that starts at ``offset`` and must start at ``first_index``.
+
+    ``alone``: a type of entry that has a group to itself.
 
     Raises ``TornEntry`` where the buffer ends first and ``CorruptEntry`` where a rule breaks.
     A damaged length looks like a torn write, and the other way round: one checksum covers both,
@@ -193,6 +200,8 @@ def check_group(
                 raise CorruptEntry(offset, f"term {term} in a group of term {term_expected}")
             if left != left_expected:
                 raise CorruptEntry(offset, f"group_left {left} where {left_expected} belongs")
+        if entry_type == alone and (left or offsets):
+            raise CorruptEntry(offset, f"type 0x{entry_type:04x} shares its group")
         offsets.append(offset - start)
         previous_ns = time_ns
         offset = end

@@ -20,6 +20,7 @@
     ├── IndexUnavailable          a read outside the log
     │   ├── IndexDropped          below the first index that is kept
     │   └── IndexInFuture         above what is committed, or written
+    ├── RangeNotWhole             a range that begins or ends inside a group
     ├── GroupTooLarge             a group that no segment may hold
     ├── DiskFull                  below the minimum of free space; reads go on
     └── LogFailed                 a write or sync failed; only a reopen can tell what is on disk
@@ -180,6 +181,17 @@ class IndexInFuture(IndexUnavailable):
     """``index`` is above what readers may see: the commit index."""
 
     reason = "INDEX_IN_FUTURE"
+
+
+class RangeNotWhole(UalError):
+    """Somebody asked for a range that begins or ends inside a group; nothing here is damaged."""
+
+    reason = "RANGE_NOT_WHOLE"
+
+    def __init__(self, first_index: int, last_index: int, rule: str) -> None:
+        super().__init__(f"entries {first_index} to {last_index} are no whole groups: {rule}")
+        self.first_index = first_index
+        self.last_index = last_index
 
 
 class GroupTooLarge(UalError):

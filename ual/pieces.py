@@ -5,7 +5,8 @@ pieces. A piece is the image of a sealed segment: a whole sealed file as it is, 
 of a segment, sealed or not, with the streams and voids of just those entries. Who takes it verifies
 it by the rules of any sealed file (ual/sealed_check.py) and may put it into a directory as it is.
 
-Nothing is handed out that was not verified when it was cut. Damage is ``CorruptFile``.
+Nothing is handed out that was not verified when it was cut. Damage is ``CorruptFile``, and a
+range that was asked for wrongly is ``RangeNotWhole``.
 """
 
 from bisect import bisect_left
@@ -17,7 +18,7 @@ from crc32c import crc32c
 
 from ual import tables
 from ual.compaction import reduce_notes
-from ual.errors import CorruptFile
+from ual.errors import CorruptFile, RangeNotWhole
 from ual.files import Files
 from ual.notes import SegmentNotes
 from ual.sealed import SealedSegment
@@ -68,8 +69,8 @@ def cut_piece(
         parts = _of_sealed(segment, first_index, last_index, proposal)
     image = memoryview(b"".join(parts))
     _, problems = check_sealed(segment.path.with_name("piece"), image, segment.header.shard)
-    if problems:
-        raise CorruptFile(str(segment.path), problems[0].rule, problems[0].offset)
+    if problems:  # not of the file, which was just verified
+        raise RangeNotWhole(first_index, last_index, problems[0].rule)
     return Piece(first_index, last_index, image)
 
 
@@ -99,6 +100,8 @@ def _of_sealed(
     elif not segment.is_compacted:
         numbers = range(segment.first_proposal, segment.first_proposal + segment.proposal_count())
         at = bisect_left(numbers, first_index, key=lambda number: segment.proposal_at(number)[0])
+        if at == len(numbers) or segment.proposal_at(numbers[at])[0] != first_index:
+            raise RangeNotWhole(first_index, last_index, "it begins inside one")
         proposal = numbers[at]
     header = replace(
         segment.header, first_index=first_index, first_proposal=proposal, last_index=last_index

@@ -175,20 +175,22 @@ class PeerVote(_message.Message):
     def __init__(self, pre_vote: _Optional[bool] = ...) -> None: ...
 
 class PeerAppend(_message.Message):
-    __slots__ = ("round", "previous", "previous_term", "commit", "echo", "groups")
+    __slots__ = ("round", "previous", "previous_term", "commit", "echo", "groups", "log_time_ns")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_TERM_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     ECHO_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    LOG_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     round: int
     previous: int
     previous_term: int
     commit: int
     echo: int
     groups: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, round: _Optional[int] = ..., previous: _Optional[int] = ..., previous_term: _Optional[int] = ..., commit: _Optional[int] = ..., echo: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    log_time_ns: int
+    def __init__(self, round: _Optional[int] = ..., previous: _Optional[int] = ..., previous_term: _Optional[int] = ..., commit: _Optional[int] = ..., echo: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ..., log_time_ns: _Optional[int] = ...) -> None: ...
 
 class PeerAck(_message.Message):
     __slots__ = ("round", "next", "success", "reset", "received", "stamp")

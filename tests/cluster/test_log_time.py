@@ -88,3 +88,34 @@ def test_a_new_leader_close_to_the_last_ones_time_starts_at_its_own_clock() -> N
     clocks.time.start()
     assert clocks.time.now_ns() == 10_001 * SECOND
     assert not clocks.time.is_alarming
+
+
+def test_a_leader_that_leads_again_goes_on_with_its_own_time() -> None:
+    clocks = Clocks(wall_ns=10_000 * SECOND)
+    clocks.time.start()
+    clocks.pass_time(SECOND, 3600 * SECOND)
+    clocks.last_ns = 0  # nothing was written
+    clocks.monotonic_ns += SECOND
+    clocks.time.start()
+    assert abs(clocks.time.now_ns() - 10_002 * SECOND) <= SECOND
+    assert clocks.time.is_alarming
+
+
+def test_a_leader_that_slows_down_is_followed() -> None:
+    """What was heard first must not run ahead of it, or the next leader would begin there."""
+    clocks = Clocks(wall_ns=10_000 * SECOND)
+    for second in range(600):
+        clocks.time.heard(10_000 * SECOND + int(second * SECOND * (1 - SLEW)))
+        clocks.monotonic_ns += SECOND
+    clocks.wall_ns = 10_540 * SECOND
+    clocks.time.start()
+    assert abs(clocks.time.now_ns() - 10_540 * SECOND) <= SECOND
+    assert not clocks.time.is_alarming
+
+
+def test_what_was_long_on_its_way_does_not_turn_time_back() -> None:
+    clocks = Clocks(wall_ns=20_000 * SECOND)
+    clocks.time.heard(10_000 * SECOND)
+    clocks.time.heard(9_000 * SECOND)
+    clocks.time.start()
+    assert clocks.time.now_ns() == 10_000 * SECOND

@@ -7,14 +7,18 @@ from uuid import UUID
 
 import pysyncobj.syncobj
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.errors import Discarded, ReplicaStopped, StorageFull
-from cluster.member import FOLLOWER, LEADER, PRIVATE_NAMES, TERM_MAX
-from cluster.messages import Ack, Append, Stale, TimeoutNow, Vote, VoteRequest
-from tests.cluster.lone_shard import ME, OTHER, PEER, STRANGER, LoneShard
-from ual.entry import encode_group
+from cluster.member import FOLLOWER, LEADER, PRIVATE_NAMES, TERM_STEP_MAX
+from cluster.membership import Membership
+from cluster.messages import Ack, Append, Offer, Stale, TimeoutNow, Vote, VoteRequest
+from cluster.wire import NUMBER_MAX
+from projections.system_commands import TYPE_RAFT_CONFIG
+from tests.cluster.lone_shard import ME, OTHER, PEER, SECOND, STRANGER, LoneShard
+from ual.entry import FLAG_ZSTD, encode_group
 
 
 def test_the_installed_pysyncobj_has_the_private_names_that_are_fenced() -> None:
@@ -97,6 +101,44 @@ def test_a_forged_append_is_dropped(groups: tuple[bytes, ...]) -> None:
     assert (lone.member.term, lone.member.journal.last) == (0, 1)
 
 
+CONFIG = Membership.of([ME, PEER]).draft()
+
+
+@pytest.mark.parametrize(
+    "drafts",
+    [
+        [(TYPE_RAFT_CONFIG, b"no zstd frame", FLAG_ZSTD)],
+        [(TYPE_RAFT_CONFIG, zstandard.compress(bytes(80 << 20)), FLAG_ZSTD)],
+        [(0x0101, b"", 0), CONFIG],
+        [CONFIG, (0x0101, b"", 0)],
+    ],
+    ids=["no zstd", "a bomb", "behind another", "before another"],
+)
+def test_a_forged_membership_is_dropped(drafts: list[tuple[int, bytes, int]]) -> None:
+    """With good checksums, as a peer with a defect may send it; nobody stops for that."""
+    lone = LoneShard()
+    group = encode_group(drafts, term=7, first_index=2, timestamp_ns=0)
+
+    assert lone.hear(PEER, lone.append([group.data], term=7)) == []
+    assert (lone.member.term, lone.member.journal.last) == (0, 1)
+    assert lone.member.damaged_messages == 1
+
+
+def test_the_time_of_a_leader_is_heard_where_nothing_is_written() -> None:
+    """Or a successor whose wall clock is wrong would let every lease expire at once."""
+    lone = LoneShard()
+    lone.clock.time_s = 10_000.0
+    now_ns = lone.clock.wall_ns() - 3600 * SECOND  # so our own clock is an hour ahead
+    lone.hear(PEER, replace(lone.append([], term=1), log_time_ns=now_ns))
+    lone.lead()
+
+    passed_ns = lone.shard.log.last_timestamp_ns - now_ns
+    assert 0 <= passed_ns <= 60 * SECOND
+    assert lone.shard.log_time.is_alarming
+    heartbeats = [each for _, each in lone.sent if isinstance(each, Append)]
+    assert all(0 <= each.log_time_ns - now_ns <= 60 * SECOND for each in heartbeats)
+
+
 def test_a_group_of_a_term_above_its_leaders_is_dropped() -> None:
     lone = LoneShard()
     assert lone.hear(PEER, lone.append([lone.next_group(b"1", term=9).data], term=8)) == []
@@ -116,6 +158,26 @@ def test_a_stranger_changes_no_term_and_gets_no_vote() -> None:
     ):
         assert lone.hear(STRANGER, message) == []
     assert lone.member.term == 0
+
+
+def test_a_stranger_is_not_followed_while_a_leader_is_heard() -> None:
+    """Without one it may lead by a change that this replica missed."""
+    lone = LoneShard()
+    lone.hear(PEER, lone.append([], term=1))
+    offer = Offer(50, 1, 9, 9, 49, 100, 0, 0, 9)
+    for message in (lone.append([], term=50), offer):
+        assert lone.hear(STRANGER, message) == []
+        assert (lone.member.term, lone.member.leader_id) == (1, PEER)
+
+    leader = LoneShard()
+    leader.lead()
+    assert leader.hear(STRANGER, leader.append([], term=50)) == []
+    assert leader.member.state == LEADER
+
+    lone.clock.time_s += 1.0
+    lone.hear(STRANGER, lone.append([], term=50))
+    lone.hear(STRANGER, lone.append([], term=50))
+    assert (lone.member.term, lone.member.leader_id) == (50, STRANGER)
 
 
 def test_a_stranger_cannot_depose_a_leader_that_is_heard() -> None:
@@ -142,8 +204,9 @@ def test_a_replica_that_missed_a_change_votes_for_those_whom_it_added() -> None:
 
 def test_an_absurd_term_is_no_term() -> None:
     lone = LoneShard()
-    assert lone.hear(PEER, Stale(TERM_MAX)) == []
-    assert lone.hear(PEER, Append(TERM_MAX, 0, 1, 0, (), 0)) == []
+    for term in (TERM_STEP_MAX + 1, NUMBER_MAX):  # the wire carries no larger one
+        assert lone.hear(PEER, Stale(term)) == []
+        assert lone.hear(PEER, Append(term, 0, 1, 0, (), 0)) == []
     assert lone.member.term == 0
 
 

@@ -107,6 +107,18 @@ def test_a_follower_that_is_shown_to_be_wrong_stops() -> None:
         lone.hear(PEER, report(lone, peer=WRONG, other=WRONG))
 
 
+def test_only_the_leader_speaks_for_others() -> None:
+    """One member with a defect must not be able to stop another that is right."""
+    lone = following()
+    lone.hear(OTHER, report(lone, peer=WRONG, other=WRONG))
+    assert lone.shard.failure is None
+
+    lone = following()
+    report_of_old_term = replace(report(lone, peer=WRONG, other=WRONG), term=4)
+    lone.hear(PEER, report_of_old_term)
+    assert lone.shard.failure is None
+
+
 def test_a_follower_is_judged_by_its_own_hashes_whatever_others_say_of_it() -> None:
     lone = following()
     _, right = mark(lone)

@@ -98,6 +98,24 @@ def test_a_pair_finds_together_again_after_a_restart(restarted: UUID) -> None:
     run(test())
 
 
+def test_a_peer_that_was_removed_and_is_back_is_not_taken_for_an_old_stream() -> None:
+    """The other side was never told of it, and remembers the last session."""
+
+    async def test() -> None:
+        async with endpoint(identity(SMALL)) as one, endpoint(identity(LARGE)) as two:
+            await connected(one, two)
+            address = one.transport.status()[LARGE].address
+            one.transport.set_peers({})
+            await until(lambda: not two.transport.status()[SMALL].is_connected)
+            one.transport.set_peers({LARGE: address})
+            status = one.transport.status()[LARGE]
+            await until(lambda: status.is_connected)
+
+            assert (status.attempts, status.last_reason) == (1, "")
+
+    run(test())
+
+
 REFUSED = [
     ({"cluster_id": UUID(int=101)}, Reason.CLUSTER_MISMATCH),
     ({"shards": 8}, Reason.TOPOLOGY_MISMATCH),

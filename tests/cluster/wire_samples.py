@@ -19,7 +19,7 @@ from cluster.messages import (
     Vote,
     VoteRequest,
 )
-from cluster.wire import NUMBER_MAX
+from cluster.wire import NUMBER_MAX, TIME_NS_MAX
 from ual.entry import TYPE_NOOP, Draft, encode_group
 
 numbers = st.integers(1, NUMBER_MAX)
@@ -40,8 +40,8 @@ def appends(draw: st.DrawFn) -> Append:
     terms = sorted(draw(st.lists(st.integers(0, term), max_size=4)))
     previous_term = draw(st.integers(0, terms[0] if terms else term))
     groups = tuple(group_of(each, draw(st.integers(0, 64))) for each in terms)
-    echo = draw(st.integers(0, NUMBER_MAX))
-    return Append(term, draw(numbers), draw(numbers), previous_term, groups, draw(numbers), echo)
+    position = (term, draw(numbers), draw(numbers), previous_term, groups, draw(numbers))
+    return Append(*position, draw(st.integers(0, NUMBER_MAX)), draw(st.integers(0, TIME_NS_MAX)))
 
 
 @st.composite

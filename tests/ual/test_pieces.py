@@ -11,7 +11,7 @@ from tests.simulation.disk import SimDisk
 from tests.ual.shards import SECOND, SMALL, make_shard, open_shard
 from ual.compaction import compact_segment
 from ual.damaged import DamagedSegment
-from ual.errors import CorruptFile
+from ual.errors import CorruptFile, RangeNotWhole
 from ual.joining import join_pieces
 from ual.log import Log
 from ual.notes import SegmentNotes
@@ -161,3 +161,19 @@ def test_pieces_that_do_not_fit_are_refused(case: str) -> None:
         data[0] = data[0][:80] + bytes([data[0][80] ^ 1]) + data[0][81:]
     with pytest.raises(CorruptFile):
         join_pieces(damaged(segment), data, 1 if case == "other shard" else 0)
+
+
+def test_a_range_that_cuts_groups_is_refused_and_no_damage() -> None:
+    """Who asks wrongly must not get a good segment set aside."""
+    disk, log = noted_log(1)
+    refused = 0
+    for number in range(1, log.last_proposal + 1):
+        first, last = log.proposals.indexes(number)
+        segment = log.segments.covering(first)
+        if first == last or not isinstance(segment, SealedSegment):
+            continue
+        for cut in ((segment.first_index, last - 1), (last, segment.last_index)):
+            with pytest.raises(RangeNotWhole):
+                cut_piece(disk, segment, *cut, 1, SegmentNotes())
+            refused += 1
+    assert refused > 20
