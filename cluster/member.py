@@ -18,9 +18,9 @@ follower's log matching are pysyncobj's; what it gets wrong is put right here:
 
 Everything happens inside calls on one thread: ``tick``, ``on_message``, ``on_synced``, ``propose``.
 Calls of different members never nest, which is what lets them share pysyncobj's module globals.
-Failure: a message that breaks a rule is dropped and counted, and ``refusal`` says why. A full disk
-refuses a proposal, an append or a leadership, and everything before it stays. Whatever else is
-raised (``LogFailed``, ``Diverged``, an error in apply) means that this replica must stop.
+Failure: a message that breaks a rule is dropped and counted; ``refusal`` says why. A full disk
+refuses a proposal, an append or a leadership; what was before stays. Anything else that is raised
+(``LogFailed``, ``Diverged``, an error in apply) means that this replica must stop.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,8 +54,7 @@ PRIVATE_NAMES = (
 )  # fmt: skip
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
-# Nobody is so many elections behind. A forged term is kept, and there must be room above it.
-TERM_STEP_MAX = 1 << 32
+TERM_STEP_MAX = 1 << 32  # nobody is so far behind; above a forged term there must be room
 
 
 class RaftMember(SyncObj):  # type: ignore[misc]
@@ -82,7 +81,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self.damaged_messages = 0  # of those, appends whose bytes were to blame
         self.refusal = ""  # why the last message or leadership was refused
         self.handed: TimeoutNow | None = None  # the last leadership that was handed to us
-        self.is_due = False  # a tick would commit or apply something
+        self.is_due = False  # whether a tick would commit or apply something
         self._applier = applier
         self._send = send
         self.leadership = Leadership(config, journal, clock, send)
@@ -106,6 +105,8 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         journal.is_leading = lambda: self.state == LEADER
         journal.on_membership = self._reconfigure
         self._reconfigure()
+        if self.membership.voters == (self_id,):  # nobody else could lead: why wait
+            self._SyncObj__raftElectionDeadline = float("-inf")
 
     # State
 
@@ -477,18 +478,17 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         # Kept, not only reported: what a leader alone has not synced is not committed later either.
         commit = self._SyncObj__raftCommitIndex = self.commit
         until_s = self.clock.now_s() + self.config.apply_s_max
-        moved = False
+        before = self._SyncObj__raftLastApplied
         while self._SyncObj__raftLastApplied < commit:
             number = self._SyncObj__raftLastApplied + 1
             command = self.journal.item(number)[0]
             assert command[:1] in (KIND_DATA, KIND_NOOP), command[:1]
             self._applier.apply(number, command[1:])
             self._SyncObj__raftLastApplied = number
-            moved = True
             if self.clock.now_s() > until_s:
                 self.is_due = True
                 break
-        return moved
+        return self._SyncObj__raftLastApplied > before
 
     # Between the two worlds
 

@@ -376,3 +376,12 @@ def test_a_callback_that_raises_takes_nothing_with_it() -> None:
     lone.shard.tick()
     assert lone.member.applied == lone.member.journal.last
     assert len(lone.outcomes) == 1
+
+
+def test_a_group_of_one_elects_itself_at_once() -> None:
+    """There is nobody whose silence it could wait for, and somebody waits for the database."""
+    lone = LoneShard(founders=[ME])
+    lone.shard.tick()
+    lone.sync()
+    lone.shard.tick()
+    assert lone.member.has_applied_noop
