@@ -18,6 +18,7 @@ from tests.simulation.world import Violation, World
 
 FAILURES_SHOWN_MAX = 5
 NICE = 10
+TOLD_EVERY = 50  # seeds, where no bar can be drawn
 
 
 def run_seed(seed: int) -> str | None:
@@ -43,12 +44,14 @@ def run_many(console: Console, base: int, count: int) -> int:
     ):
         task = progress.add_task("simulating", total=count)
         futures = {pool.submit(run_seed, base + at): base + at for at in range(count)}
-        for future in as_completed(futures):
+        for done, future in enumerate(as_completed(futures), start=1):
             found = future.result()
             if found is not None:
                 failures.append((futures[future], found))
                 progress.console.print(f"[red]seed {futures[future]} fails")
             progress.update(task, advance=1, description=f"{len(failures)} failed")
+            if not console.is_terminal and done % TOLD_EVERY == 0:
+                console.print(f"{done} of {count}, {len(failures)} failed")
     minutes = (time.monotonic() - began_s) / 60
     console.print(f"{count} seeds, {len(failures)} failed, {count / minutes:.1f} seeds a minute")
     for _, found in failures[:FAILURES_SHOWN_MAX]:
