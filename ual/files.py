@@ -24,6 +24,7 @@ import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -99,10 +100,14 @@ class DiskFile:
     would let the kernel hand the same number to another file.
     """
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_sync_error", "_syncing")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        # The kernel tells of a lost page once: of two syncs at a time, one would hear that all is
+        # well. So they take turns, and after the first that fails no other succeeds.
+        self._syncing = Lock()
+        self._sync_error: OSError | None = None
 
     def __del__(self) -> None:
         os.close(self._descriptor)
@@ -133,7 +138,14 @@ class DiskFile:
 
     def sync(self) -> None:
         """See ``File.sync``."""
-        os.fdatasync(self._descriptor)
+        with self._syncing:
+            if self._sync_error is not None:
+                raise OSError(errno.EIO, "an earlier sync of this file failed")
+            try:
+                os.fdatasync(self._descriptor)
+            except OSError as error:
+                self._sync_error = error
+                raise
 
     def size(self) -> int:
         """See ``File.size``."""
