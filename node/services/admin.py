@@ -16,7 +16,13 @@ from node.edge import Edge, invalid, namespace_of
 from node.forwarding import Elsewhere
 from node.members import Members
 from node.operations import applied, put_header
-from node.services.admin_status import log_ranges, node_status
+from node.services.admin_status import (
+    AlarmFound,
+    FirstSeen,
+    log_ranges,
+    node_status,
+    put_alarms,
+)
 from node.status_mapping import error_of_reason
 from onelog.errors import AlreadyExists, NotFound, OnelogError
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
@@ -48,6 +54,8 @@ class AdminService:
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self._members = Members(edge)
+        clock = edge.context.clock
+        self._alarms, self._unreachable = FirstSeen(clock), FirstSeen(clock)
 
     # The node that is asked
 
@@ -56,21 +64,23 @@ class AdminService:
     ) -> admin_pb2.GetStatusResponse:
         """Show the node and its shards, those of its other workers included."""
         topology, calls = self._edge.context.topology, self._edge.calls
-        status = node_status(self._edge.context)
+        status = node_status(self._edge.context, self._alarms)
         node = topology.node(topology.self_id)
         if call.is_forwarded or node is None:
             return status
+        unreachable = []
         for worker, endpoint in enumerate(node.endpoints):
             if worker == topology.worker:
                 continue
             try:
                 data = await calls.forward(call, Elsewhere(worker, endpoint), request)
             except OnelogError as error:
-                status.alarms.add(reason="WORKER_UNREACHABLE", shard=worker, message=str(error))
+                unreachable.append(AlarmFound("WORKER_UNREACHABLE", worker, "", str(error)))
                 continue
             other = admin_pb2.GetStatusResponse.FromString(data)
             status.shards.extend(other.shards)
             status.alarms.extend(other.alarms)
+        put_alarms(status, unreachable, self._unreachable)
         status.shards.sort(key=lambda each: each.shard)
         return status
 

@@ -1,11 +1,13 @@
 """How a node and its shards are, as messages."""
 
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
 
 from cluster.member import CANDIDATE, FOLLOWER, LEADER
 from node.as_of import first_as_of_index
 from node.context import NodeContext
-from node.shard import NodeClock
+from node.shard import NodeClock, Shard
 from node.shard_driver import ShardDriver
 from node.snapshot_metrics import age_s
 from node.snapshots import SnapshotReport
@@ -20,8 +22,26 @@ _ROLES = {
 }
 
 
-def node_status(context: NodeContext) -> admin_pb2.GetStatusResponse:
-    """Return how the node that answers is."""
+class FirstSeen:
+    """When each of the things that are there was first seen, by the wall clock.
+
+    It is asked when somebody asks for the status, so that is also who sees. What is gone is
+    forgotten: if it comes again, it is new.
+    """
+
+    def __init__(self, clock: NodeClock) -> None:
+        self._clock = clock
+        self._since_ns: dict[Hashable, int] = {}
+
+    def update(self, present: Iterable[Hashable]) -> Mapping[Hashable, int]:
+        """Return for each of the things that are there since when they are."""
+        now_ns = max(self._clock.wall_ns(), 0)
+        self._since_ns = {each: self._since_ns.get(each, now_ns) for each in present}
+        return self._since_ns
+
+
+def node_status(context: NodeContext, seen: FirstSeen) -> admin_pb2.GetStatusResponse:
+    """Return how the node that answers is; ``seen`` remembers its alarms."""
     status = admin_pb2.GetStatusResponse(
         cluster_id=str(context.topology.cluster_id),
         node_id=str(context.node_id),
@@ -29,11 +49,13 @@ def node_status(context: NodeContext) -> admin_pb2.GetStatusResponse:
         version=_version(),
         uptime_ms=int((context.clock.now_s() - context.started_s) * 1000),
     )
-    for _, driver in sorted(context.drivers.items()):
-        report = context.snapshots.report(driver.number)
-        put_shard(status.shards.add(), driver)
+    alarms: list[AlarmFound] = []
+    for number, driver in sorted(context.drivers.items()):
+        report = context.snapshots.report(number)
+        put_shard(status.shards.add(), number, driver.shard)
         put_snapshots(status.shards[-1].snapshots, driver, report, context.clock)
-        put_alarms(status, driver, report)
+        alarms += _alarms_of(number, driver.shard, report)
+    put_alarms(status, alarms, seen)
     if context.transport is not None:
         for node_id, peer in context.transport.status().items():
             status.peers.add(
@@ -47,11 +69,10 @@ def node_status(context: NodeContext) -> admin_pb2.GetStatusResponse:
     return status
 
 
-def put_shard(target: admin_pb2.ShardStatus, driver: ShardDriver) -> None:
+def put_shard(target: admin_pb2.ShardStatus, number: int, shard: Shard) -> None:
     """Show one replica."""
-    shard = driver.shard
     member, log, router = shard.member, shard.log, shard.router
-    target.shard = driver.number
+    target.shard = number
     target.role = _ROLES[member.state]
     if member.self_id in member.membership.learners:
         target.role = admin_pb2.ROLE_LEARNER
@@ -66,10 +87,14 @@ def put_shard(target: admin_pb2.ShardStatus, driver: ShardDriver) -> None:
     target.snapshot_index = 0 if newest is None else newest.index
     target.log_time_ns = router.log_time_ns
     if member.state == LEADER:
+        sending = shard.shipping.status.sending
         for peer_id in member.membership.members:
             if peer_id != member.self_id:
                 behind = member.journal.last - member.match_of(peer_id)
-                target.lags.add(node_id=str(peer_id), proposals=max(0, behind))
+                lag = target.lags.add(node_id=str(peer_id), proposals=max(0, behind))
+                if peer_id in sending:
+                    lag.shipped_bytes = sending[peer_id].done_bytes
+                    lag.shipping_bytes = sending[peer_id].total_bytes
     target.counts.update(router.counts())
     for owner, sizes in router.memory().items():
         name = log_pb2.Owner.Name(owner).removeprefix("OWNER_").lower()
@@ -92,27 +117,45 @@ def put_snapshots(
     target.trimmed_segments = report.trimmed_segments
 
 
+class AlarmFound(NamedTuple):
+    """What is wrong with a shard, and with what of it, where there may be several."""
+
+    reason: str
+    shard: int
+    subject: str
+    message: str
+
+
 def put_alarms(
-    status: admin_pb2.GetStatusResponse, driver: ShardDriver, report: SnapshotReport
+    status: admin_pb2.GetStatusResponse, alarms: Sequence[AlarmFound], seen: FirstSeen
 ) -> None:
-    """Show what of a shard needs attention."""
-    shard = driver.shard
-    found = []
+    """Show what needs attention, and since when."""
+    since_ns = seen.update(each[:3] for each in alarms)  # a message may change, the alarm stays
+    for each in alarms:
+        status.alarms.add(
+            reason=each.reason,
+            shard=each.shard,
+            message=each.message,
+            since_ns=since_ns[each[:3]],
+        )
+
+
+def _alarms_of(number: int, shard: Shard, report: SnapshotReport) -> Iterator[AlarmFound]:
+    """Yield what of a shard needs attention."""
     if shard.failure is not None:
-        found.append(("REPLICA_STOPPED", str(shard.failure)))
+        yield AlarmFound("REPLICA_STOPPED", number, "", str(shard.failure))
     if shard.log_time.is_alarming:
-        found.append(("CLOCK_JUMPED", "the wall clock is far from log time and is not followed"))
-    damages = shard.shipping.mending.damages.values()
-    found += [("SEGMENT_DAMAGED", f"{damage.path}: {damage.rule}") for damage in damages]
+        words = "the wall clock is far from log time and is not followed"
+        yield AlarmFound("CLOCK_JUMPED", number, "", words)
+    for damage in shard.shipping.mending.damages.values():
+        yield AlarmFound("SEGMENT_DAMAGED", number, damage.path, f"{damage.path}: {damage.rule}")
     alarm = shard.comparison.status().alarm
     if alarm is not None:
-        found.append(("STATE_DIVERGED", str(alarm)))
+        yield AlarmFound("STATE_DIVERGED", number, "", str(alarm))
     if report.mismatch:
-        found.append(("STATE_MISMATCH", report.mismatch))
+        yield AlarmFound("STATE_MISMATCH", number, "", report.mismatch)
     if report.damaged:
-        found.append(("SNAPSHOT_DAMAGED", report.damaged))
-    for reason, message in found:
-        status.alarms.add(reason=reason, shard=driver.number, message=message)
+        yield AlarmFound("SNAPSHOT_DAMAGED", number, "", report.damaged)
 
 
 def log_ranges(driver: ShardDriver) -> admin_pb2.ListLogRangesResponse:

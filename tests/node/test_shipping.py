@@ -7,7 +7,9 @@ from uuid import UUID
 import pytest
 
 from cluster.messages import Ack, Append, Chunk, Fetch, Message, Offer
+from node.services.admin_status import put_shard
 from node.shipping import Shipping
+from onelog.v1.admin_pb2 import ShardStatus
 from tests.node.group import IDS, Group, Node
 from tests.simulation.disk import CrashPolicy, SimDisk
 from ual.errors import CorruptFile
@@ -255,6 +257,11 @@ def test_what_is_being_fetched_is_not_trimmed_and_a_silent_peer_pins_nothing_for
     assert leader.shard.log.first_index == first_index
     [shipment] = leader.shard.shipping.status.sending.values()
     assert 0 < shipment.done_bytes <= shipment.total_bytes
+    shown = ShardStatus()
+    put_shard(shown, 0, leader.shard)
+    told = {each.node_id: (each.shipped_bytes, each.shipping_bytes) for each in shown.lags}
+    assert told.pop(str(AWAY)) == (shipment.done_bytes, shipment.total_bytes)
+    assert set(told.values()) == {(0, 0)}
 
     group.until(lambda: not leader.shard.shipping.status.sending)
     assert leader.shard.shipping.status.given_up == 1

@@ -68,6 +68,38 @@ def test_status_and_topology_say_how_a_node_is_and_who_serves_what(tmp_path: Pat
     run(test())
 
 
+def test_an_alarm_says_since_when_until_it_is_gone(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path) as node:
+            clock = node.context.clock
+
+            async def alarms() -> list[tuple[str, int, str, int]]:
+                status = await node.admin.GetStatus(admin.GetStatusRequest())
+                return [
+                    (each.reason, each.shard, each.message, each.since_ns) for each in status.alarms
+                ]
+
+            report = node.context.snapshots.report(1)
+            report.damaged = "snapshot 7"
+            before_ns = clock.wall_ns()
+            [(reason, shard, _, since_ns)] = await alarms()
+            assert (reason, shard) == ("SNAPSHOT_DAMAGED", 1)
+            assert before_ns <= since_ns <= clock.wall_ns()
+            # Other words, and another alarm beside it, do not make it younger.
+            report.damaged = "snapshots 7 and 8"
+            node.context.snapshots.report(0).mismatch = "differs"
+            (_, _, _, other_ns), again = await alarms()
+            assert again == ("SNAPSHOT_DAMAGED", 1, "snapshots 7 and 8", since_ns)
+            assert other_ns > since_ns
+            report.damaged = ""
+            assert len(await alarms()) == 1
+            report.damaged = "snapshot 9"
+            _, (_, _, _, renewed_ns) = await alarms()
+            assert renewed_ns > other_ns
+
+    run(test())
+
+
 def test_a_leadership_is_handed_to_whom_one_says_through_any_node(tmp_path: Path) -> None:
     async def test() -> None:
         async with cluster(tmp_path, shards=2) as nodes:

@@ -1,13 +1,14 @@
 """A program that knows onelog by its protos alone: one operation of every call.
 
 It is run as a script, with stubs that were generated for it and nothing of onelog in reach:
-``foreign_client.py ENDPOINT JOINER_ID``. It prints a line of JSON: the calls that it made, and
-those that the server's reflection lists.
+``foreign_client.py ENDPOINT JOINER_ID JOINER_ADDRESS``, the latter of a node that wants to join. It
+prints a line of JSON: the calls that it made, and those that the server's reflection lists.
 """
 
 import importlib
 import json
 import sys
+import time
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -24,6 +25,7 @@ SERVICES = {
     "Pipeline": "pipeline", "Admin": "admin",
 }  # fmt: skip
 TIMEOUT_S = 20
+POLL_S = 0.1
 
 
 class Server:
@@ -67,6 +69,18 @@ def status(call: Any, *arguments: Any, **fields: Any) -> str:
     except grpc.RpcError as error:
         return str(error.code().name)
     return "OK"
+
+
+def insist(call: Any, *arguments: Any, **fields: Any) -> Any:
+    """Make a call again and again until it is not refused any more, and return its answer."""
+    until_s = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return call(*arguments, **fields)
+        except grpc.RpcError:
+            if time.monotonic() > until_s:
+                raise
+        time.sleep(POLL_S)
 
 
 def keys(server: Server) -> None:
@@ -231,7 +245,7 @@ def together(server: Server) -> None:
     assert watched.cursor.positions
 
 
-def operators(server: Server, joiner_id: str) -> None:
+def operators(server: Server, joiner_id: str, joiner_address: str) -> None:
     """The calls of Admin."""
 
     def admin(name: str, **fields: Any) -> Any:
@@ -247,12 +261,19 @@ def operators(server: Server, joiner_id: str) -> None:
     admin("ConfigureNamespace", namespace="tenant", limits={"keys_max": 100})
     assert "tenant" in [each.namespace for each in admin("ListNamespaces").namespaces]
     admin("DeleteNamespace", namespace="tenant")
-    admin("AddMember", node_id=joiner_id, node_name="n2", peer_address="127.0.0.1:1")
-    assert len(admin("ListMembers").shards[0].members) == 2
-    # A member that nobody has ever heard can neither vote nor lead.
-    assert status(admin, "PromoteMember", node_id=joiner_id) == "FAILED_PRECONDITION"
+    # Who is no member cannot vote, and there is nobody else to lead.
+    assert status(admin, "PromoteMember", node_id=joiner_id) == "NOT_FOUND"
     assert status(admin, "TransferLeadership") == "FAILED_PRECONDITION"
-    admin("RemoveMember", node_id=joiner_id)
+    admin("AddMember", node_id=joiner_id, node_name="n2", peer_address=joiner_address)
+    learners = [each.node_id for each in admin("ListMembers").shards[0].members if each.is_learner]
+    assert learners == [joiner_id]
+    insist(admin, "PromoteMember", node_id=joiner_id)  # as soon as it has caught up
+    for shard in insist(admin, "ListMembers").shards:
+        assert [each.is_learner for each in shard.members] == [False, False]
+    moved = insist(admin, "TransferLeadership", shard=1, node_id=joiner_id)
+    assert moved.leader_id == joiner_id
+    insist(admin, "RemoveMember", node_id=joiner_id)
+    assert len(insist(admin, "ListMembers").shards[1].members) == 1
 
 
 def listed(channel: Any) -> list[str]:
@@ -272,13 +293,13 @@ def listed(channel: Any) -> list[str]:
     return sorted(found)
 
 
-def main(endpoint: str, joiner_id: str) -> None:
+def main(endpoint: str, joiner_id: str, joiner_address: str) -> None:
     """Use everything once."""
     with grpc.insecure_channel(endpoint) as channel:
         server = Server(channel)
         for use in (keys, queues, streams, series, together):
             use(server)
-        operators(server, joiner_id)
+        operators(server, joiner_id, joiner_address)
         print(json.dumps({"called": sorted(server.called), "listed": listed(channel)}))  # noqa: T201
 
 

@@ -5,9 +5,11 @@ the client cannot do within its timeout is an error of the test. ``check`` compa
 database holds in the end.
 """
 
+import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from onelog import AsyncClient
@@ -16,6 +18,9 @@ from onelog.errors import ConditionFailed, LeaseLost, NotFound
 from tests.simulation.linearizability import Operation, is_linearizable
 
 KEYS = 3
+BRIEF = "brief-"
+BRIEF_S = 0.3
+WAIT_S = 30.0
 MINUTE_NS = 60_000_000_000
 
 
@@ -103,6 +108,18 @@ class Registers(Program):
     async def check(self) -> None:
         for key, operations in self.history.items():
             assert is_linearizable(operations, register, None), f"{key}: {operations}"
+
+
+class Brief(Program):
+    """Puts keys that live for a moment: each goes by itself."""
+
+    async def step(self) -> None:
+        await self.client.kv.put(f"{BRIEF}{self.done}", "", ttl_s=BRIEF_S)
+
+    async def check(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while [each async for each in self.client.kv.scan(prefix=BRIEF)]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 class Producer(Program):
@@ -267,3 +284,32 @@ class Watcher:
         ]
         assert written == list(range(len(written))), written
         return "" if len(written) == gauge.done else "points"
+
+    def still_there(self, brief: Brief) -> str:
+        """Return a key whose end is not told yet, or nothing; raise if one was told twice."""
+        told: dict[bytes, list[str]] = {}
+        for event in self.events:
+            if event.model == "kv" and event.name.startswith(BRIEF.encode()):
+                told.setdefault(event.name, []).append(event.kind)
+        assert set(told) <= {f"{BRIEF}{number}".encode() for number in range(brief.done)}
+        for name, kinds in told.items():
+            assert kinds in (["put"], ["put", "expired"]), (name, kinds)
+        ended = sum(len(kinds) == len(("put", "expired")) for kinds in told.values())
+        return "" if ended == brief.done else f"expiries: {ended} of {brief.done}"
+
+
+def told_alike(watchers: Sequence[Watcher]) -> None:
+    """Raise unless all were told the same of each shard, as far as they have come."""
+    shards = {event.shard for each in watchers for event in each.events}
+    for shard in shards:
+        heard = [
+            [
+                (each.index, each.model, each.kind, each.name)
+                for each in watcher.events
+                if each.shard == shard
+            ]
+            for watcher in watchers
+        ]
+        length = min(map(len, heard))
+        assert length
+        assert all(each[:length] == heard[0][:length] for each in heard)

@@ -1,4 +1,4 @@
-"""Three real servers whose processes are killed under load, seen through the API alone.
+"""Three real servers whose leaders are killed under load, seen through the API alone.
 
 Counters are raised in sessions: an increment that was lost or done twice shows in the sum. Watchers
 move to another node whenever theirs dies, and must have been told of every version once.
@@ -18,9 +18,11 @@ import grpc.aio  # type: ignore[import-untyped]
 from onelog.errors import DeadlineExceeded, NotLeader, ResourceExhausted, Unavailable
 from onelog.status import error_of
 from onelog.v1 import common_pb2, kv_pb2, kv_pb2_grpc, pipeline_pb2, pipeline_pb2_grpc
-from tests.system.nodes import ServeProcess, nodes
+from tests.system.leaders import OPTIONS, Leaders, kill_leader, leaders_of
+from tests.system.nodes import nodes
 
 KILLS = int(os.environ.get("KILLS", "3"))
+SHARDS = 2
 COUNTERS = 4
 RETRIED = (DeadlineExceeded, NotLeader, ResourceExhausted, Unavailable)
 
@@ -97,15 +99,15 @@ class Clients:
 
 
 @asynccontextmanager
-async def servers(directory: Path) -> AsyncIterator[tuple[list[ServeProcess], Clients]]:
-    options = (("grpc.max_reconnect_backoff_ms", 200), ("grpc.initial_reconnect_backoff_ms", 50))
-    with nodes(directory, "n1", "n2", "n3", shards="2") as made:
+async def servers(directory: Path) -> AsyncIterator[tuple[Leaders, Clients]]:
+    with nodes(directory, "n1", "n2", "n3", shards=str(SHARDS)) as made:
         processes = [each.start() for each in made.values()]
         for each in processes:
             await asyncio.to_thread(each.until_ready)
-        channels = [grpc.aio.insecure_channel(each.flags["listen"], options) for each in processes]
+        channels = [grpc.aio.insecure_channel(each.flags["listen"], OPTIONS) for each in processes]
         try:
-            yield processes, Clients(channels)
+            async with leaders_of(processes) as leaders:
+                yield leaders, Clients(channels)
         finally:
             for channel in channels:
                 await channel.close()
@@ -118,24 +120,22 @@ def test_nothing_is_lost_done_twice_or_told_twice_while_servers_are_killed(
     sys.stdout.write(f"seed {seed}\n")
 
     async def test() -> None:
-        async with servers(tmp_path) as (processes, clients):
+        async with servers(tmp_path) as (leaders, clients):
             clients.chance.seed(seed)
             start = common_pb2.Cursor(
-                positions=[common_pb2.Position(shard=shard) for shard in range(2)]
+                positions=[common_pb2.Position(shard=shard) for shard in range(SHARDS)]
             )
             counting = [asyncio.create_task(clients.count(each)) for each in range(COUNTERS)]
             watching = [asyncio.create_task(clients.watch(start)) for _ in range(3)]
-            for _ in range(KILLS):
+            for kill in range(KILLS):
                 before = sum(clients.counted)
                 async with asyncio.timeout(40):
                     while sum(clients.counted) < before + 40:
                         for task in counting:
                             assert not task.done(), task.exception()
                         await asyncio.sleep(0.02)
-                victim = clients.chance.choice(processes)
-                victim.kill()
-                victim.start()
-                await asyncio.to_thread(victim.until_ready)
+                killed, successor = await kill_leader(leaders, kill % SHARDS)
+                sys.stdout.write(f"killed {killed}, followed by {successor}\n")
             clients.is_stopping = True
             await asyncio.gather(*counting)
             clients.is_done = True

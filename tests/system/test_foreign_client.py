@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from uuid import uuid4
 
+from tests.node.test_formation import newcomer
 from tests.system.nodes import nodes
 from tests.system.processes import ROOT
+from ual.directory import read_node
+from ual.files import DiskFiles
 
 PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
 
@@ -27,9 +29,15 @@ def test_a_client_made_of_the_protos_alone_uses_every_call_that_reflection_lists
     with nodes(tmp_path, "n1", shards="2") as made:
         server = made["n1"].start()
         server.until_ready()
+        made["n2"] = joiner = newcomer(tmp_path, "n2", server).start()
+        joiner.until_report(stage="electing")
+        joiner_id = str(read_node(DiskFiles(), joiner.directory / "data").node_id)
         script = Path(__file__).with_name("foreign_client.py")
         done = subprocess.run(
-            [sys.executable, "-P", str(script), server.flags["listen"], str(uuid4())],
+            [
+                *(sys.executable, "-P", str(script), server.flags["listen"]),
+                *(joiner_id, joiner.flags["peer-listen"]),
+            ],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(stubs)},
             capture_output=True,

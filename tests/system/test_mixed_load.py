@@ -7,14 +7,16 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from onelog import AsyncClient
-from onelog.errors import OnelogError
+from onelog.errors import DeadlineExceeded, NotLeader, Unavailable
 from tests.simulation.linearizability import Operation
+from tests.system.leaders import Leader, Leaders, kill_leader, leaders_of
 from tests.system.mixed_load import (
     Appender,
+    Brief,
     Consumer,
     Gauge,
     Mover,
@@ -22,6 +24,7 @@ from tests.system.mixed_load import (
     Program,
     Registers,
     Watcher,
+    told_alike,
 )
 from tests.system.nodes import ServeProcess, nodes
 
@@ -30,16 +33,17 @@ SHARDS = 2
 # What every program has to get done between two faults.
 STEPS = 8
 WAIT_S = 60.0
-PAUSE_S = 1.5
+KINDS = ("kill", "transfer", "pause")
 
 
 @asynccontextmanager
-async def servers(directory: Path) -> AsyncIterator[list[ServeProcess]]:
+async def servers(directory: Path) -> AsyncIterator[tuple[list[ServeProcess], Leaders]]:
     with nodes(directory, "n1", "n2", "n3", shards=str(SHARDS)) as made:
         processes = [each.start() for each in made.values()]
         for each in processes:
             await asyncio.to_thread(each.until_ready)
-        yield processes
+        async with leaders_of(processes) as leaders:
+            yield processes, leaders
 
 
 async def progress(programs: list[Program], tasks: list["asyncio.Task[None]"]) -> None:
@@ -53,26 +57,37 @@ async def progress(programs: list[Program], tasks: list["asyncio.Task[None]"]) -
             await asyncio.sleep(0.02)
 
 
-async def fault(
-    kind: str, client: AsyncClient, processes: list[ServeProcess], chance: random.Random
-) -> None:
-    """Kill a server, pause one, or move a leadership."""
-    victim = chance.choice(processes)
+async def fault(kind: str, client: AsyncClient, leaders: Leaders, shard: int) -> None:
+    """Kill the leader of a shard, pause it, or let it hand over: another leads afterwards."""
     if kind == "kill":
-        victim.kill()
-        victim.start()
-        await asyncio.to_thread(victim.until_ready)
+        before, after = await kill_leader(leaders, shard)
     elif kind == "pause":
-        assert victim.process is not None
-        victim.process.send_signal(signal.SIGSTOP)
+        before = await leaders.of(shard)
+        assert before.process.process is not None
+        before.process.process.send_signal(signal.SIGSTOP)
         try:
-            await asyncio.sleep(PAUSE_S)  # this is the fault: longer than an election takes
+            after = await leaders.of(shard, above_term=before.term, but=before.process)
         finally:
-            victim.process.send_signal(signal.SIGCONT)
+            before.process.process.send_signal(signal.SIGCONT)
     else:
-        # Moved by somebody else, or not possible just now: another time.
-        with suppress(OnelogError):
-            await client.admin.transfer_leadership(chance.randrange(SHARDS))
+        before, after = await hand_over(client, leaders, shard)
+    sys.stdout.write(f"{kind} in shard {shard}: {before} was followed by {after}\n")
+    assert before.process is not after.process
+    assert before.term < after.term
+
+
+async def hand_over(client: AsyncClient, leaders: Leaders, shard: int) -> tuple[Leader, Leader]:
+    """Move a leadership to whom the leader chooses; return who had it and who has it."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            before = await leaders.of(shard)
+            try:
+                target = await client.admin.transfer_leadership(shard)
+            except (DeadlineExceeded, NotLeader, Unavailable):
+                continue  # it moved by itself, or the chosen one is not there yet
+            after = await leaders.of(shard, above_term=before.term)
+            if after.node_id == target != before.node_id:
+                return before, after
 
 
 def test_no_effect_is_lost_doubled_or_told_twice_in_any_model_while_servers_fail(
@@ -84,7 +99,7 @@ def test_no_effect_is_lost_doubled_or_told_twice_in_any_model_while_servers_fail
     chance = random.Random(seed)
 
     async def test() -> None:
-        async with servers(tmp_path) as processes:
+        async with servers(tmp_path) as (processes, leaders):
             endpoints = [each.flags["listen"] for each in processes]
             history: dict[str, list[Operation]] = {}
             acked: Counter[int] = Counter()
@@ -93,34 +108,42 @@ def test_no_effect_is_lost_doubled_or_told_twice_in_any_model_while_servers_fail
             producer = Producer(clients[1], "producer", chance)
             appenders = [Appender(clients[each], f"appender {each}", chance) for each in (1, 2)]
             gauge = Gauge(clients[2], "gauge", chance)
+            brief = Brief(clients[0], "brief", chance)
             programs: list[Program] = [
                 *(Registers(each, at, chance, history) for at, each in enumerate(clients)),
                 producer,
                 *(Consumer(clients[each], each, chance, acked) for each in (2, 3)),
                 *appenders,
                 gauge,
+                brief,
                 Mover(first, "mover", chance),
             ]
-            watcher = Watcher(clients[3])
+            watchers = [Watcher(clients[each]) for each in (0, 3)]
             try:
-                await watcher.watch.start()
+                for watcher in watchers:
+                    await watcher.watch.start()
                 for each in (producer, appenders[0], programs[-1]):
                     await each.set_up()
                 tasks = [asyncio.create_task(each.run()) for each in programs]
-                watching = asyncio.create_task(watcher.run())
-                kinds = [("kill", "transfer", "pause")[each % 3] for each in range(FAULTS)]
-                for kind in kinds:
-                    await progress(programs, [*tasks, watching])
-                    await fault(kind, first, processes, chance)
-                await progress(programs, [*tasks, watching])
+                watching = [asyncio.create_task(each.run()) for each in watchers]
+                for number in range(FAULTS):
+                    await progress(programs, [*tasks, *watching])
+                    kind = KINDS[number % len(KINDS)]
+                    await fault(kind, first, leaders, number % SHARDS)
+                await progress(programs, [*tasks, *watching])
                 await settle(programs, tasks, acked, producer)
                 for each in programs:
                     await each.check()
-                async with asyncio.timeout(WAIT_S):
-                    while missing := watcher.missing(history, producer.done, appenders, gauge):
-                        assert not watching.done(), (watching.exception(), missing)
-                        await asyncio.sleep(0.05)
-                watching.cancel()
+                for watcher, task in zip(watchers, watching, strict=True):
+                    async with asyncio.timeout(WAIT_S):
+                        while missing := (
+                            watcher.missing(history, producer.done, appenders, gauge)
+                            or watcher.still_there(brief)
+                        ):
+                            assert not task.done(), (task.exception(), missing)
+                            await asyncio.sleep(0.05)
+                    task.cancel()
+                told_alike(watchers)
             finally:
                 for client in clients:
                     await client.close()
