@@ -154,23 +154,6 @@ class Connection:
             await self._end(unwanted(answer))
             raise
 
-    async def read(
-        self,
-        name: bytes,
-        size: int,
-        timeout_s: float,
-        fill: Callable[[pipeline_pb2.Operation], None],
-        decode: Decode,
-        *,
-        is_stale: bool = False,
-    ) -> Any:
-        """Carry out a read operation through the pipeline."""
-        if not self._is_clear:
-            await self.ready(timeout_s)
-        shard = self.topology.shard_of(name)
-        lane = self.read_lane(shard, self.topology.replica_of(shard) if is_stale else None)
-        return await _submit(lane, size, timeout_s, fill, decode, shard)
-
     async def call_read(
         self,
         path: str,
