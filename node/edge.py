@@ -412,7 +412,7 @@ def read_options(request: Any) -> common_pb2.ReadOptions:
 def one_shard_only(options: common_pb2.ReadOptions) -> None:
     """Refuse options that speak of an index where several shards are read: each has its own."""
     if options.as_of_index or options.min_index:
-        raise invalid("SEVERAL_SHARDS", "an index is of one shard; give a routing key")
+        raise invalid("SEVERAL_SHARDS", "an index is of one shard; give a routing key of it")
 
 
 def durability_of(options: common_pb2.WriteOptions) -> Durability:

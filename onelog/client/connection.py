@@ -10,7 +10,7 @@ A call whose answer must not get lost says what is to become of one that nobody 
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -26,6 +26,7 @@ from onelog.client.pipe import Pipe
 from onelog.client.routing import routing_key
 from onelog.client.sessions import Session, Sessions
 from onelog.client.topology import Topology
+from onelog.client.values import Read
 from onelog.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -173,6 +174,21 @@ class Connection:
         return await self.calls.unary(
             path, request, timeout_s=timeout_s, shard=shard, route=route, is_repeatable=True
         )
+
+    async def pages(
+        self, path: str, request: Any, timeout_s: float, read: Read | None
+    ) -> AsyncIterator[Any]:
+        """Yield the pages of a list by name, of all shards or in that of its routing key."""
+        if read is not None:
+            read.put(request.options)
+        is_stale = read is not None and read.stale
+        name = request.routing_key or None
+        while True:
+            page = await self.call_read(path, request, timeout_s, name=name, is_stale=is_stale)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
 
     async def call_write(
         self,
