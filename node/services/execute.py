@@ -112,6 +112,8 @@ class Executor:
         state = driver.shard.projections
         if isinstance(outcome, Results):
             lacking = message.fill(shard, run, state, outcome, outcome.first_index)
+            if message.with_cost or run.costed:
+                message.put_cost(run, self._edge.cost_of(driver, outcome, call))
         elif isinstance(outcome, Received):
             results = [APPLIED] * len(run.drafts)
             message.fill(shard, run, state, results, outcome.first_index)

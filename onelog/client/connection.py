@@ -17,9 +17,10 @@ from typing import Any
 
 from crc32c import crc32c
 
-from onelog.client.batch import Batch, Decode
+from onelog.client.batch import Batch
 from onelog.client.calls import UNCERTAIN, Calls, raise_if_closed
 from onelog.client.channels import Channels
+from onelog.client.costs import Decode
 from onelog.client.lanes import Lane, ReadLane, WriteLane
 from onelog.client.options import ClientOptions
 from onelog.client.pipe import Pipe
