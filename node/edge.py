@@ -196,7 +196,7 @@ class Edge:
         if isinstance(outcome, Results):
             cost = None
             if options.with_cost:
-                cost = self._cost(driver, outcome, call)
+                cost = self.cost_of(driver, outcome, call)
             return Written(shard, outcome.first_index, outcome, cost)
         if isinstance(outcome, Received):
             return Written(shard, outcome.first_index, [APPLIED] * len(drafts))
@@ -312,7 +312,8 @@ class Edge:
             return Elsewhere(shard, self._leader_endpoint(shard))
         return error_of_cluster(error)
 
-    def _cost(self, driver: ShardDriver, results: Results, call: Call) -> common_pb2.Cost:
+    def cost_of(self, driver: ShardDriver, results: Results, call: Call) -> common_pb2.Cost:
+        """Return what a write has cost that was just answered."""
         now_s = self._clock.now_s()
         return common_pb2.Cost(
             wait_ns=max(0, int((results.proposed_s - call.arrived_s) * 1e9)),
@@ -412,7 +413,7 @@ def read_options(request: Any) -> common_pb2.ReadOptions:
 def one_shard_only(options: common_pb2.ReadOptions) -> None:
     """Refuse options that speak of an index where several shards are read: each has its own."""
     if options.as_of_index or options.min_index:
-        raise invalid("SEVERAL_SHARDS", "an index is of one shard; give a routing key")
+        raise invalid("SEVERAL_SHARDS", "an index is of one shard; give a routing key of it")
 
 
 def durability_of(options: common_pb2.WriteOptions) -> Durability:

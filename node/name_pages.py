@@ -1,4 +1,4 @@
-"""Lists of things by name over all shards, a page at a time.
+"""Lists of things by name over all shards, or in that of a routing key, a page at a time.
 
 Names are unique over all shards, so a page token is the last name that was shown: the next page
 begins behind it. A shard that has more than its page has a full one, so nothing of it is missing
@@ -42,7 +42,10 @@ async def list_by_name(
     if len(request.prefix.encode()) > name_size_max:
         raise error_of_reason(name_invalid, len(request.prefix.encode()))
     after = _name_of(request.page_token, name_size_max)
-    if edge.shards > 1 and call.only_shard is None:
+    shards: Sequence[int] = range(edge.shards)
+    if request.routing_key:
+        shards = (edge.shard_of(request.routing_key),)
+    elif edge.shards > 1 and call.only_shard is None:
         one_shard_only(options)
     by_name = attrgetter(name)
 
@@ -59,7 +62,7 @@ async def list_by_name(
         has_more = look(view, namespace, after, limit, answer)
         return page(getattr(answer, items), has_more=has_more)
 
-    parts = await edge.parts(request, call, range(edge.shards), part)
+    parts = await edge.parts(request, call, shards, part)
     found = sorted((each for one in parts for each in getattr(one, items)), key=by_name)
     return page(found, has_more=any(one.next_page_token for one in parts))
 

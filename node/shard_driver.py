@@ -7,6 +7,8 @@ fdatasync runs on the shard's own thread; while it runs, the next group fills.
 
 * Every proposal and read ends by its deadline, whatever the shard does. Outcomes are values.
   ``Expired`` means that nothing was proposed; after that it is ``OutcomeUnknown``.
+* What is late, or whose caller has left, when its pass comes is not proposed, whoever it would
+  have been merged with.
 * A message with damaged groups changes nothing: it is refused, and the stream of its sender ends.
 """
 
@@ -260,14 +262,18 @@ class ShardDriver:
     def _hand_in_proposals(self) -> None:
         """Merge the requests into as few as the limits of a group allow: a shard counts those.
 
-        A merged request has one durability; several of them may still share a group.
+        A merged request has one durability; several of them may still share a group. Its deadline
+        is the latest of all, so those that are late by now are left out here.
         """
         requests, self._proposals = self._proposals, []
-        config = self.shard.config
+        config, now_s = self.shard.config, self.shard.clock.now_s()
         bytes_max, entries_max = config.group_bytes_max, config.group_entries_max
         merged: list[_Request] = []
         size = entries = 0
         for request in requests:
+            if request.deadline_s <= now_s or request.future.done():
+                self._leave_out(request)
+                continue
             count = len(request.drafts)
             if merged and (
                 size + request.size > bytes_max
@@ -281,6 +287,12 @@ class ShardDriver:
             entries += count
         if merged:
             self._hand_in(merged)
+
+    def _leave_out(self, request: _Request) -> None:
+        """End a request that is late, or cancelled, without a trace in the log."""
+        self._waiting -= 1
+        if not request.future.done():
+            request.future.set_result(Expired("the deadline passed before it was proposed"))
 
     def _hand_in(self, requests: list[_Request]) -> None:
         deadlines = [request.deadline_s for request in requests]

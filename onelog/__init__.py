@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onelog import errors
     from onelog.client.aio import AsyncClient
+    from onelog.client.costs import Cost, costs
     from onelog.client.options import ClientOptions, Tls
     from onelog.client.queue_values import NewMessage, QueueConfig
     from onelog.client.series_arrays import SeriesData
@@ -31,6 +32,7 @@ _HOMES = {
     "AsyncClient": "onelog.client.aio",
     "Client": "onelog.client.sync.aio",
     "ClientOptions": "onelog.client.options",
+    "Cost": "onelog.client.costs",
     "Event": "onelog.client.watch",
     "GroupConfig": "onelog.client.stream_values",
     "Item": "onelog.client.values",
@@ -49,12 +51,14 @@ _HOMES = {
     "SeriesData": "onelog.client.series_arrays",
     "Tls": "onelog.client.options",
     "Watched": "onelog.client.watch",
+    "costs": "onelog.client.costs",
 }
 
 __all__ = [
-    "AsyncClient", "Client", "ClientOptions", "Event", "GroupConfig", "Item", "MeasurementConfig",
-    "Message", "NewMessage", "NewRecord", "OnelogError", "QueueConfig", "Read", "Record",
-    "RecordFilter", "Reject", "Retention", "Rule", "SeriesData", "Tls", "Watched", "errors",
+    "AsyncClient", "Client", "ClientOptions", "Cost", "Event", "GroupConfig", "Item",
+    "MeasurementConfig", "Message", "NewMessage", "NewRecord", "OnelogError", "QueueConfig", "Read",
+    "Record", "RecordFilter", "Reject", "Retention", "Rule", "SeriesData", "Tls", "Watched",
+    "costs", "errors",
 ]  # fmt: skip
 
 

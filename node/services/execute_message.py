@@ -27,7 +27,7 @@ from node.services.execute_puts import add_plain_puts
 from node.services.execute_runs import Operation, Run, Singles, of_one_message
 from node.status_mapping import error_of_exception, put_error
 from onelog.errors import InvalidArgument, NotFound, OnelogError
-from onelog.v1 import pipeline_pb2
+from onelog.v1 import common_pb2, pipeline_pb2
 from projections.payload import SessionRef
 from projections.reasons import Reason
 from projections.result import APPLIED, Result
@@ -65,6 +65,7 @@ class Message:
     def __init__(self, edge: Edge, request: pipeline_pb2.ExecuteRequest) -> None:
         self._edge = edge
         self._request = request
+        self.with_cost = request.with_cost
         self.answer = pipeline_pb2.ExecuteResponse(request_id=request.request_id)
         add = self.answer.results.add
         self.results = [add() for _ in request.operations]
@@ -177,6 +178,8 @@ class Message:
         if not entry.needs_state:
             drafts = make_drafts(entry, None, request, namespace, session)
         run = self._run(shard, durability)
+        if request.HasField("options") and request.options.with_cost:
+            run.costed.append(position)
         run.needs_state |= entry.needs_state
         run.operations.append(
             Operation(position, kind, request, session, len(run.drafts), len(drafts))
@@ -311,6 +314,14 @@ class Message:
         except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
             put_error(target.error, error_of_exception(error))
 
+    def put_cost(self, run: Run, cost: common_pb2.Cost) -> None:
+        """Tell those who ask what their run has cost."""
+        for position in run.positions if self.with_cost else run.costed:
+            result = self.results[position]
+            kind = result.WhichOneof("result")
+            if kind is not None and kind != "error":
+                getattr(result, kind).header.cost.CopyFrom(cost)
+
     def look(
         self, view: View, run: Run
     ) -> tuple[list[tuple[int, Awaitable[None]]], list[tuple[int, str, Any]]]:
@@ -345,7 +356,8 @@ class Message:
         """Put what one read finds into the answer; return what to wait for, if it takes longer."""
         entry, target = OPERATIONS[kind], self.results[position]
         assert isinstance(entry, Read), kind
-        mine = view.for_read(as_of, with_cost=read_options(request).with_cost)
+        with_cost = self.with_cost or read_options(request).with_cost
+        mine = view.for_read(as_of, with_cost=with_cost)
         answer = getattr(target, ANSWERS.get(kind, kind))
         mine.header(answer.header)
         pending = entry.look(mine, namespace_of(request.namespace), request, answer)
@@ -364,7 +376,9 @@ class Message:
         is all that follows, whatever was found wrong in between.
         """
         positions: Sequence[int] = sorted(position for run in runs for position in run.positions)
-        part = pipeline_pb2.ExecuteRequest(request_id=self._request.request_id)
+        part = pipeline_pb2.ExecuteRequest(
+            request_id=self._request.request_id, with_cost=self.with_cost
+        )
         if self._session is not None:
             positions = range(positions[0], len(self.results))
             part.session.CopyFrom(self._request.session)

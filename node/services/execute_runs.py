@@ -115,6 +115,8 @@ class Run:
     operations: list[Operation] = field(default_factory=list)
     # Of plain enqueues and acks: those that go together. Then there is nothing else in the run.
     singles: list[Singles] = field(default_factory=list)
+    # Positions of those that ask what they cost.
+    costed: list[int] = field(default_factory=list)
     # Some entries need the state: all are made when the run is written.
     needs_state: bool = False
 

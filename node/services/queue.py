@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from node import queue_requests as ask
@@ -13,6 +14,7 @@ from node.edge import (
     session_of,
     write_options,
 )
+from node.forwarding import Elsewhere
 from node.name_pages import list_by_name
 from node.operations import answer_of, applied, put_header, run_read, run_write
 from node.queue_consume import Consumers
@@ -20,13 +22,13 @@ from node.queue_lines import Lines
 from node.queue_returns import Returns
 from node.services import queue_operations as op
 from node.status_mapping import error_of_refusal
-from onelog.errors import FailedPrecondition
+from onelog.errors import FailedPrecondition, NotFound, OnelogError, OutcomeUnknown
 from onelog.v1 import queue_pb2
 from projections import queue_commands as commands
 from projections.queue_limits import PURGE_MESSAGES_MAX, QUEUE_NAME_SIZE_MAX
 from projections.queue_results import decode_cursor
 from projections.reasons import Reason
-from projections.result import Duplicate, Refused
+from projections.result import Refused
 
 # A long poll ends so long before its call's deadline: the answer has to arrive as well.
 POLL_MARGIN_S = 0.25
@@ -205,32 +207,65 @@ class QueueService:
         queue_id = await edge.bind(
             shard, call, lambda state, _: ask.queue_of(state, namespace, request.queue).id
         )
-        answer = queue_pb2.PurgeResponse()
-        from_id, below_id = 0, request.below_id
-        while True:
-            command = commands.Purge(
-                queue_id,
-                from_id,
-                below_id,
-                request.before_ns,
-                PURGE_MESSAGES_MAX,
-                request.leased_too,
-            )
-            drafts = ask.draft_of(command, namespace, session)
-            written = await edge.write(shard, drafts, options, call)
-            result = written.results[0]
-            done = applied(result)
-            if not from_id:
-                first_index = result.index if isinstance(result, Duplicate) else written.first_index
-                below_id = min(request.below_id or first_index, first_index)
-                put_header(answer.header, shard, written.first_index, result)
-                if written.cost is not None:
-                    answer.header.cost.CopyFrom(written.cost)
-            answer.purged_count += done.number
-            next_id = decode_cursor(done)
-            if next_id is None or next_id >= below_id:
-                return answer
-            from_id, session = next_id, None
+        command = commands.Purge(
+            queue_id,
+            below_id=request.below_id,
+            before_ns=request.before_ns,
+            limit=PURGE_MESSAGES_MAX,
+            leased_too=request.leased_too,
+        )
+        drafts = ask.draft_of(command, namespace, session)
+        written = await edge.write(shard, drafts, options, call)
+        done = applied(written.results[0])
+        answer = queue_pb2.PurgeResponse(purged_count=done.number)
+        put_header(answer.header, shard, written.first_index, written.results[0])
+        if written.cost is not None:
+            answer.header.cost.CopyFrom(written.cost)
+        below_id = min(request.below_id or answer.header.index, answer.header.index)
+        next_id = decode_cursor(done)
+        if next_id is not None and next_id < below_id:
+            command = replace(command, from_id=next_id, below_id=below_id)
+            answer.purged_count += await self._purge_rest(shard, command, request, call)
+        return answer
+
+    async def _purge_rest(
+        self, shard: int, command: commands.Purge, request: queue_pb2.PurgeRequest, call: Call
+    ) -> int:
+        """Go on with a purge, wherever the queue is led by now; return how many there were.
+
+        Something was done already, so nothing here may say that the call as a whole can be made
+        again as if it was new: it would have another bound.
+        """
+        edge, count = self._edge, 0
+        namespace, options = namespace_of(request.namespace), write_options(request)
+        rest = queue_pb2.PurgeRequest()
+        rest.CopyFrom(request)
+        rest.ClearField("options")
+        rest.below_id = command.below_id
+
+        async def attempt() -> None:
+            nonlocal command, count
+            while True:
+                drafts = ask.draft_of(command, namespace, None)
+                done = applied((await edge.write(shard, drafts, options, call)).results[0])
+                count += done.number
+                next_id = decode_cursor(done)
+                if next_id is None or next_id >= command.below_id:
+                    return
+                command = replace(command, from_id=next_id)
+
+        async def forward(elsewhere: Elsewhere) -> None:
+            nonlocal count
+            data = await edge.calls.forward(call, elsewhere, rest)
+            count += queue_pb2.PurgeResponse.FromString(data).purged_count
+
+        try:
+            await edge.calls.somewhere(call, attempt, forward)
+        except NotFound:
+            raise  # the queue was deleted meanwhile
+        except OnelogError as error:
+            raise OutcomeUnknown(f"a part of the messages is purged: {error.message}") from error
+        return count
 
     # Over several shards
 

@@ -97,6 +97,12 @@ _READS: dict[str, Any] = {
 _FALSY: dict[str, Any] = {"stale": False, "tls": False, "min_index": 0, "as_of": 0}
 
 
+RoutingKey = Annotated[
+    str, typer.Option("--shard-of", metavar="KEY", help="Only in the shard of this key or name.")
+]
+"""Of commands that list what is in all shards; an index (--as-of, --min-index) is of one."""
+
+
 class Session:
     """One run of a command."""
 

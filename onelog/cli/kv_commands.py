@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli import kv_holding_commands, kv_json_commands
-from onelog.cli.command import Session, command, group
+from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
 from onelog.cli.output import progress, text_of
 from onelog.cli.values import (
@@ -50,9 +50,6 @@ Ttl = Annotated[
 Expected = Annotated[
     int | None,
     typer.Option("--expect", min=0, metavar="VERSION", help="Only over this version; 0: none."),
-]
-RoutingKey = Annotated[
-    str, typer.Option("--shard-of", metavar="KEY", help="Only in the shard of this key.")
 ]
 Prefix = Annotated[str | None, typer.Argument(metavar="PREFIX", help="Keys that begin so.")]
 First = Annotated[str | None, typer.Option("--from", metavar="KEY", help="From this key on.")]

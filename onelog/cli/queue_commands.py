@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli import queue_message_commands
-from onelog.cli.command import Session, command, group
+from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.output import progress
 from onelog.cli.queue_message_commands import show_settled
 from onelog.cli.values import duration_s, headers_of, shown_duration, shown_time, time_ns, value_of
@@ -147,10 +147,12 @@ def delete(session: Session, queue: QueueName) -> None:
     session.output.result({"queue": queue}, f"queue {queue} deleted")
 
 
-@command(app, "list")
+@command(app, "list", reads=True)
 def list_(
     session: Session,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Names that begin so.")] = "",
+    *,
+    shard_of: RoutingKey = "",
 ) -> None:
     """List queues and what is in them.
 
@@ -168,7 +170,8 @@ def list_(
         ("dead", lambda info: info.dead),
         ("", lambda info: "paused" if info.paused else None),
     )
-    session.output.table(session.client.queues(prefix), columns, nothing="there is no such queue")
+    found = session.client.queues(prefix, routing_key=shard_of, read=session.read)
+    session.output.table(found, columns, nothing="there is no such queue")
 
 
 @command(app, reads=True)

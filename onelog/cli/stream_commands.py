@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli import group_commands
-from onelog.cli.command import Session, command, group
+from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import CommandFailed
 from onelog.cli.output import cell, progress
 from onelog.cli.values import (
@@ -134,10 +134,12 @@ def delete(session: Session, stream: StreamName) -> None:
     session.output.result({"stream": stream}, f"stream {stream} deleted")
 
 
-@command(app, "list")
+@command(app, "list", reads=True)
 def list_(
     session: Session,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Names that begin so.")] = "",
+    *,
+    shard_of: RoutingKey = "",
 ) -> None:
     """List streams.
 
@@ -153,7 +155,8 @@ def list_(
         ("bytes", lambda info: sum(each.size for each in info.partitions)),
         ("groups", lambda info: info.groups),
     )
-    session.output.table(session.client.streams(prefix), columns, nothing="there is no such stream")
+    found = session.client.streams(prefix, routing_key=shard_of, read=session.read)
+    session.output.table(found, columns, nothing="there is no such stream")
 
 
 @command(app, reads=True)

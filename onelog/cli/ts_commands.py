@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli import rule_commands
-from onelog.cli.command import Session, command, group
+from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
 from onelog.cli.output import cell, note, progress
 from onelog.cli.values import duration_s, lines_of, shown_duration, shown_time, time_ns
@@ -119,10 +119,12 @@ def delete(session: Session, measurement: MeasurementName) -> None:
     session.output.result({"measurement": measurement}, f"measurement {measurement} deleted")
 
 
-@command(app, "list")
+@command(app, "list", reads=True)
 def list_(
     session: Session,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Names that begin so.")] = "",
+    *,
+    shard_of: RoutingKey = "",
 ) -> None:
     """List measurements.
 
@@ -138,7 +140,7 @@ def list_(
         ("kept", lambda info: _kept(info.config.retention_s)),
         ("rules", lambda info: [rule.name for rule in info.rules]),
     )
-    found = session.client.ts.measurements(prefix)
+    found = session.client.ts.measurements(prefix, routing_key=shard_of, read=session.read)
     session.output.table(found, columns, nothing="there is no such measurement")
 
 

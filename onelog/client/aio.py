@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 from onelog.client.admin import AsyncAdmin
 from onelog.client.connection import Connection
@@ -16,6 +16,7 @@ from onelog.client.stream_values import StreamInfo, stream_info_of
 from onelog.client.tail import AsyncTail
 from onelog.client.timeseries import AsyncTimeSeries
 from onelog.client.transact import AsyncBatch
+from onelog.client.values import Key, Read, to_bytes
 from onelog.client.watch import AsyncWatch, Watched
 from onelog.v1 import queue_pb2, stream_pb2
 
@@ -79,17 +80,31 @@ class AsyncClient:
         """Return a stream."""
         return AsyncStream(self._connection, self._scope, name)
 
-    async def queues(self, prefix: str = "") -> AsyncIterator[QueueInfo]:
-        """Yield the queues whose name begins with ``prefix``."""
-        request = queue_pb2.ListQueuesRequest(namespace=self._scope.namespace, prefix=prefix)
-        async for page in self._pages("Queue/ListQueues", request):
+    async def queues(
+        self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
+    ) -> AsyncIterator[QueueInfo]:
+        """Yield the queues whose name begins with ``prefix``.
+
+        With ``routing_key`` only those of its shard. A read with an index needs it: one is of one
+        shard.
+        """
+        request = queue_pb2.ListQueuesRequest(
+            namespace=self._scope.namespace, prefix=prefix, routing_key=to_bytes(routing_key)
+        )
+        pages = self._connection.pages("Queue/ListQueues", request, self._scope.timeout_s, read)
+        async for page in pages:
             for each in page.queues:
                 yield queue_info_of(each)
 
-    async def streams(self, prefix: str = "") -> AsyncIterator[StreamInfo]:
-        """Yield the streams whose name begins with ``prefix``."""
-        request = stream_pb2.ListStreamsRequest(namespace=self._scope.namespace, prefix=prefix)
-        async for page in self._pages("Stream/ListStreams", request):
+    async def streams(
+        self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
+    ) -> AsyncIterator[StreamInfo]:
+        """Yield the streams whose name begins with ``prefix``, as ``queues`` does."""
+        request = stream_pb2.ListStreamsRequest(
+            namespace=self._scope.namespace, prefix=prefix, routing_key=to_bytes(routing_key)
+        )
+        pages = self._connection.pages("Stream/ListStreams", request, self._scope.timeout_s, read)
+        async for page in pages:
             for each in page.streams:
                 yield stream_info_of(each)
 
@@ -156,14 +171,6 @@ class AsyncClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def _pages(self, path: str, request: Any) -> AsyncIterator[Any]:
-        while True:
-            answer = await self._connection.call_read(path, request, self._scope.timeout_s)
-            yield answer
-            if not answer.next_page_token:
-                return
-            request.page_token = answer.next_page_token
 
     def _view(self, scope: Scope) -> Self:
         view = object.__new__(type(self))

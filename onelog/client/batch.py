@@ -8,12 +8,11 @@ from asyncio import Future
 from collections.abc import Callable
 from typing import Any
 
+from onelog.client.costs import Decode
 from onelog.client.retrying import Backoff
 from onelog.client.sessions import Session
 from onelog.errors import OnelogError
 from onelog.v1 import pipeline_pb2
-
-Decode = Callable[[pipeline_pb2.OperationResult], Any]
 
 # Whose result it is, how it is read, by when it is wanted, and in which shard it was.
 Waiter = tuple[Future[Any], Decode, float, int]
@@ -77,7 +76,7 @@ class Batch:
         if len(left) == len(self.waiters):
             return
         operations = self.request.operations
-        request = pipeline_pb2.ExecuteRequest()
+        request = pipeline_pb2.ExecuteRequest(with_cost=self.request.with_cost)
         request.operations.extend(operations[at] for at in left)
         self.request, self.add = request, request.operations.add
         self.waiters = [self.waiters[at] for at in left]

@@ -13,6 +13,7 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped]
 
 from onelog.client.channels import Channels
+from onelog.client.costs import COLLECTING, ask, take
 from onelog.client.options import ClientOptions
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.topology import Topology
@@ -78,6 +79,9 @@ class Calls:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s + poll_s
         backoff, is_uncertain = self._backoff(), False
+        spent = COLLECTING.get()
+        if spent is not None:
+            ask(request)
         while True:
             left_s = deadline_s - loop.time()
             attempt_s = left_s
@@ -86,9 +90,13 @@ class Calls:
                 attempt_s = min(left_s, max(self._options.attempt_timeout_s, left_s / 2) + poll_s)
             target = self._endpoint(shard) if route is None else route()
             try:
-                return await self._attempt(target, path, request, attempt_s)
+                answer = await self._attempt(target, path, request, attempt_s)
             except OnelogError as failure:
                 error = failure
+            else:
+                if spent is not None:
+                    take(spent, answer)
+                return answer
             verdict = judge(error)
             is_uncertain = is_uncertain or verdict is Verdict.UNKNOWN
             if verdict in (Verdict.FINAL, Verdict.REOPEN):

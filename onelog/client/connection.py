@@ -3,26 +3,31 @@
 One connection belongs to one event loop, the one in which it is first used. It starts with its
 first call: asks an endpoint for the topology, then routes by itself. ``close`` ends every task and
 channel; what is under way fails with CLIENT_CLOSED.
+
+A call whose answer must not get lost says what is to become of one that nobody waits for any more
+(``unwanted``). Its caller, though cancelled, waits a moment for that, and so does ``close``.
 """
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from time import monotonic
 from typing import Any
 
 from crc32c import crc32c
 
-from onelog.client.batch import Batch, Decode
+from onelog.client.batch import Batch
 from onelog.client.calls import UNCERTAIN, Calls, raise_if_closed
 from onelog.client.channels import Channels
+from onelog.client.costs import Decode
 from onelog.client.lanes import Lane, ReadLane, WriteLane
 from onelog.client.options import ClientOptions
 from onelog.client.pipe import Pipe
 from onelog.client.routing import routing_key
 from onelog.client.sessions import Session, Sessions
 from onelog.client.topology import Topology
+from onelog.client.values import Read
 from onelog.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -34,6 +39,11 @@ from onelog.v1 import pipeline_pb2
 
 # How often deadlines are looked at while something is under way: how late an error may come.
 SWEEP_S = 0.02
+# How long a caller who is leaving, or ``close``, waits for what makes good for an unwanted answer.
+UNWANTED_WAIT_S = 1.0
+
+# Is given the answer that nobody waits for any more, when it comes.
+Unwanted = Callable[[Awaitable[Any]], Coroutine[Any, Any, None]]
 
 
 class Connection:
@@ -56,6 +66,7 @@ class Connection:
         self._read_lanes: dict[str, ReadLane] = {}
         self._starting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._ending: set[asyncio.Task[None]] = set()  # for callers who have left
         self._sweeping: asyncio.TimerHandle | None = None
         self._process_id = 0
         self._is_closed = False
@@ -130,29 +141,20 @@ class Connection:
         decode: Decode,
         *,
         is_early: bool = False,
+        unwanted: Unwanted | None = None,
     ) -> Any:
         """Carry out a write operation through the pipeline."""
         if not self._is_clear:
             await self.ready(timeout_s)
         lane = (self._early_lanes if is_early else self._write_lanes)[self.topology.shard_of(name)]
-        return await _submit(lane, size, timeout_s, fill, decode, lane.shard)
-
-    async def read(
-        self,
-        name: bytes,
-        size: int,
-        timeout_s: float,
-        fill: Callable[[pipeline_pb2.Operation], None],
-        decode: Decode,
-        *,
-        is_stale: bool = False,
-    ) -> Any:
-        """Carry out a read operation through the pipeline."""
-        if not self._is_clear:
-            await self.ready(timeout_s)
-        shard = self.topology.shard_of(name)
-        lane = self.read_lane(shard, self.topology.replica_of(shard) if is_stale else None)
-        return await _submit(lane, size, timeout_s, fill, decode, shard)
+        answer = _submit(lane, size, timeout_s, fill, decode, lane.shard)
+        if unwanted is None:
+            return await answer
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            await self._end(unwanted(answer))
+            raise
 
     async def call_read(
         self,
@@ -174,10 +176,35 @@ class Connection:
             path, request, timeout_s=timeout_s, shard=shard, route=route, is_repeatable=True
         )
 
+    async def pages(
+        self, path: str, request: Any, timeout_s: float, read: Read | None
+    ) -> AsyncIterator[Any]:
+        """Yield the pages of a list by name, of all shards or in that of its routing key."""
+        if read is not None:
+            read.put(request.options)
+        is_stale = read is not None and read.stale
+        name = request.routing_key or None
+        while True:
+            page = await self.call_read(path, request, timeout_s, name=name, is_stale=is_stale)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
     async def call_write(
-        self, path: str, request: Any, timeout_s: float, *, name: bytes, poll_s: float = 0.0
+        self,
+        path: str,
+        request: Any,
+        timeout_s: float,
+        *,
+        name: bytes,
+        poll_s: float = 0.0,
+        unwanted: Unwanted | None = None,
     ) -> Any:
-        """Make a unary call that writes in one shard, exactly once if sessions are on."""
+        """Make a unary call that writes in one shard, exactly once if sessions are on.
+
+        Without sessions ``unwanted`` is the server's business: it sees that the caller has left.
+        """
         if not self._is_clear:
             await self.ready(timeout_s)
         shard = self.topology.shard_of(name)
@@ -187,34 +214,59 @@ class Connection:
             )
         is_fresh = self.sessions.get(shard, for_calls=True) is None
         try:
-            return await self._call_in_session(path, request, timeout_s, shard, poll_s)
+            return await self._call_in_session(path, request, timeout_s, shard, poll_s, unwanted)
         except SessionExpired as expired:
             # It did nothing in the lost session, unless an earlier attempt may have (Calls.unary).
             if is_fresh or UNCERTAIN in expired.metadata:
                 raise
-            return await self._call_in_session(path, request, timeout_s, shard, poll_s)
+            return await self._call_in_session(path, request, timeout_s, shard, poll_s, unwanted)
 
     async def _call_in_session(
-        self, path: str, request: Any, timeout_s: float, shard: int, poll_s: float
+        self,
+        path: str,
+        request: Any,
+        timeout_s: float,
+        shard: int,
+        poll_s: float,
+        unwanted: Unwanted | None,
     ) -> Any:
         session = await self.sessions.open(shard, timeout_s, for_calls=True)
         # A long poll that finds nothing writes nothing: it does not keep the session alive.
         sequence = session.take(1, session.used_s if poll_s else monotonic())
+        call = partial(self.calls.unary, path, request, shard=shard, is_repeatable=True)
+
+        async def ask_again() -> None:
+            # The session has the answer, or the same request has one now, without waiting.
+            if poll_s:
+                request.wait_ms = 0
+            assert unwanted is not None
+            try:
+                await unwanted(call(timeout_s=timeout_s))
+            finally:
+                session.done(sequence)
+
+        is_left = False
         try:
             session.put(request.options.session, sequence)
-            return await self.calls.unary(
-                path,
-                request,
-                timeout_s=timeout_s,
-                shard=shard,
-                is_repeatable=True,
-                poll_s=poll_s,
-            )
+            return await call(timeout_s=timeout_s, poll_s=poll_s)
         except SessionExpired:
             self.sessions.lost(session)
             raise
+        except asyncio.CancelledError:
+            if unwanted is not None:
+                is_left = True
+                await self._end(ask_again())
+            raise
         finally:
-            session.done(sequence)
+            if not is_left:
+                session.done(sequence)
+
+    async def _end(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Carry out what a caller who is leaving has begun; wait for it, but not for long."""
+        task = self.loop.create_task(ending, name="onelog unwanted answer")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        await asyncio.wait((task,), timeout=UNWANTED_WAIT_S)
 
     # For the lanes
 
@@ -355,6 +407,8 @@ class Connection:
 
     async def close(self) -> None:
         """End everything; may be called more than once."""
+        if self._ending and not self._is_closed:
+            await asyncio.wait(self._ending, timeout=UNWANTED_WAIT_S)
         if self._is_closed:
             return
         self._is_closed = True
@@ -369,7 +423,11 @@ class Connection:
             await pipe.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
-        tasks = [*self._tasks, *([self._starting] if self._starting is not None else [])]
+        tasks = [
+            *self._tasks,
+            *self._ending,
+            *([self._starting] if self._starting is not None else []),
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -381,18 +439,18 @@ class Connection:
         self._batches.clear()
 
 
-async def _submit(
+def _submit(
     lane: Lane,
     size: int,
     timeout_s: float,
     fill: Callable[[pipeline_pb2.Operation], None],
     decode: Decode,
     shard: int,
-) -> Any:
+) -> asyncio.Future[Any]:
     operation, answer = lane.begin(size, decode, timeout_s, shard)
     try:
         fill(operation)
     except BaseException:
         lane.undo()
         raise
-    return await answer
+    return answer

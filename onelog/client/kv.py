@@ -10,7 +10,7 @@ with four shards in another process, best of six rounds on two cores that others
 gRPC's price of a message, some 300 us, over the operations in it (docs/performance.md).
 """
 
-from asyncio import Future
+from asyncio import Future, Semaphore, ensure_future
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -35,6 +35,9 @@ from onelog.client.values import (
     to_bytes,
 )
 from onelog.v1 import kv_pb2, pipeline_pb2
+
+# Reads of one call that may take long, under way at the same time.
+LONG_READS_MAX = 32
 
 
 class AsyncKV:
@@ -132,6 +135,8 @@ class AsyncKV:
 
     async def get_many(self, keys: Iterable[Key], *, read: Read | None = None) -> list[Item | None]:
         """Return many keys in the same order; None where one does not exist."""
+        if read is not None and read.takes_long:
+            return await self._get_many_apart(map(to_bytes, keys), read)
         connection = self._connection
         answers = []
         for key in keys:
@@ -329,9 +334,29 @@ class AsyncKV:
         return await self._connection.write(name, size, self._timeout_s, build, decode)
 
     async def _get(self, name: bytes, read: Read | None) -> Any:
+        if read is not None and read.takes_long:
+            return await self._get_apart(name, read)
         if not self._connection.is_clear:
             await self._connection.ready(self._timeout_s)
         return await self._get_soon(name, read)
+
+    async def _get_apart(self, name: bytes, read: Read) -> Any:
+        """Read a key with a call of its own: in a pipeline others would wait for it."""
+        request = kv_pb2.GetRequest(namespace=self._namespace, key=name)
+        read.put(request.options)
+        answer = await self._connection.call_read(
+            "KV/Get", request, self._timeout_s, name=name, is_stale=read.stale
+        )
+        return item_of(answer.item) if answer.HasField("item") else None
+
+    async def _get_many_apart(self, names: Iterable[bytes], read: Read) -> list[Any]:
+        room = Semaphore(LONG_READS_MAX)
+
+        async def get(name: bytes) -> Any:
+            async with room:
+                return await self._get_apart(name, read)
+
+        return await results_of([ensure_future(get(name)) for name in names])
 
     def _get_soon(self, name: bytes, read: Read | None) -> Future[Any]:
         connection = self._connection

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Protocol
 
-from onelog.client.batch import OPERATION_SIZE, Batch, Decode
+from onelog.client.batch import OPERATION_SIZE, Batch
+from onelog.client.costs import COLLECTING, Decode, taking
 from onelog.client.options import ClientOptions
 from onelog.client.pipe import ANSWER_TOO_LARGE, Pipe
 from onelog.client.retrying import Backoff, Verdict, judge
@@ -119,6 +120,10 @@ class Lane:
             batch.earliest_s = deadline_s
         batch.size += size + OPERATION_SIZE
         batch.count += 1
+        spent = COLLECTING.get()
+        if spent is not None:
+            batch.request.with_cost = True
+            decode = taking(spent, decode)
         future: Future[Any] = Future(loop=self._loop)
         batch.waiters.append((future, decode, deadline_s, shard))
         return batch.add(), future
@@ -148,6 +153,7 @@ class Lane:
         mine.cancel()
         joined = self._open
         assert joined is not None
+        joined.request.with_cost |= batch.request.with_cost
         joined.waiters[-1] = (future, decode, deadline_s, shard)
         joined.earliest_s = min(deadline_s, *(waiter[2] for waiter in joined.waiters))
         joined.backoff, joined.error = batch.backoff, batch.error

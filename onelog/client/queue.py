@@ -1,9 +1,11 @@
 """Queues: ``client.queue("jobs")``.
 
 Delivery is at least once. A leased message belongs to whoever has its token, until the lease ends;
-who comes late gets LeaseLost. ``worker`` is the comfortable way to consume.
+who comes late gets LeaseLost. ``worker`` is the comfortable way to consume. What a lease gets whose
+caller was cancelled is released at once.
 """
 
+import logging
 from asyncio import Future
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -35,6 +37,8 @@ from onelog.client.worker import AsyncWorker
 from onelog.errors import OnelogError
 from onelog.status import error_of_result
 from onelog.v1 import pipeline_pb2, queue_pb2
+
+_log = logging.getLogger("onelog.queue")
 
 # What the server takes in one request.
 MESSAGES_MAX = 1_000
@@ -134,17 +138,33 @@ class AsyncQueue:
     async def lease(
         self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
     ) -> list[Message]:
-        """Take up to ``count`` messages; waits ``wait_s`` for the first, and may return none."""
+        """Take up to ``count`` messages; waits ``wait_s`` for the first, and may return none.
+
+        Cancelled, it releases what it got meanwhile before it ends, unless that takes too long:
+        then in the background.
+        """
         request = self._named(queue_pb2.LeaseRequest(count=count))
         request.visibility_ms = milliseconds(visibility_s)
         if wait_s:
             # A long poll has a call of its own: in a pipeline others would wait for it.
             request.wait_ms = milliseconds(wait_s)
             answer = await self._connection.call_write(
-                "Queue/Lease", request, self._timeout_s, name=self._route, poll_s=wait_s
+                "Queue/Lease",
+                request,
+                self._timeout_s,
+                name=self._route,
+                poll_s=wait_s,
+                unwanted=self._give_back,
             )
         else:
-            answer = await self._operate(lambda each: each.lease.CopyFrom(request), "lease")
+            answer = await self._connection.write(
+                self._route,
+                len(self._route),
+                self._timeout_s,
+                lambda operation: operation.lease.CopyFrom(request),
+                lambda found: found.lease,
+                unwanted=self._give_back,
+            )
         return [message_of(each) for each in answer.messages]
 
     async def consume(
@@ -359,7 +379,16 @@ class AsyncQueue:
             path, request, self._timeout_s, name=self._route, is_stale=is_stale
         )
 
-    async def _operate(self, build: Any, result: str, size: int = 64) -> Any:
+    async def _give_back(self, leasing: Awaitable[queue_pb2.LeaseResponse]) -> None:
+        """Release what a lease gets whose caller has left; else it ends by itself."""
+        try:
+            messages = (await leasing).messages
+            if messages:
+                await self.release_many([message_of(each) for each in messages])
+        except OnelogError as error:
+            _log.warning("what nobody received may still be leased: %s", error)
+
+    async def _operate(self, build: Any, result: str, size: int) -> Any:
         return await self._connection.write(
             self._route, size, self._timeout_s, build, lambda found: getattr(found, result)
         )

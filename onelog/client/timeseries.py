@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
 from onelog.client.series_arrays import SeriesData, data_of, fill_points
-from onelog.client.values import ASYNC, Read, milliseconds
+from onelog.client.values import ASYNC, Key, Read, milliseconds, to_bytes
 from onelog.errors import InvalidArgument
 from onelog.v1 import pipeline_pb2, timeseries_pb2
 
@@ -212,20 +212,21 @@ class AsyncTimeSeries:
         answer = await self._look("TimeSeries/GetMeasurement", request, measurement, read)
         return _info_of(answer.measurement)
 
-    async def measurements(self, prefix: str = "") -> AsyncIterator[MeasurementInfo]:
-        """Yield the measurements whose name begins with ``prefix``."""
+    async def measurements(
+        self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
+    ) -> AsyncIterator[MeasurementInfo]:
+        """Yield the measurements whose name begins with ``prefix``.
+
+        With ``routing_key`` only those of its shard. A read with an index needs it: one is of one
+        shard.
+        """
         request = timeseries_pb2.ListMeasurementsRequest(
-            namespace=self._scope.namespace, prefix=prefix
+            namespace=self._scope.namespace, prefix=prefix, routing_key=to_bytes(routing_key)
         )
-        while True:
-            answer = await self._connection.call_read(
-                "TimeSeries/ListMeasurements", request, self._scope.timeout_s
-            )
-            for each in answer.measurements:
+        path, timeout_s = "TimeSeries/ListMeasurements", self._scope.timeout_s
+        async for page in self._connection.pages(path, request, timeout_s, read):
+            for each in page.measurements:
                 yield _info_of(each)
-            if not answer.next_page_token:
-                return
-            request.page_token = answer.next_page_token
 
     async def set_rule(self, measurement: str, rule: Rule) -> None:
         """Set a downsampling rule: a field ``f`` becomes ``f_mean``, ``f_max``, …"""

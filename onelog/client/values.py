@@ -56,6 +56,11 @@ class Read:
     # The state as it was at this index; 0: now.
     as_of_index: int = 0
 
+    @property
+    def takes_long(self) -> bool:
+        """Whether the answer may have to wait for something, and others are not to wait with it."""
+        return bool(self.min_index or self.as_of_index)
+
     def put(self, options: common_pb2.ReadOptions) -> None:
         """Write it into a request."""
         if self.stale:

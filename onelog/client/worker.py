@@ -4,7 +4,8 @@ A handler that returns acknowledges its message, one that raises fails it with t
 ``Reject`` says with which delay. While a handler runs its lease is extended; when the lease is lost
 nevertheless the handler is cancelled (a handler in a thread cannot be: it sees ``LeaseLost`` when
 its message is settled, which the worker only logs). ``stop`` takes no new messages, lets handlers
-finish for ``stop_timeout_s``, then cancels them and gives their messages back.
+finish for ``stop_timeout_s``, then cancels them and gives their messages back. What a lease gets
+that was on its way is given back as well: what no handler had is ready again when ``stop`` returns.
 
 Handlers are coroutine functions, or plain functions, which run in threads. Delivery is at least
 once: a handler may see a message twice and must not mind.
@@ -13,7 +14,7 @@ once: a handler may see a message twice and must not mind.
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, Self
 
@@ -83,7 +84,7 @@ class AsyncWorker:
         self._left = limit or None  # messages that may still be taken
         self._stopping = asyncio.Event()
         self._slots = asyncio.Semaphore(concurrency)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._threads: ThreadPoolExecutor | None = None
         self._running: asyncio.Task[None] | None = None
         self._done_count = 0
@@ -137,13 +138,17 @@ class AsyncWorker:
                 await self._slots.acquire()
                 free += 1
             messages: list[Message] = []
-            try:
-                leasing = self._queue.lease(
+            leasing = asyncio.ensure_future(
+                self._queue.lease(
                     free, visibility_s=self._visibility_s, wait_s=min(POLL_S, self._visibility_s)
                 )
-                found = await _unless(stopping, leasing)
-                messages = found or []
+            )
+            try:
+                messages = await _unless(stopping, leasing) or []
                 backoff.attempts = 0
+            except asyncio.CancelledError:
+                self._give_back(leasing)
+                raise
             except OnelogError as error:
                 if isinstance(error, NotFound) or error.code in (3, 7, 12, 16):
                     raise
@@ -157,13 +162,21 @@ class AsyncWorker:
                 self._start(message)
 
     def _start(self, message: Message) -> None:
+        self._add(self._work(message), message)
+
+    def _give_back(self, leasing: "asyncio.Future[list[Message]]") -> None:
+        """Release what a lease got in the moment in which ``run`` was cancelled."""
+        if leasing.done() and not leasing.cancelled() and leasing.exception() is None:
+            for message in leasing.result():
+                self._add(self._settle(self._queue.release(message), message), message)
+
+    def _add(self, work: Coroutine[Any, Any, Any], message: Message) -> None:
         loop = asyncio.get_running_loop()
-        name = f"onelog message {message.message_id}"
-        task = loop.create_task(self._work(message), name=name)
+        task = loop.create_task(work, name=f"onelog message {message.message_id}")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         self._slots.release()
         if not task.cancelled() and task.exception() is not None:

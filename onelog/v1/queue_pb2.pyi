@@ -156,18 +156,20 @@ class QueueInfo(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., queue: _Optional[str] = ..., queue_id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., paused: _Optional[bool] = ..., ready_count: _Optional[int] = ..., delayed_count: _Optional[int] = ..., leased_count: _Optional[int] = ..., oldest_ns: _Optional[int] = ..., enqueued_count: _Optional[int] = ..., redriven_count: _Optional[int] = ..., acked_count: _Optional[int] = ..., expired_count: _Optional[int] = ..., dead_count: _Optional[int] = ..., cancelled_count: _Optional[int] = ..., purged_count: _Optional[int] = ..., deduplicated_count: _Optional[int] = ..., arrived_count: _Optional[int] = ..., moved_count: _Optional[int] = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
-    __slots__ = ("namespace", "prefix", "page_size", "page_token", "options")
+    __slots__ = ("namespace", "prefix", "page_size", "page_token", "options", "routing_key")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     prefix: str
     page_size: int
     page_token: bytes
     options: _common_pb2.ReadOptions
-    def __init__(self, namespace: _Optional[str] = ..., prefix: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[bytes] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ...) -> None: ...
+    routing_key: bytes
+    def __init__(self, namespace: _Optional[str] = ..., prefix: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[bytes] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ..., routing_key: _Optional[bytes] = ...) -> None: ...
 
 class ListQueuesResponse(_message.Message):
     __slots__ = ("queues", "next_page_token")

@@ -125,18 +125,20 @@ class PartitionInfo(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class ListStreamsRequest(_message.Message):
-    __slots__ = ("namespace", "prefix", "page_size", "page_token", "options")
+    __slots__ = ("namespace", "prefix", "page_size", "page_token", "options", "routing_key")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     prefix: str
     page_size: int
     page_token: bytes
     options: _common_pb2.ReadOptions
-    def __init__(self, namespace: _Optional[str] = ..., prefix: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[bytes] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ...) -> None: ...
+    routing_key: bytes
+    def __init__(self, namespace: _Optional[str] = ..., prefix: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[bytes] = ..., options: _Optional[_Union[_common_pb2.ReadOptions, _Mapping]] = ..., routing_key: _Optional[bytes] = ...) -> None: ...
 
 class ListStreamsResponse(_message.Message):
     __slots__ = ("streams", "next_page_token")

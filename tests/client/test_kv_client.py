@@ -222,6 +222,40 @@ def test_reads_may_be_stale_bounded_wait_for_a_write_or_look_back(tmp_path: Path
     with_client(tmp_path, test)
 
 
+@pytest.mark.parametrize("read", [Read(min_index=10**9), Read(stale=True, min_index=10**9)])
+def test_a_read_that_waits_holds_up_no_other(tmp_path: Path, read: Read) -> None:
+    async def test(client: AsyncClient) -> None:
+        kv = client.kv
+        keys = [f"k{number}" for number in range(100)]
+        await kv.put_many([(key, key) for key in keys])
+        waiting = [
+            asyncio.create_task(kv.get("k0", read=read)),
+            asyncio.create_task(kv.get_many(keys, read=read)),
+        ]
+        for other in (None, Read(stale=True)):
+            async with asyncio.timeout(5):  # the others wait for longer
+                assert [item and item.text for item in await kv.get_many(keys, read=other)] == keys
+        assert not any(each.done() for each in waiting)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    with_client(tmp_path, test)
+
+
+def test_many_keys_are_read_as_they_were(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        kv = client.kv
+        await kv.put_many([(f"{{x}}{number}", "old") for number in range(100)])
+        index = await kv.put("{x}last", "old")
+        keys = [f"{{x}}{number}" for number in range(100)] + ["{x}none"]
+        await kv.put_many([(key, "new") for key in keys])
+        items = await kv.get_many(keys, read=Read(as_of_index=index))
+        assert [item.text if item else None for item in items] == ["old"] * 100 + [None]
+
+    with_client(tmp_path, test)
+
+
 def test_namespaces_are_apart_and_durability_is_a_view(tmp_path: Path) -> None:
     async def test(client: AsyncClient) -> None:
         with pytest.raises(NotFound):

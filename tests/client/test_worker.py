@@ -26,6 +26,7 @@ class Memory:
         self.lost: set[int] = set()
         self.errors: list[Exception] = []
         self.came = asyncio.Event()
+        self.is_waited_for = False
 
     async def lease(
         self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
@@ -33,8 +34,9 @@ class Memory:
         if self.errors:
             raise self.errors.pop(0)
         if not self.ready:
-            self.came.clear()
+            self.is_waited_for = True
             await self.came.wait()
+            self.came.clear()
         return [self.ready.popleft() for _ in range(min(count, len(self.ready)))]
 
     async def ack(self, message: Message) -> None:
@@ -149,6 +151,27 @@ def test_stopping_lets_handlers_finish_and_gives_back_what_takes_too_long() -> N
         await running
         assert queue.acked == [1]
         assert queue.released == [2]
+
+    run(test())
+
+
+def test_a_worker_that_is_cancelled_gives_back_what_it_was_just_given() -> None:
+    async def test() -> None:
+        queue = Memory([])
+
+        async def handle(_message: Message) -> None:
+            raise AssertionError("it was cancelled before")
+
+        running = asyncio.create_task(worker_of(queue, handle).run())
+        await until(lambda: queue.is_waited_for)
+        queue.ready.extend([Message(1, b"", 1), Message(2, b"", 2)])
+        queue.came.set()
+        while queue.ready:  # noqa: ASYNC110 - cancelled in the very step in which it has them
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert sorted(queue.released) == [1, 2]
 
     run(test())
 

@@ -213,6 +213,29 @@ def test_a_request_whose_awaiter_has_left_disturbs_nobody(tmp_path: Path) -> Non
     run(test())
 
 
+def test_what_is_late_or_was_cancelled_before_its_pass_is_not_written(tmp_path: Path) -> None:
+    """Also when it would have gone together with others that have time left."""
+
+    async def test() -> None:
+        async with single(tmp_path) as replicas:
+            driver = replicas.driver[0]
+            first = driver.propose([put(0)], soon())
+            late = driver.propose([put(1)], time.monotonic() - 0.001)
+            left = driver.propose([put(2)], soon())
+            last = driver.propose([put(3)], soon())
+            left.cancel()
+
+            assert isinstance(await late, Expired)
+            assert await first == [Applied()]
+            assert await last == [Applied()]
+            kv = driver.shard.projections.kv
+            found = [kv.get("default", b"key-%d" % number) for number in range(4)]
+            assert [isinstance(each, KeyValue) for each in found] == [True, False, False, True]
+            assert driver.waiting == 0
+
+    run(test())
+
+
 def test_a_stopping_node_refuses_and_finishes_what_it_has(tmp_path: Path) -> None:
     async def test() -> None:
         async with single(tmp_path) as replicas:

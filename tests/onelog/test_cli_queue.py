@@ -24,6 +24,11 @@ def test_a_queue_is_made_changed_and_deleted(cli: Cli) -> None:
     assert "paused" in cli("queue", "list", "q1").out
     cli("queue", "resume", "q1{q1}")
     assert [row["queue"] for row in cli.lines("queue", "list", "q1")] == ["q1.dead{q1}", "q1{q1}"]
+    index = cli.json("kv", "put", "moment{q1}", "")["version"]
+    cli("queue", "create", "q1.later{q1}")
+    before = ("queue", "list", "q1", "--as-of", index)
+    then = cli.lines(*before, "--shard-of", "{q1}")
+    assert [row["queue"] for row in then] == ["q1.dead{q1}", "q1{q1}"]
     cli("queue", "delete", "q1{q1}")
     for command in ("show", "pause", "delete", "peek", "lease", "purge"):
         assert "QUEUE_UNKNOWN" in cli("queue", command, "q1{q1}", code=3).err

@@ -4,7 +4,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from onelog import errors
+import pytest
+
+from onelog import AsyncClient, Read, errors
 from onelog.v1 import common_pb2, queue_pb2, stream_pb2
 from tests.services.nodes import Node, refusal, until
 from tests.services.streams import S, append, on_a_node, read, values
@@ -110,3 +112,41 @@ def test_records_that_the_log_has_lost_since_are_not_left_out_in_silence(tmp_pat
         assert int(error.metadata["first_index"]) == first_index(node)
 
     on_a_node(tmp_path, test, **SMALL)
+
+
+def test_lists_of_names_as_they_were_in_the_shard_of_a_routing_key(tmp_path: Path) -> None:
+    """An index is of one shard: without a word which, it is refused."""
+
+    async def test(node: Node) -> None:
+        async with AsyncClient(node.endpoint) as client:
+
+            async def create(name: str) -> None:
+                await client.queue(name).create()
+                await client.stream(name).create()
+                await client.ts.create(name)
+
+            async def names(**arguments: Any) -> list[list[str]]:
+                return [
+                    [each.queue async for each in client.queues("n", **arguments)],
+                    [each.stream async for each in client.streams("n", **arguments)],
+                    [each.measurement async for each in client.ts.measurements("n", **arguments)],
+                ]
+
+            tags = [f"{{{number}}}" for number in range(20)]
+            here = tags[0]
+            shard_of = client._connection.topology.shard_of
+            there = next(each for each in tags if shard_of(each.encode()) != shard_of(b"{0}"))
+            await create(f"n1{here}")
+            await create(f"n2{there}")
+            index = await client.kv.put(here, "")
+            await create(f"n3{here}")
+
+            assert await names() == [[f"n1{here}", f"n2{there}", f"n3{here}"]] * 3
+            assert await names(routing_key=here) == [[f"n1{here}", f"n3{here}"]] * 3
+            for read in (Read(as_of_index=index), Read(as_of_index=index, stale=True)):
+                assert await names(routing_key=here, read=read) == [[f"n1{here}"]] * 3
+            with pytest.raises(errors.InvalidArgument) as refused:
+                await names(read=Read(as_of_index=index))
+            assert refused.value.reason == "SEVERAL_SHARDS"
+
+    on_a_node(tmp_path, test, shards=3)

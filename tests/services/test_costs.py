@@ -5,6 +5,7 @@ from typing import Any
 
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
+from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import queue_pb2 as q
 from onelog.v1 import stream_pb2 as pb
 from onelog.v1 import timeseries_pb2 as ts
@@ -83,5 +84,54 @@ def test_reads_of_every_model_say_how_much_they_read_and_from_where(tmp_path: Pa
             assert answer.header.cost.tier == HOT
             plain = await node.stream.ReadRecords(pb.ReadRecordsRequest(stream=S))
             assert not plain.header.HasField("cost")
+
+    run(test())
+
+
+def each(read: dict[str, Any], write: dict[str, Any]) -> list[pipeline.Operation]:
+    """Return operations of all sorts, each with its options; one of them is refused."""
+    message, record = q.NewMessage(body=b"2"), pb.NewRecord(value=b"r")
+    operation = pipeline.Operation
+    return [
+        operation(put=kv.PutRequest(key=b"k", value=b"v", **write)),
+        operation(get=kv.GetRequest(key=b"k", **read)),
+        operation(put=kv.PutRequest(key=b"", value=b"v", **write)),
+        operation(enqueue=q.EnqueueRequest(queue="jobs", messages=[message], **write)),
+        operation(lease=q.LeaseRequest(queue="jobs", count=1, **write)),
+        operation(append_records=pb.AppendRecordsRequest(stream=S, records=[record], **write)),
+    ]
+
+
+def test_operations_of_a_pipeline_say_what_they_cost_if_they_are_asked(tmp_path: Path) -> None:
+    """Each for itself, or all of a message."""
+
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as node:
+            await Jobs(node).create()
+            await Jobs(node).send(b"1", b"1", b"1")
+            await node.stream.CreateStream(pb.CreateStreamRequest(stream=S))
+
+            async def asked(**message: Any) -> list[str]:
+                answer = await node.pipeline.ExecuteOnce(pipeline.ExecuteRequest(**message))
+                told = []
+                for result in answer.results:
+                    kind = result.WhichOneof("result")
+                    header = getattr(getattr(result, kind), "header", None)
+                    if header is not None and header.HasField("cost"):
+                        assert header.cost.tier == HOT
+                        assert bool(header.cost.raft_ns) == (kind != "get")
+                        assert header.cost.scanned == (1 if kind == "lease" else 0)
+                        told.append(kind)
+                return told
+
+            all_of_them = ["put", "get", "enqueue", "lease", "append_records"]
+            plain = each({}, {})
+            assert await asked(operations=plain) == []
+            assert await asked(operations=plain, with_cost=True) == all_of_them
+            costly = each({"options": READ}, {"options": WRITE})
+            assert await asked(operations=costly) == all_of_them
+            assert await asked(operations=[*costly[:2], *plain[2:]]) == all_of_them[:2]
+            puts = [plain[0]] * 3
+            assert await asked(operations=puts, with_cost=True) == ["put"] * 3
 
     run(test())

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc.aio  # type: ignore[import-untyped]
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import node.services.pipeline
 from node.durability import Durability
 from node.services.execute_message import ANSWERS, OPERATIONS, Message
 from node.services.transact import BATCHED
@@ -32,8 +34,8 @@ def count(key: bytes, add: int = 1) -> pipeline.Operation:
     return Operation(count=kv.CountRequest(key=key, add=add))
 
 
-def get(key: bytes) -> pipeline.Operation:
-    return Operation(get=kv.GetRequest(key=key))
+def get(key: bytes, **fields: Any) -> pipeline.Operation:
+    return Operation(get=kv.GetRequest(key=key, **fields))
 
 
 def message(*operations: pipeline.Operation, **fields: Any) -> pipeline.ExecuteRequest:
@@ -118,6 +120,35 @@ def test_operations_of_a_message_take_effect_in_order_and_fail_alone(tmp_path: P
             assert results[10].delete.deleted
             assert not results[11].get.HasField("item")
             assert results[12].error.reason == "NAMESPACE_UNKNOWN"
+
+    run(test())
+
+
+def test_reads_of_a_message_that_want_different_things_fail_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node.services.pipeline, "MESSAGE_DEADLINE_S", 0.5)
+
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as server:
+            await server.kv.Put(kv.PutRequest(key=b"x", value=b"1"))
+            stale = common_pb2.READ_LEVEL_STALE
+            wanted = [
+                common_pb2.ReadOptions(),
+                common_pb2.ReadOptions(min_index=10**9),
+                common_pb2.ReadOptions(level=stale),
+                common_pb2.ReadOptions(level=stale, max_staleness_ms=10**15),
+                common_pb2.ReadOptions(max_staleness_ms=1),
+                common_pb2.ReadOptions(level=cast(Any, 9)),
+            ]
+            call = server.pipeline.Execute()
+            await call.write(message(*(get(b"x", options=options) for options in wanted)))
+            results = (await call.read()).results
+            call.cancel()
+            assert [each.get.item.value for each in results] == [b"1", b"", b"1", b"", b"", b""]
+            assert [each.error.reason for each in results] == [
+                "", "EXPIRED", "", "STALENESS_INVALID", "STALENESS_INVALID", "LEVEL_INVALID",
+            ]  # fmt: skip
 
     run(test())
 

@@ -3,12 +3,17 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+import node.services.queue
+from node.edge import Edge
 from onelog import AsyncClient
-from onelog.errors import LeaseLost, NotFound
+from onelog.errors import LeaseLost, NotFound, OutcomeUnknown, Unavailable
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import queue_pb2 as q
-from tests.services.nodes import Node, cluster, eventually, run, until
+from tests.services.nodes import Node, cluster, eventually, refusal, run, single, until
 from tests.services.queues import Jobs
 
 MESSAGES = 300
@@ -99,5 +104,64 @@ def test_a_stream_that_loses_its_leader_gives_its_messages_back(tmp_path: Path) 
             follower = await hand_over(nodes)
             taken = await Jobs(follower).lease(1, wait_ms=9_000)
             assert taken[0].delivery_count == 1
+
+    run(test())
+
+
+def test_a_purge_keeps_its_bound_and_its_count_when_the_leader_changes_in_its_middle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D14: what came after its first entry is left alone, without a session too."""
+    monkeypatch.setattr(node.services.queue, "PURGE_MESSAGES_MAX", 2)
+
+    async def test() -> None:
+        async with cluster(tmp_path, shards=1) as nodes:
+            leader = next(each for each in nodes if each.leads(0))
+            jobs = Jobs(leader)
+            await jobs.create()
+            await jobs.send(b"1", b"2", b"3", b"4", b"5")
+            write = Edge.write
+            changed = asyncio.Event()
+
+            async def write_and_change(edge: Edge, *arguments: Any) -> Any:
+                written = await write(edge, *arguments)
+                if not changed.is_set():
+                    changed.set()
+                    await hand_over(nodes)
+                    await jobs.send(b"later")
+                return written
+
+            monkeypatch.setattr(Edge, "write", write_and_change)
+            purged = await jobs.stub.Purge(q.PurgeRequest(queue="jobs"))
+            assert changed.is_set()
+            assert purged.purged_count == 5
+            assert [each.body for each in await jobs.peek()] == [b"later"]
+
+    run(test())
+
+
+def test_a_purge_that_stopped_half_way_does_not_say_that_nothing_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told so would make the call again, with another bound."""
+    monkeypatch.setattr(node.services.queue, "PURGE_MESSAGES_MAX", 2)
+
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as server:
+            jobs = Jobs(server)
+            await jobs.create()
+            await jobs.send(b"1", b"2", b"3")
+            write, count = Edge.write, 0
+
+            async def write_once(edge: Edge, *arguments: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count > 1:
+                    raise Unavailable("another leader's entry took its place", retry_after_s=0.1)
+                return await write(edge, *arguments)
+
+            monkeypatch.setattr(Edge, "write", write_once)
+            error = await refusal(jobs.stub.Purge(q.PurgeRequest(queue="jobs")))
+            assert isinstance(error, OutcomeUnknown)
 
     run(test())

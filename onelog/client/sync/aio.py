@@ -19,6 +19,7 @@ from onelog.client.sync.tail import Tail
 from onelog.client.sync.timeseries import TimeSeries
 from onelog.client.sync.transact import Batch
 from onelog.client.sync.watch import Watch
+from onelog.client.values import Key, Read
 from onelog.client.watch import Watched
 
 
@@ -69,13 +70,21 @@ class Client(Facade):
         """Return a stream."""
         return Stream(self._core.stream(name), self._thread)
 
-    def queues(self, prefix: str = "") -> Iterator[QueueInfo]:
-        """Yield the queues whose name begins with ``prefix``."""
-        return self._thread.iterate(self._core.queues(prefix))
+    def queues(
+        self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
+    ) -> Iterator[QueueInfo]:
+        """Yield the queues whose name begins with ``prefix``.
 
-    def streams(self, prefix: str = "") -> Iterator[StreamInfo]:
-        """Yield the streams whose name begins with ``prefix``."""
-        return self._thread.iterate(self._core.streams(prefix))
+        With ``routing_key`` only those of its shard. A read with an index needs it: one is of one
+        shard.
+        """
+        return self._thread.iterate(self._core.queues(prefix, routing_key=routing_key, read=read))
+
+    def streams(
+        self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
+    ) -> Iterator[StreamInfo]:
+        """Yield the streams whose name begins with ``prefix``, as ``queues`` does."""
+        return self._thread.iterate(self._core.streams(prefix, routing_key=routing_key, read=read))
 
     def transact(self) -> "Batch":
         """Begin an atomic batch over all models."""

@@ -87,7 +87,11 @@ class Queue(Facade):
     def lease(
         self, count: int = 1, *, visibility_s: float | None = None, wait_s: float = 0.0
     ) -> list[Message]:
-        """Take up to ``count`` messages; waits ``wait_s`` for the first, and may return none."""
+        """Take up to ``count`` messages; waits ``wait_s`` for the first, and may return none.
+
+        Cancelled, it releases what it got meanwhile before it ends, unless that takes too long:
+        then in the background.
+        """
         found: list[Message] = self._thread.run(
             self._core.lease(count, visibility_s=visibility_s, wait_s=wait_s)
         )

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from onelog.client.loop_thread import Facade
 from onelog.client.series_arrays import SeriesData
 from onelog.client.timeseries import Aggregate, Matchers, MeasurementConfig, MeasurementInfo, Rule
-from onelog.client.values import Read
+from onelog.client.values import Key, Read
 
 
 class TimeSeries(Facade):
@@ -114,9 +114,17 @@ class TimeSeries(Facade):
         found: MeasurementInfo = self._thread.run(self._core.info(measurement, read=read))
         return found
 
-    def measurements(self, prefix: str = "") -> Iterator[MeasurementInfo]:
-        """Yield the measurements whose name begins with ``prefix``."""
-        return self._thread.iterate(self._core.measurements(prefix))
+    def measurements(
+        self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
+    ) -> Iterator[MeasurementInfo]:
+        """Yield the measurements whose name begins with ``prefix``.
+
+        With ``routing_key`` only those of its shard. A read with an index needs it: one is of one
+        shard.
+        """
+        return self._thread.iterate(
+            self._core.measurements(prefix, routing_key=routing_key, read=read)
+        )
 
     def set_rule(self, measurement: str, rule: Rule) -> None:
         """Set a downsampling rule: a field ``f`` becomes ``f_mean``, ``f_max``, …"""
