@@ -2,9 +2,10 @@
 
 Points are told as they were written, by clients and by downsampling rules alike: what a rule writes
 is new to whoever watches its target. A block is no event, since nothing is different for a reader;
-neither is a measurement that a first write creates on its way. What was deleted, by a client or by
-retention, is told by the name of the measurement: the entry says which matchers and times, not
-which points they met. Setting and deleting a rule configures its measurement.
+neither is the beginning of a rollup, nor a measurement that a first write creates on its way. What
+was deleted, by a client or by retention, is told by the name of the measurement: the entry says
+which matchers and times, not which points they met. Setting and deleting a rule configures its
+measurement.
 
 A measurement with more series than one entry deletes goes in several, and each is told.
 """
@@ -18,6 +19,7 @@ from projections.payload import read_prefix
 from projections.table import Projections
 from projections.ts_batch import Run, WriteBatch, batch_runs
 from projections.ts_commands import (
+    BeginRollup,
     Block,
     ConfigureMeasurement,
     CreateMeasurement,
@@ -64,7 +66,7 @@ def series_events(_projections: Projections, entry: Entry) -> Iterable[Happening
     prefix, reader = read_prefix(entry.plain_payload())
     command = decode_command(entry.entry_type & 0xFF, reader)
     match command:
-        case Block():
+        case Block() | BeginRollup():
             return ()
         case WriteBatch():
             return _written(entry, prefix.namespace, batch_runs(command))

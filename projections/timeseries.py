@@ -22,6 +22,7 @@ from projections.state_hash import reduce_total
 from projections.ts_batch import WriteBatch
 from projections.ts_chores import Chores
 from projections.ts_commands import (
+    BeginRollup,
     Block,
     Command,
     ConfigureMeasurement,
@@ -46,7 +47,7 @@ from projections.ts_listing import (
 )
 from projections.ts_names import Matcher
 from projections.ts_read import BlockCache, ReadBlock
-from projections.ts_rollups import apply_rollup, drop_rule, set_rule
+from projections.ts_rollups import apply_rollup, begin_rollup, drop_rule, set_rule
 from projections.ts_section import dump_parts, load_section
 from projections.ts_store import Store
 from projections.ts_verify import check_store
@@ -101,11 +102,13 @@ class TimeSeries:
             case Delete():
                 return delete(store, room, command, index)
             case SetRule():
-                return set_rule(store, room, command, index)
+                return set_rule(store, room, command, index, timestamp_ns)
             case DropRule():
                 return drop_rule(store, room, command, index)
             case Trim():
                 return trim(store, room, command, index, timestamp_ns)
+            case BeginRollup():
+                return begin_rollup(store, room, command, index, timestamp_ns)
             case Rollup():
                 return apply_rollup(store, room, command, index, timestamp_ns)
             case _:

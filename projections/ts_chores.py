@@ -12,17 +12,12 @@ from contextlib import suppress
 from heapq import nsmallest
 
 from projections.ts_blocks import CorruptBlock, make_block
-from projections.ts_commands import Trim, encode_command
+from projections.ts_commands import Trim, encode_chore
 from projections.ts_entities import Measurement
-from projections.ts_limits import (
-    BLOCKS_PER_CHORE_MAX,
-    TIME_NS_MAX,
-    TRIM_SLACK_DIVISOR,
-    TRIM_SLACK_NS_MAX,
-    TRIM_SLACK_NS_MIN,
-)
+from projections.ts_limits import BLOCKS_PER_CHORE_MAX
+from projections.ts_progress import trim_allowed_ns, trim_due_ns
 from projections.ts_read import BlockCache
-from projections.ts_rollups import make_rollup, rollup_due_ns
+from projections.ts_rollups import make_begin, make_rollup, rollup_due_ns
 from projections.ts_store import Store
 from ual.entry import Draft
 
@@ -80,7 +75,7 @@ class Chores:
             kept = self._made.get(key)
             if kept is None or kept[0] != mark:
                 block = make_block(column, measurement.config.policy, measurement.config_index)
-                kept = (mark, encode_command(block, measurement.room.namespace))
+                kept = (mark, encode_chore(block, measurement.room.namespace))
             made[key] = kept
         self._made = made
         return [draft for _, draft in made.values()]
@@ -88,34 +83,27 @@ class Chores:
     def _measurement_drafts(self, measurement: Measurement, now_ns: int) -> list[Draft]:
         drafts: list[Draft] = []
         namespace = measurement.room.namespace
-        due_ns = trim_due_ns(measurement)
-        if due_ns is not None and due_ns <= now_ns:
-            cutoff_ns = min(now_ns - measurement.config.retention_ns, TIME_NS_MAX)
-            trim = Trim(
-                measurement.name, measurement.created_index, cutoff_ns, measurement.sweep_after
-            )
-            drafts.append(encode_command(trim, namespace))
-        if self.cache is None:
-            return drafts
-        for name in sorted(measurement.rules):
+        for name in sorted(measurement.rules) if self.cache is not None else ():
             rule, progress = measurement.rules[name]
             due_ns = rollup_due_ns(measurement, rule, progress)
-            if due_ns is not None and due_ns <= now_ns:
-                # A block that cannot be read is repaired some day; other chores do not wait for it.
-                with suppress(CorruptBlock):
-                    rollup = make_rollup(measurement, rule, progress, now_ns, self.cache)
-                    drafts.append(encode_command(rollup, namespace))
+            if due_ns is None or due_ns > now_ns:
+                continue
+            if not progress.slice_index:
+                begin = make_begin(measurement, rule, progress, now_ns)
+                drafts.append(encode_chore(begin, namespace))
+                continue
+            assert self.cache is not None
+            # A block that cannot be read is repaired some day; other chores do not wait for it.
+            with suppress(CorruptBlock):
+                rollup = make_rollup(measurement, rule, progress, self.cache)
+                drafts.append(encode_chore(rollup, namespace))
+        due_ns = trim_due_ns(measurement)
+        if due_ns is not None and due_ns <= now_ns:
+            trim = Trim(
+                measurement.name,
+                measurement.created_index,
+                trim_allowed_ns(measurement, now_ns),
+                measurement.sweep_after,
+            )
+            drafts.append(encode_chore(trim, namespace))
         return drafts
-
-
-def trim_due_ns(measurement: Measurement) -> int | None:
-    """Return when retention has something to drop; None while there is no such thing."""
-    retention_ns = measurement.config.retention_ns
-    if not retention_ns:
-        return None
-    if measurement.sweep_after:
-        return 0
-    if measurement.oldest_ns > TIME_NS_MAX:
-        return None
-    slack_ns = min(max(retention_ns // TRIM_SLACK_DIVISOR, TRIM_SLACK_NS_MIN), TRIM_SLACK_NS_MAX)
-    return measurement.oldest_ns + retention_ns + slack_ns

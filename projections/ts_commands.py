@@ -19,6 +19,7 @@ from projections.payload import (
     SessionRef,
     encode_prefix,
     encode_sized,
+    read_prefix,
 )
 from projections.reasons import Reason
 from projections.state_hash import item_hash
@@ -26,6 +27,7 @@ from projections.ts_batch import WriteBatch, batch_runs, encode_batch, read_batc
 from projections.ts_limits import (
     BLOCK_BODY_SIZE_MAX,
     BLOCK_POINTS_MAX,
+    CHORE_SIZE_MAX,
     RULE_AGGREGATES_MAX,
     RULE_WINDOW_NS_MAX,
     RULE_WINDOW_NS_MIN,
@@ -34,7 +36,7 @@ from projections.ts_limits import (
     WRITE_FIELDS_MAX,
 )
 from projections.ts_names import Matcher, encode_matchers, encode_name, read_matchers, read_name
-from projections.ts_rules import Aggregate, Rule
+from projections.ts_rules import START, Aggregate, Place, Rule
 from projections.ts_types import (
     CONFIG,
     EXPONENT_BITS,
@@ -49,7 +51,8 @@ from projections.ts_types import (
 from ual.entry import OWNER_TIMESERIES, Draft
 
 _BLOCK = struct.Struct("<QHQQIIqqQQ")
-_ROLLUP = struct.Struct("<QQqqQQ")  # created, rule index, from, to, after, last
+_ROLLUP_BEGIN = struct.Struct("<QQq")  # created, rule index, to
+_ROLLUP = struct.Struct("<QQQqqQHQH")  # created, rule index, slice, from, to, after, last
 _TRIM = struct.Struct("<QqQ")  # created, cutoff, after
 _RANGE = struct.Struct("<qqQ")  # first, last, after
 _RULE = struct.Struct("<QQ")  # window, delay
@@ -144,20 +147,33 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginRollup:
+    """Open a slice of a rule: from where it stands to before ``to_ns`` (leader only)."""
+
+    measurement: str
+    rule: str
+    created_index: int
+    rule_index: int
+    to_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rollup:
     """What a rule makes of the times from ``from_ns`` to before ``to_ns`` (leader only).
 
-    It covers series with ids above ``after`` up to ``last``; 0 as last means all that are left.
+    It covers columns behind ``after`` up to ``last``; START as last means all that are left. The
+    first of a slice may end it earlier than it was opened for.
     """
 
     measurement: str
     rule: str
     created_index: int
     rule_index: int
+    slice_index: int  # of the entry that opened the slice: points were read after it was applied
     from_ns: int
     to_ns: int
-    after: int
-    last: int
+    after: Place
+    last: Place
     batch: WriteBatch
 
 
@@ -172,6 +188,7 @@ Command = (
     | SetRule
     | DropRule
     | Trim
+    | BeginRollup
     | Rollup
 )
 
@@ -180,6 +197,23 @@ def encode_command(command: Command, namespace: str, session: SessionRef | None 
     """Return the draft of the entry that carries ``command``."""
     payload = encode_prefix(namespace, session) + encode_body(command)
     return Draft(OWNER_TIMESERIES << 8 | OPERATIONS[type(command)], payload)
+
+
+def encode_chore(command: Command, namespace: str) -> Draft:
+    """Return the draft of what a leader proposes by itself.
+
+    Nobody is there who could be told that it is refused: a leader that cannot make a sound entry
+    would try for ever, and each that follows it as well. So whoever makes a command keeps to all
+    limits of the format, and here that is asserted.
+    """
+    draft = encode_command(command, namespace)
+    assert len(draft.payload) <= CHORE_SIZE_MAX, (type(command), len(draft.payload))
+    try:
+        _, reader = read_prefix(draft.payload)
+        decode_command(draft.entry_type & 0xFF, reader)
+    except BadPayload as error:
+        raise AssertionError(f"a {type(command).__name__} that nobody can apply") from error
+    return draft
 
 
 def encode_write_batch(body: bytes, namespace: str, session: SessionRef | None = None) -> Draft:
@@ -223,6 +257,9 @@ def encode_body(command: Command) -> bytes:
             return encode_name(name) + encode_name(rule_name)
         case Trim(name, created_index, cutoff_ns, after):
             return encode_name(name) + _TRIM.pack(created_index, cutoff_ns, after)
+        case BeginRollup(name, rule_name, created_index, rule_index, to_ns):
+            names = encode_name(name) + encode_name(rule_name)
+            return names + _ROLLUP_BEGIN.pack(created_index, rule_index, to_ns)
         case Rollup():
             return _encode_rollup(command)
 
@@ -282,10 +319,11 @@ def _encode_rollup(rollup: Rollup) -> bytes:
     head = _ROLLUP.pack(
         rollup.created_index,
         rollup.rule_index,
+        rollup.slice_index,
         rollup.from_ns,
         rollup.to_ns,
-        rollup.after,
-        rollup.last,
+        *rollup.after,
+        *rollup.last,
     )
     names = encode_name(rollup.measurement) + encode_name(rollup.rule)
     return names + head + encode_batch(batch_runs(rollup.batch))
@@ -352,15 +390,34 @@ def _read_trim(reader: Reader) -> Trim:
     return Trim(name, created_index, cutoff_ns, after)
 
 
+def _read_rollup_begin(reader: Reader) -> BeginRollup:
+    name, rule = read_name(reader), read_name(reader)
+    created_index, rule_index, to_ns = reader.fields(_ROLLUP_BEGIN)
+    if not TIME_NS_MIN <= to_ns <= TIME_NS_MAX:
+        raise BadPayload(Reason.POINT_TIME_INVALID, to_ns)
+    return BeginRollup(name, rule, created_index, rule_index, to_ns)
+
+
 def _read_rollup(reader: Reader) -> Rollup:
     name, rule = read_name(reader), read_name(reader)
-    created_index, rule_index, from_ns, to_ns, after, last = reader.fields(_ROLLUP)
+    created_index, rule_index, slice_index, from_ns, to_ns, *places = reader.fields(_ROLLUP)
     if not TIME_NS_MIN <= from_ns < to_ns <= TIME_NS_MAX:
         raise BadPayload(Reason.POINT_TIME_INVALID, to_ns)
-    if last and last <= after:
-        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, last)
-    batch = read_batch(reader)
-    return Rollup(name, rule, created_index, rule_index, from_ns, to_ns, after, last, batch)
+    after, last = (places[0], places[1]), (places[2], places[3])
+    if last != START and last <= after:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, places[2])
+    return Rollup(
+        measurement=name,
+        rule=rule,
+        created_index=created_index,
+        rule_index=rule_index,
+        slice_index=slice_index,
+        from_ns=from_ns,
+        to_ns=to_ns,
+        after=after,
+        last=last,
+        batch=read_batch(reader),
+    )
 
 
 # The numbers are in logs: never change or reuse one.
@@ -376,6 +433,7 @@ OPERATIONS: dict[type[Command], int] = {
     DropRule: 0x09,
     Trim: 0x0A,
     Rollup: 0x0B,
+    BeginRollup: 0x0C,
 }
 TYPE_WRITE = OWNER_TIMESERIES << 8 | 0x01
 TYPE_WRITE_BATCH = OWNER_TIMESERIES << 8 | 0x02
@@ -393,4 +451,5 @@ _DECODERS: dict[int, Callable[[Reader], Command]] = {
     0x09: lambda reader: DropRule(read_name(reader), read_name(reader)),
     0x0A: _read_trim,
     0x0B: _read_rollup,
+    0x0C: _read_rollup_begin,
 }

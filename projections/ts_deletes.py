@@ -6,7 +6,8 @@ in part stays, and the column remembers the range: reads leave its points out. A
 nothing is left goes, its place under the cardinality limit is free again.
 
 Retention raises ``trimmed_ns`` of the measurement first, which hides all older points from reads at
-once, then sweeps through the series by and by.
+once, then sweeps through the series by and by. It leaves what rules have still to read
+(ts_progress.py).
 """
 
 import numpy as np
@@ -29,6 +30,7 @@ from projections.ts_limits import (
     TRIM_COLUMNS_MAX,
 )
 from projections.ts_names import compile_matchers, passes_all
+from projections.ts_progress import trim_allowed_ns
 from projections.ts_store import Store
 
 
@@ -155,7 +157,7 @@ def trim(store: Store, room: Room, command: Trim, index: int, timestamp_ns: int)
     if measurement is None or measurement.created_index != command.created_index:
         return Refused(Reason.MEASUREMENT_UNKNOWN)
     retention_ns = measurement.config.retention_ns
-    allowed_ns = timestamp_ns - retention_ns
+    allowed_ns = trim_allowed_ns(measurement, timestamp_ns)
     if not retention_ns or command.cutoff_ns > allowed_ns:
         return Refused(Reason.TRIM_EARLY, allowed_ns if retention_ns else 0)
     if command.after != measurement.sweep_after:

@@ -6,6 +6,7 @@ from projections.errors import BadPayload
 from projections.payload import read_prefix
 from projections.ts_batch import WriteBatch
 from projections.ts_commands import (
+    BeginRollup,
     Block,
     Command,
     ConfigureMeasurement,
@@ -73,6 +74,8 @@ def _describe(command: Command) -> str:
             return f"drop rule {rule_name} of {name}"
         case Trim(name, _, cutoff_ns, after):
             return f"trim {name} before {cutoff_ns} behind series {after}"
+        case BeginRollup(name, rule_name, _, _, to_ns):
+            return f"begin rollup {rule_name} of {name} to {to_ns}"
         case Rollup():
             return (
                 f"rollup {command.rule} of {command.measurement}, "

@@ -50,11 +50,14 @@ DELETE_BLOCKS_MAX = 100_000  # blocks after which it stops
 DELETE_EFFORT_MAX = 100_000  # positions of patterns after which it stops: 20 ms
 DELETED_RANGES_MAX = 64  # per column, that some block still holds points of
 TRIM_COLUMNS_MAX = 4_000  # columns that one ts_trim looks into
+TRIM_GRACE_NS = 86_400 * 1_000_000_000  # that a trim waits for a rule that does not go on
 
 # Not part of the format.
 BUFFER_POINTS = 1_024  # from here on a leader makes a block of a column's buffer
+CHORE_SIZE_MAX = 4 << 20  # bytes of one entry that a leader proposes by itself
 BLOCKS_PER_CHORE_MAX = 32  # that one call compresses: at 0.2 ms each, 6 ms
 ROLLUP_POINTS_MAX = 20_000  # written by one ts_rollup
+ROLLUP_NAMES_SIZE_MAX = 1 << 20  # bytes of the names in one: of series and of fields
 ROLLUP_READ_POINTS_MAX = 500_000  # read for one: 27 ms to decode and join, on a busy CPU
 TRIM_SLACK_DIVISOR = 32  # a trim waits until 1/32 of the retention has passed since the last
 TRIM_SLACK_NS_MIN = 1_000_000_000

@@ -1,8 +1,11 @@
 """Downsampling rules: what to make of the points of a measurement, and how far that has come.
 
-A rule's progress says that every window before ``done_ns`` is written. A run over many series is
-cut into entries: while one is under way, ``slice_to_ns`` is where it will end and ``cursor`` the
-last series that was covered. A point that arrives late takes the rule back to its window.
+A rule's progress says that every window before ``done_ns`` is written. It goes on by slices: an
+entry opens one (``slice_index``) up to ``slice_to_ns``, and only then its points are read. So what
+a leader reads has every point of the entries before, and each point that comes later for a time
+before ``slice_to_ns`` is seen coming: the earliest of them is ``late_ns``, and the rule goes back
+there when the slice is written. A slice over many columns is cut into entries; ``cursor`` is the
+last column that was covered. Without an open slice a late point takes the rule back at once.
 """
 
 import struct
@@ -11,7 +14,13 @@ from enum import IntEnum
 
 from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
 
-PROGRESS = struct.Struct("<QqqQQB")
+_PROGRESS = struct.Struct("<QQqQqQHqQB")
+
+Place = tuple[int, int]
+"""A column by the ids of its series and its field: columns have an order, that of these."""
+
+START: Place = (0, 0)  # before all columns: no series has the id 0
+NOT_LATE = TIME_NS_MAX + 1
 
 
 class Aggregate(IntEnum):
@@ -43,22 +52,49 @@ class Progress:
     """How far a rule has come."""
 
     index: int  # of the entry that set the rule
+    moved_ns: int  # timestamp of the last entry that set it or brought it on
     done_ns: int = TIME_NS_MIN
+    slice_index: int = 0  # of the entry that opened the slice under way; 0: there is none
     slice_to_ns: int = TIME_NS_MIN
-    cursor: int = 0
+    cursor: Place = START
+    late_ns: int = NOT_LATE  # the earliest point that came for the slice since it was opened
     refused_count: int = 0  # rollups that the target did not take
     refused_reason: int = 0  # of the last of them
 
     def encode(self) -> bytes:
         """Return the bytes of docs/timeseries.md."""
-        return PROGRESS.pack(
+        return _PROGRESS.pack(
             self.index,
+            self.moved_ns,
             self.done_ns,
+            self.slice_index,
             self.slice_to_ns,
-            self.cursor,
+            *self.cursor,
+            self.late_ns,
             self.refused_count,
             self.refused_reason,
         )
+
+    def check(self) -> None:
+        """Assert that the parts agree."""
+        if self.slice_index:
+            assert self.slice_to_ns > self.done_ns, self
+            assert self.late_ns < self.slice_to_ns or self.late_ns == NOT_LATE, self
+        else:
+            closed = (self.slice_to_ns, self.cursor, self.late_ns)
+            assert closed == (TIME_NS_MIN, START, NOT_LATE), self
+
+
+PROGRESS_SIZE = _PROGRESS.size
+
+
+def decode_progress(raw: bytes) -> Progress:
+    """Read what ``Progress.encode`` returned."""
+    index, moved_ns, done_ns, slice_index, slice_to_ns, series_id, field_id, *rest = (
+        _PROGRESS.unpack(raw)
+    )
+    cursor = (series_id, field_id)
+    return Progress(index, moved_ns, done_ns, slice_index, slice_to_ns, cursor, *rest)
 
 
 def window_start(time_ns: int, window_ns: int) -> int:

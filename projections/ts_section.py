@@ -24,7 +24,7 @@ from projections.ts_limits import (
     RULES_MAX,
 )
 from projections.ts_names import parse_series, read_name
-from projections.ts_rules import PROGRESS, Progress, Rule
+from projections.ts_rules import PROGRESS_SIZE, Progress, Rule, decode_progress
 from projections.ts_store import Store, column_hash
 from projections.ts_types import VALUE_SIZES, FieldType
 from ual.entry import OWNER_TIMESERIES
@@ -154,7 +154,7 @@ def _read_head(reader: Reader, store: Store, room: Room) -> Measurement:
         rule = read_rule(reader)
         if rules and rule.name <= max(rules):
             raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, len(rules))
-        rules[rule.name] = (rule, Progress(*reader.fields(PROGRESS)))
+        rules[rule.name] = (rule, decode_progress(reader.take(PROGRESS_SIZE)))
     measurement.rules = rules
     reader.finish()
     return measurement

@@ -77,7 +77,7 @@ def _check_measurement(measurement: Measurement) -> int:
     assert measurement.config.invalid() is None, measurement.config
     for rule_name, (rule, progress) in measurement.rules.items():
         assert rule.name == rule_name, f"{rule.name!r} stored as {rule_name!r}"
-        assert not progress.cursor or progress.slice_to_ns > progress.done_ns, progress
+        progress.check()
     for series in measurement.series.values():
         for column in series.columns.values():
             if not column.empty:

@@ -9,7 +9,7 @@ The batch is the path that must be fast: known series are found by the bytes of 
 of points is appended by two copies of bytes, and all points of the entry are hashed at once.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -30,7 +30,7 @@ from projections.ts_limits import (
     TIME_NS_MIN,
 )
 from projections.ts_names import SeriesName, parse_series
-from projections.ts_rules import Progress, Rule, window_after, window_start
+from projections.ts_progress import rules_after
 from projections.ts_store import Store
 from projections.ts_types import Config, FieldType, Policy, type_of, value_bits
 
@@ -162,33 +162,12 @@ def write_batch(store: Store, room: Room, batch: WriteBatch, index: int) -> Outc
 
 def note_times(store: Store, measurement: Measurement, first_ns: int, last_ns: int) -> None:
     """Widen the bounds of a measurement, and take rules back to where points came late."""
-    rules = rewound(measurement, first_ns) if measurement.rules else None
+    rules = rules_after(measurement, first_ns) if measurement.rules else None
     if first_ns >= measurement.oldest_ns and last_ns <= measurement.newest_ns and rules is None:
         return
     store.widen(measurement, first_ns, last_ns)
     if rules is not None:
         store.update(measurement, rules=rules)
-
-
-def rewound(measurement: Measurement, time_ns: int) -> dict[str, tuple[Rule, Progress]] | None:
-    """Return the rules taken back to the window of ``time_ns``; None if none is beyond it.
-
-    Never before what retention has trimmed: a window that lost points would be written wrong.
-    """
-    changed: dict[str, tuple[Rule, Progress]] = {}
-    for name, (rule, progress) in measurement.rules.items():
-        reached_ns = progress.slice_to_ns if progress.cursor else progress.done_ns
-        if time_ns >= reached_ns:
-            continue
-        floor_ns = TIME_NS_MIN
-        if measurement.trimmed_ns > TIME_NS_MIN:
-            floor_ns = window_after(measurement.trimmed_ns, rule.window_ns)
-        back_ns = max(window_start(time_ns, rule.window_ns), floor_ns)
-        if back_ns < reached_ns:
-            done_ns = min(progress.done_ns, back_ns)
-            moved = replace(progress, done_ns=done_ns, slice_to_ns=TIME_NS_MIN, cursor=0)
-            changed[name] = (rule, moved)
-    return {**measurement.rules, **changed} if changed else None
 
 
 def _refuse_point(series: Series, field_name: str, time_ns: int) -> Refused | None:

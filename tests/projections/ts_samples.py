@@ -10,6 +10,7 @@ import sys
 from projections.payload import Reader, encode_prefix
 from projections.ts_batch import Run, encode_batch, read_batch
 from projections.ts_commands import (
+    BeginRollup,
     Block,
     Command,
     ConfigureMeasurement,
@@ -24,7 +25,7 @@ from projections.ts_commands import (
     encode_command,
 )
 from projections.ts_names import Matcher, Operator, series_name
-from projections.ts_rules import Aggregate, Rule
+from projections.ts_rules import START, Aggregate, Rule
 from projections.ts_types import Config, FieldType, Policy
 from tests.formats.golden import golden_path, render_hex
 from ual.entry import Draft
@@ -88,15 +89,17 @@ COMMANDS: dict[str, Command] = {
     ),
     "ts_rule_drop": DropRule("cpu", "minutes"),
     "ts_trim": Trim("cpu", 12, TIME, 17),
+    "ts_rollup_begin": BeginRollup("cpu", "minutes", 12, 13, TIME + 60 * SECOND),
     "ts_rollup": Rollup(
         measurement="cpu",
         rule="minutes",
         created_index=12,
         rule_index=13,
+        slice_index=14,
         from_ns=TIME,
         to_ns=TIME + 60 * SECOND,
-        after=0,
-        last=17,
+        after=START,
+        last=(17, 2),
         batch=read_batch(Reader(ROLLED)),
     ),
 }
