@@ -9,6 +9,7 @@ Entries that were taken back (a refused batch or transaction) may have left note
 the log, and whoever asks skips those.
 """
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 # Bytes of keys and values that one shard remembers, and what each note takes besides them.
@@ -33,7 +34,8 @@ class Changes:
     __slots__ = ("_by_index", "_size", "complete_from", "is_told", "size_max")
 
     def __init__(self, size_max: int = CHANGES_SIZE_MAX) -> None:
-        self._by_index: dict[int, list[Change]] = {}  # rising indexes
+        # Rising indexes; a plain dict would walk over deleted slots to find the oldest one.
+        self._by_index: OrderedDict[int, list[Change]] = OrderedDict()
         self._size = 0
         self.size_max = size_max
         self.complete_from = 1
@@ -55,8 +57,8 @@ class Changes:
         self._by_index.setdefault(index, []).append(change)
         self._size += _size(change)
         while self._size > self.size_max:
-            oldest = next(iter(self._by_index))
-            self._size -= sum(map(_size, self._by_index.pop(oldest)))
+            oldest, changes = self._by_index.popitem(last=False)
+            self._size -= sum(map(_size, changes))
             self.complete_from = oldest + 1
 
     def get(self, index: int) -> list[Change]:

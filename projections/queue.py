@@ -97,7 +97,7 @@ class Queue(QueueReads):
         self._undo = UndoLog()
         self._wakeups = Wakeups(self._first_due)
         self._by_head: dict[bytes, QueueState] = {}  # by prefix and queue of a payload
-        self._plain = PlainPaths(position, self._by_head, self._wakeups)
+        self._plain = PlainPaths(position, self._by_head, self._wakeups, self.changes)
 
     def name_of(self, queue_id: int) -> tuple[str, str] | None:
         """Return namespace and name of a queue, also of one that went not long ago."""
@@ -108,16 +108,9 @@ class Queue(QueueReads):
         """Return the handlers of plain messages."""
         return {
             TYPE_ENQUEUE: self._plain.enqueue,
-            TYPE_LEASE: self._lease,
+            TYPE_LEASE: self._plain.lease,
             TYPE_ACK: self._plain.ack,
         }
-
-    def _lease(self, index: int, payload: bytes) -> Applied | None:
-        result = self._plain.lease(index, payload)
-        if result is not None and result.value is not None:
-            (queue_id,) = U64.unpack_from(payload, payload[2] + 3)
-            self.changes.add_lease(index, queue_id, result.value)
-        return result
 
     def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
         """Fold one entry into the state."""

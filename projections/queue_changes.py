@@ -12,6 +12,7 @@ Entries that were taken back (a refused batch) may have left notes. They are voi
 whoever asks skips those.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
@@ -42,6 +43,7 @@ from projections.result import Applied
 CHANGES_SIZE_MAX = 8 << 20
 NOTE_OVERHEAD = 250
 NAMES_MAX = 10_000
+TRIM_SHARE = 32  # once it is too much, so many parts of a whole go at once
 
 
 class Kind(IntEnum):
@@ -97,9 +99,11 @@ class QueueChanges:
     __slots__ = ("_by_index", "_gone", "_size", "complete_from", "size_max")
 
     def __init__(self, size_max: int = CHANGES_SIZE_MAX) -> None:
-        # Rising indexes; of a lease that got plain messages: its queue and what it returned.
-        self._by_index: dict[int, list[Note] | tuple[int, bytes]] = {}
-        self._gone: dict[int, tuple[str, str]] = {}  # namespace and name by id, oldest first
+        # Rising indexes; of a lease that got plain messages: its queue and what it returned. A
+        # plain dict finds its oldest key by walking over the slots of those that went before it.
+        self._by_index: OrderedDict[int, list[Note] | tuple[int, bytes]] = OrderedDict()
+        # Namespace and name by id, oldest first.
+        self._gone: OrderedDict[int, tuple[str, str]] = OrderedDict()
         self._size = 0
         self.size_max = size_max
         self.complete_from = 1
@@ -186,7 +190,7 @@ class QueueChanges:
         """Remember the name of a queue that goes."""
         self._gone[queue.id] = queue.namespace, queue.name
         if len(self._gone) > NAMES_MAX:
-            del self._gone[next(iter(self._gone))]
+            self._gone.popitem(last=False)
 
     def name_of(self, queue: int) -> tuple[str, str] | None:
         """Return namespace and name of a queue that is gone."""
@@ -200,10 +204,19 @@ class QueueChanges:
         self.complete_from = complete_from
 
     def _trim(self) -> None:
-        while self._size > self.size_max:
-            oldest = next(iter(self._by_index))
-            self._size -= _size(self._by_index.pop(oldest))
-            self.complete_from = oldest + 1
+        if self._size <= self.size_max:
+            return
+        size, kept_max = self._size, self.size_max - self.size_max // TRIM_SHARE
+        pop = self._by_index.popitem
+        oldest = 0
+        while size > kept_max:
+            oldest, notes = pop(last=False)
+            if isinstance(notes, tuple):
+                size -= NOTE_OVERHEAD + len(notes[1])
+            else:
+                size -= NOTE_OVERHEAD + U64.size * sum(len(note.ids) for note in notes)
+        self._size = size
+        self.complete_from = oldest + 1
 
 
 def told_by(command: Command, index: int) -> Note | None:
@@ -239,9 +252,3 @@ def named_ids(command: Command) -> list[int]:
             return list(ids)
         case _:
             return []
-
-
-def _size(notes: list[Note] | tuple[int, bytes]) -> int:
-    if isinstance(notes, tuple):
-        return NOTE_OVERHEAD + len(notes[1])
-    return NOTE_OVERHEAD + U64.size * sum(len(note.ids) for note in notes)

@@ -2,7 +2,9 @@
 
 Nothing is changed before all checks have passed. Lists of records are taken whole or refused
 whole: a consumer that acknowledges ten records of which somebody claimed one is told which, and
-none of the ten is done. Time is the entry's: a claim sees what is idle or ready at that moment.
+none of the ten is done. What is dead was promised to a stream of dead letters: commit and seek
+leave it pending until it is moved, unless the seek makes it come again. Time is the entry's: a
+claim sees what is idle or ready at that moment.
 """
 
 import struct
@@ -239,7 +241,9 @@ def _commit(
         for done in list(group.pending.places(number)):
             if done >= offset:
                 break
-            group.pending.set(partition_id(done, number), None)
+            place = partition_id(done, number)
+            if not group.pending.rows[place].dead:
+                group.pending.set(place, None)
         if offset > group.cursors.rows[number]:
             group.cursors.set(number, offset)
     numbers = tuple(number for number, _ in command.places)
@@ -255,9 +259,14 @@ def _seek(streams: Streams, found: Found, command: commands.GroupSeek, moment: M
     all_of_them = command.partition == PARTITION_ANY
     numbers = range(count) if all_of_them else range(command.partition, command.partition + 1)
     for number in numbers:
+        partition = stream.partitions[number]
+        start = start_offset(partition, command.offset)
         for offset in list(group.pending.places(number)):
-            group.pending.set(partition_id(offset, number), None)
-        group.cursors.set(number, start_offset(stream.partitions[number], command.offset))
+            place = partition_id(offset, number)
+            comes_again = offset >= max(start, partition.first_offset)
+            if comes_again or not group.pending.rows[place].dead:
+                group.pending.set(place, None)
+        group.cursors.set(number, start)
     # Who consumes now has read from elsewhere: what it commits must not undo the seek.
     group.info.set(0, group.head._replace(generation=group.head.generation + 1))
     refresh_cursors(streams, stream, group, numbers, moment.index)
@@ -279,6 +288,9 @@ def _deliver(streams: Streams, found: Found, command: commands.Deliver, moment: 
     partition = stream.partitions[command.partition]
     if command.next_offset > partition.end_offset:
         return Refused(Reason.OFFSET_IN_FUTURE, partition.end_offset)
+    if command.offsets and command.offsets[0] < partition.first_offset:
+        # Trimmed since they were read: nobody keeps them in the log for this group any more.
+        return Refused(Reason.DELIVERY_STALE, delivered)
     if len(group.pending) + len(command.offsets) > PENDING_MAX:
         return Refused(Reason.PENDING_FULL, len(group.pending))
     for offset in command.offsets:

@@ -196,7 +196,7 @@ class StreamState:
         for name, group in self.groups.items():
             assert (group.name, group.stream_id) == (name, self.id)
             assert len(group.head.owners) == info.partition_count
-            group.check()
+            group.check([partition.first_offset for partition in self.partitions])
 
     def _set_policy(self, retention: Retention) -> None:
         for partition in self.partitions:

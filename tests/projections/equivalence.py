@@ -16,6 +16,7 @@ from random import Random
 
 from projections.kv_reads import Range
 from projections.limits import SCAN_KEYS_MAX
+from projections.result import Applied
 from tests.projections import queue_histories, stream_histories, ts_histories
 from tests.projections.histories import DOCUMENTS, KEYS, NUMBERS, Writer
 from tests.projections.world import World
@@ -106,6 +107,20 @@ def apply_in_another_process(log: bytes, hash_seed: int, mutation: str) -> Trace
     return Trace(**json.loads(finished.stdout))
 
 
+def applied_types(log: bytes) -> set[int]:
+    """Return the types of the entries that took effect, those in batches included."""
+    router = World().state.router
+    found = set()
+    for entries in groups_of(log):
+        results = router.apply_group(entries)
+        found |= {
+            entry.entry_type
+            for entry, result in zip(entries, results, strict=True)
+            if isinstance(result, Applied)
+        }
+    return found
+
+
 def encode_trace(trace: Trace) -> str:
     return json.dumps(asdict(trace))
 
@@ -136,9 +151,10 @@ def compare_replicas(seed: int, *, mutation: str = "none") -> None:
     assert other == expected, f"seed {seed}: another process, PYTHONHASHSEED={hash_seed}"
 
 
-def compare_with_writer(seed: int) -> None:
-    """Assert that the replica that wrote the log is where a replay arrives."""
+def compare_with_writer(seed: int) -> bytes:
+    """Assert that the replica that wrote the log is where a replay arrives; return the log."""
     world = Writer(seed).write(STEPS)
     replayed = apply_log(bytes(world.log))
     assert replayed.hashes[-1] == f"{world.state.router.state_hash():016x}"
     assert replayed == trace_of(world, replayed.hashes)
+    return bytes(world.log)

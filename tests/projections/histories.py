@@ -36,12 +36,15 @@ from projections.payload import SessionRef
 from projections.system_commands import encode_batch
 from tests.projections import queue_histories, stream_histories, ts_histories
 from tests.projections.world import NAMESPACE, SECOND, World
-from ual.entry import Draft
+from ual.entry import TYPE_NOOP, Draft
 
 KEYS = [b"key-%02d" % number for number in range(24)]
 NUMBERS = [b"number-%d" % number for number in range(4)]
 DOCUMENTS = [b"document-%d" % number for number in range(4)]
 TEXTS = [b"1", b"1.50", b'"s"', b"[]", b"{}", b'{"x":[1,2],"y":{"x":3}}', b"null", b"{"]
+# What time may pass at once: mostly seconds, so that leases and sessions meet each other; sometimes
+# so much that schedules fire and everything is over.
+SPANS_NS = (2 * SECOND,) * 5 + (90 * SECOND, 90 * SECOND, 2 * 3_600 * SECOND)
 STEPS: list[Step] = ["x", "y", 0, 1, None]
 
 
@@ -65,26 +68,26 @@ class Writer:
     def step(self) -> None:
         draw, world = self.draw, self.world
         chance = draw.random()
-        if chance < 0.30:
+        if chance < 0.46:
             self.use_other_models()
-        elif chance < 0.62:
+        elif chance < 0.68:
             world.draft(self.command())
-        elif chance < 0.70:
+        elif chance < 0.74:
             self.send_in_session()
-        elif chance < 0.80:
+        elif chance < 0.82:
             drafts = [self.command() for _ in range(draw.randint(1, 4))]
             world.group(encode_batch(drafts, self.conditions(), NAMESPACE))
         elif chance < 0.90:
             world.group([self.command() for _ in range(draw.randint(2, 6))])
         elif chance < 0.97:
-            world.pass_time(draw.randrange(2 * SECOND))
+            world.pass_time(draw.randrange(draw.choice(SPANS_NS)))
         elif chance < 0.98:
             self.change_namespaces()
-        elif chance < 0.99:
-            world.draft(Draft(system_commands.TYPE_RAFT_CONFIG, draw.randbytes(9)))
+        elif chance < 0.985:
+            kind = draw.choice((TYPE_NOOP, system_commands.TYPE_RAFT_CONFIG))
+            world.draft(Draft(kind, draw.randbytes(9) if kind != TYPE_NOOP else b""))
         else:
-            world.system(system_commands.SessionOpen(draw.randint(1, 9) * SECOND))
-            self.sessions.append(world.index)
+            self.use_sessions()
 
     def use_other_models(self) -> None:
         """Use a queue, a stream or a series, by itself or in one batch with the others."""
@@ -188,6 +191,18 @@ class Writer:
                 return [Condition(key, Target.VALUE, comparison, value=b"")]
             case _:
                 return []
+
+    def use_sessions(self) -> None:
+        """Open a session, or keep or close one of the last."""
+        draw, world = self.draw, self.world
+        chance = draw.random()
+        if chance < 0.6 or not self.sessions:
+            world.system(system_commands.SessionOpen(draw.randint(1, 9) * SECOND))
+            self.sessions.append(world.index)
+        elif chance < 0.8:
+            world.system(system_commands.SessionKeepalive(draw.choice(self.sessions[-3:])))
+        else:
+            world.system(system_commands.SessionClose(draw.choice(self.sessions[-3:])))
 
     def send_in_session(self) -> None:
         """Send a request of a session, often twice, sometimes an old one again."""

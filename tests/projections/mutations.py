@@ -5,7 +5,7 @@ proves nothing.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,8 @@ from projections.kv_record import read_oldest, read_version
 from projections.kv_store import Store
 from projections.queue_plain import PlainPaths
 from projections.result import Outcome
+from projections.stream_groups import Group
+from projections.stream_operations import Moment
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -29,12 +31,23 @@ def wall_clock(patch: pytest.MonkeyPatch) -> None:
 
 def unordered_iteration(patch: pytest.MonkeyPatch) -> None:
     """Deleting a range goes through a set, whose order differs between processes."""
+    _walk_ranges(patch, set)
+
+
+def dict_order(patch: pytest.MonkeyPatch) -> None:
+    """Deleting a range goes through a dict, whose order is another one after a snapshot."""
+    _walk_ranges(patch, list)
+
+
+def _walk_ranges(
+    patch: pytest.MonkeyPatch, arrange: Callable[[Iterable[bytes]], Iterable[bytes]]
+) -> None:
     ordered = OrderedKeys.walk
 
     def walk(self: OrderedKeys, start: bytes, end: bytes | None, **options: Any) -> Iterator[bytes]:
         if options or end is None:  # scans and snapshots are left alone
             return ordered(self, start, end, **options)
-        return iter([key for key in set(self._records) if start <= key < end])
+        return iter([key for key in arrange(self._records) if start <= key < end])
 
     patch.setattr(OrderedKeys, "walk", walk)
 
@@ -80,6 +93,19 @@ def queue_wall_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PlainPaths, "lease", lambda *_: None)
 
 
+def stream_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """Members and pending records live by the replica's own clock."""
+    patch.setattr(
+        "projections.stream.Moment",
+        lambda index, now_ns, size: Moment(index, now_ns + time.time_ns() % 1_000_003, size),
+    )
+
+
+def stream_half_undo(patch: pytest.MonkeyPatch) -> None:
+    """A refused batch leaves the committed cursors of a group where it had put them."""
+    patch.setattr(Group, "set_committed", lambda self, cursors: setattr(self, "committed", cursors))
+
+
 def stream_builtin_hash(patch: pytest.MonkeyPatch) -> None:
     """A record's partition is chosen by hash() of its key."""
     patch.setattr("projections.stream_record.crc32c", hash)
@@ -104,10 +130,13 @@ MUTATIONS: dict[str, Mutation] = {
         none,
         wall_clock,
         unordered_iteration,
+        dict_order,
         builtin_hash,
         dropping_eviction,
         queue_wall_clock,
         stream_builtin_hash,
+        stream_wall_clock,
+        stream_half_undo,
         series_builtin_hash,
     )
 }

@@ -84,9 +84,9 @@ def draw_command(rng: Random, state: Queue) -> Command:
     if chance < 0.54:
         visibility_ns = rng.choice([0, 1, SECOND, 3 * SECOND])
         return Lease(queue, rng.choice([1, 1, 1, 2, 5, 40]), visibility_ns)
-    if chance < 0.84:
+    if chance < 0.80:
         return _draw_settle(rng, queue, rows)
-    if chance < 0.90:
+    if chance < 0.85:
         return _draw_by_id(rng, queue, rows)
     if chance < 0.96:
         return _draw_chore(rng, state, queue, known)
@@ -174,8 +174,8 @@ def _draw_chore(rng: Random, state: Queue, queue: int, known: dict[str, int]) ->
     info = state.describe_queue(NAMESPACE, queue)
     schedules = [each.id for each in info.schedules] if isinstance(info, QueueInfo) else []
     redrives = [each.id for each in info.redrives] if isinstance(info, QueueInfo) else []
-    match rng.randrange(9):
-        case 0 if len(schedules) < 2:
+    match rng.randrange(10):
+        case 0 | 1 if not schedules:
             return ScheduleCreate(
                 queue,
                 rng.choice(CRONS),
@@ -184,13 +184,13 @@ def _draw_chore(rng: Random, state: Queue, queue: int, known: dict[str, int]) ->
                 group=rng.choice([b"", b"g1"]),
                 tenant=rng.choice([b"", b"ada"]),
             )
-        case 1 if schedules and rng.random() < 0.5:
+        case 0 if schedules:
             return ScheduleDelete(queue, rng.choice(schedules))
         case 2:
             return ScheduleFire(queue, rng.choice([*schedules, UNKNOWN]), rng.randrange(9))
         case 3:
             return RedriveStep(queue, rng.choice([*redrives, UNKNOWN]), rng.randrange(9))
-        case 4 if redrives:
+        case 4 | 9 if redrives:
             return RedriveCancel(queue, rng.choice(redrives))
         case 5:
             return Purge(
@@ -201,6 +201,9 @@ def _draw_chore(rng: Random, state: Queue, queue: int, known: dict[str, int]) ->
                 limit=rng.choice([1, 2, 10_000]),
                 leased_too=rng.random() < 0.3,
             )
+        case 6 | 7:
+            # Everything that is dead, and slowly: it goes on while other things happen.
+            return Redrive(known.get("dead", queue), rate_per_s=rng.choice([1, 1, 3]))
         case _:
             return Redrive(
                 known.get("dead", queue),

@@ -175,9 +175,9 @@ def commit(group: ModelGroup, command: GroupCommit, bounds: list[Bounds]) -> Out
         if offset > bounds[number][2]:
             return Refused(Reason.OFFSET_IN_FUTURE, bounds[number][2])
     for number, offset in command.places:
-        done = [place for place in group.pending if place[0] == number and place[1] < offset]
-        for place in done:
-            del group.pending[place]
+        for place, pending in list(group.pending.items()):
+            if place[0] == number and place[1] < offset and not pending.dead:
+                del group.pending[place]
         group.delivered[number] = max(group.delivered[number], offset)
     return Applied()
 
@@ -188,8 +188,10 @@ def seek(group: ModelGroup, partition: int, offset: int, bounds: list[Bounds]) -
     for number, each in enumerate(bounds):
         if partition in (number, PARTITION_ANY):
             group.delivered[number] = start_at(offset, each)
-            for place in [place for place in group.pending if place[0] == number]:
-                del group.pending[place]
+            kept_from = max(group.delivered[number], each[1])
+            for place, pending in list(group.pending.items()):
+                if place[0] == number and not (pending.dead and place[1] < kept_from):
+                    del group.pending[place]
     group.generation += 1
     return Applied(group.generation)
 
@@ -207,6 +209,8 @@ def deliver(group: ModelGroup, command: Deliver, turn: Turn, bounds: list[Bounds
         return Refused(Reason.DELIVERY_STALE, group.delivered[number])
     if command.next_offset > bounds[number][2]:
         return Refused(Reason.OFFSET_IN_FUTURE, bounds[number][2])
+    if any(offset < bounds[number][1] for offset in command.offsets):
+        return Refused(Reason.DELIVERY_STALE, group.delivered[number])
     for offset in command.offsets:
         group.pending[number, offset] = ModelPending(command.member, turn.now_ns, 1)
     group.delivered[number] = command.next_offset

@@ -179,6 +179,11 @@ def _group_command(
     if not group.config.shared and member in group.owners and rng.random() < 0.9:
         partition = stream.partitions[group.owners.index(member)]
     delivered = group.delivered[partition.partition]
+    if any(each.member for each in pending) and rng.random() < 0.25:
+        holder, places = _held(rng, member, pending)
+        if rng.random() < 0.3:
+            return Ack(*names, holder, places)
+        return Nack(*names, holder, places, 0, b"again")
     match rng.randrange(20):
         case 0:
             return GroupJoin(*names, rng.randint(1, 30) * SECOND)

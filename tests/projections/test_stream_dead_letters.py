@@ -9,10 +9,12 @@ from projections.stream_commands import Cause, Delete, Trim
 from projections.stream_group_commands import (
     Ack,
     Deliver,
+    GroupCommit,
     GroupConfig,
     GroupConfigure,
     GroupCreate,
     GroupJoin,
+    GroupSeek,
     Nack,
 )
 from projections.stream_group_operations import Claimed, decode_dead_count
@@ -127,6 +129,86 @@ def test_a_dead_letter_of_a_dead_letter_leads_to_the_first_record(world: GroupWo
     assert set(world.stream.pinned(1, world.index)) == {offset}
 
 
+def _dead_record(world: GroupWorld) -> tuple[int, int, int]:
+    """Let a group give up on a record; return its offset, the next record's and the member."""
+    world.open(1, GroupConfig(shared=True, max_deliveries=1, dead_letter="dead"))
+    offset, behind = world.append("s", b"poison"), world.append("s", b"fine")
+    member = world.join(60)
+    world.deliver(member)
+    given_back = world.run(Nack("s", "g", member, ((0, offset),), 0, b"no"))
+    assert isinstance(given_back, Applied)
+    assert decode_dead_count(given_back.value) == 1
+    return offset, behind, member
+
+
+def test_a_commit_past_a_dead_record_leaves_it_to_be_moved(world: GroupWorld) -> None:
+    """The nack was answered: it is dead, and will be found among the dead letters."""
+    offset, behind, member = _dead_record(world)
+    places = ((0, behind + 1),)
+    commit = GroupCommit("s", "g", member, world.described().generation, places)
+    assert world.run(commit) == APPLIED
+    assert world.described().committed == (offset,)
+    world.state.router.check()
+    world.pass_time(0)
+
+    assert world.values("dead") == [b"poison"]
+    assert world.described().committed == (behind + 1,)
+    assert world.described().pending_count == 0
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_a_seek_leaves_dead_records_unless_it_makes_them_come_again(
+    world: GroupWorld, *, is_trimmed: bool
+) -> None:
+    offset, behind, _ = _dead_record(world)
+    if is_trimmed:
+        world.run(Trim("s", Cause.REQUEST, behind, past_groups=True))
+    seek = GroupSeek("s", "g", 0, offset)
+    assert isinstance(world.run(seek), Applied)
+    world.state.router.check()
+    assert world.described().delivered == (offset,)
+    world.pass_time(0)
+    assert world.values("dead") == ([b"poison"] if is_trimmed else [])
+    assert isinstance(world.run(GroupSeek("s", "g", 0, U64_MAX)), Applied)
+    world.pass_time(0)
+
+    assert world.described().pending_count == 0
+    assert world.values("dead") == ([b"poison"] if is_trimmed else [])
+
+
+def test_a_seek_past_a_dead_record_leaves_it_to_be_moved(world: GroupWorld) -> None:
+    _, behind, _ = _dead_record(world)
+    assert isinstance(world.run(GroupSeek("s", "g", 0, U64_MAX)), Applied)
+    world.state.router.check()
+    assert world.described().pending_count == 1
+    world.pass_time(0)
+
+    assert world.values("dead") == [b"poison"]
+    assert world.described().committed[0] > behind
+
+
+def test_what_was_trimmed_since_it_was_read_is_not_delivered(world: GroupWorld) -> None:
+    """A dead letter that was trimmed leads nowhere: its original may be gone from the log."""
+    offset, _, _ = _dead_record(world)
+    world.pass_time(0)
+    (letter,) = world.read("dead")
+    assert isinstance(letter, Record)
+    world.create("deader")
+    deader = GroupConfig(shared=True, max_deliveries=1, dead_letter="deader")
+    assert isinstance(world.run(GroupCreate("dead", "g", 0, deader)), Applied)
+    joined = world.run(GroupJoin("dead", "g", 60 * SECOND))
+    assert isinstance(joined, Applied)
+    start = letter.stream_id + 1
+    places = (start, letter.offset + 1, (letter.offset,))
+    deliver = Deliver("dead", "g", joined.number, 1, 0, *places)
+    world.run(Trim("dead", Cause.REQUEST, letter.offset + 1, past_groups=True))
+
+    assert world.run(deliver) == Refused(Reason.DELIVERY_STALE, start)
+    skip = Deliver("dead", "g", joined.number, 1, 0, start, letter.offset + 1, ())
+    assert world.run(skip) == Applied(0)
+    assert offset not in world.stream.pinned(1, world.index)
+
+
 def test_a_move_that_was_not_asked_for_is_refused(world: GroupWorld) -> None:
     world.open(1, GroupConfig(shared=True, max_deliveries=1, dead_letter="dead"))
     offset = world.append("s")
@@ -154,9 +236,14 @@ def test_dead_letters_wait_while_their_stream_is_full_or_gone(
     member = world.join(60)
     world.deliver(member)
     world.run(Nack("s", "g", member, tuple((0, offset) for offset in offsets)))
+    failed_ns = world.now_ns
     world.pass_time(0)
     assert world.values("dead") == [b"0"]
     assert world.state.router.next_deadline() != 0
+    source = world.stream.describe(NAMESPACE, "s")
+    assert not isinstance(source, Refused)
+    move = DeadLetter("dead", source.stream_id, "g", 0, offsets[1], offsets[1], 1, failed_ns, b"")
+    assert world.run(move) == Refused(Reason.DEAD_LETTERS_FULL, 1)
     world.run(Trim("dead", Cause.REQUEST, U64_MAX))
     world.pass_time(0)
     assert world.values("dead") == [b"1"]
