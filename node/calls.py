@@ -27,7 +27,7 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]
 from node.admission import Admission
 from node.context import NodeContext, Service
 from node.forwarding import FORWARDED_KEY, PASSED_KEYS, SHARD_KEY, Elsewhere, Forwarder
-from node.status_mapping import error_of_exception, status_of
+from node.status_mapping import answer_too_large, error_of_exception, status_of
 from onelog.errors import InvalidArgument, OnelogError, ResourceExhausted, Unavailable
 
 DEADLINE_DEFAULT_S = 10.0
@@ -161,13 +161,14 @@ class Calls:
                 size = request.ByteSize()
                 admission.enter(call.client, size)
                 try:
-                    return await self.somewhere(
+                    answer = await self.somewhere(
                         call,
                         lambda: handler(request, call),
                         lambda elsewhere: self.forward(call, elsewhere, request),
                     )
                 finally:
                     admission.leave(call.client, size)
+                return self._fitting(answer)
             except Exception as error:  # noqa: BLE001 - the root of a call
                 await _abort(context, error)
 
@@ -207,6 +208,20 @@ class Calls:
                 await _abort(context, error)
 
         return serve
+
+    def _fitting(self, answer: Any) -> bytes:
+        data = _serialize(answer)
+        self.check_answer(len(data))
+        return data
+
+    def check_answer(self, size: int) -> None:
+        """Refuse to send an answer that gRPC would end the call for, without a reason."""
+        limit = self.context.config.limits.message_bytes_max
+        if size > limit:
+            message = (
+                f"an answer of {size} bytes, limit {limit}; ask for less; what it wrote is written"
+            )
+            raise answer_too_large(message, limit, size=size)
 
     async def send(self, context: grpc.aio.ServicerContext, message: Any) -> None:
         """Send one message of a stream; drops a client that does not take it."""

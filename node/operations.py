@@ -28,7 +28,8 @@ from node.edge import (
     session_of,
     write_options,
 )
-from node.status_mapping import error_of_refusal
+from node.status_mapping import RETRY_BUSY_S, answer_too_large, error_of_refusal
+from onelog.errors import OnelogError, ResourceExhausted
 from onelog.v1 import common_pb2
 from projections.payload import SessionRef
 from projections.result import Applied, Duplicate, Refused, Result
@@ -39,26 +40,59 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 
-class Room:
-    """How much more content fits an answer; the first that is put in always does.
+# What a result takes in an answer at least, that of an operation that was refused included.
+RESULT_SIZE_MIN = 256
 
-    An answer, to one call or to one message of a pipeline, is filled up to half of what a message
-    may be: the other half is for all that is not counted here.
+
+class Room:
+    """How much more fits an answer, to one call or to one message of a pipeline.
+
+    Content of other entries fills it up to half of what a message may be; the first that is put in
+    always fits, if nothing else is there. Results of a pipeline fill it up to the whole, less what
+    the refusals of all its operations would take.
     """
 
-    __slots__ = ("_is_used", "left")
+    __slots__ = ("_is_used", "_size_max", "_whole", "is_full", "left")
 
-    def __init__(self, edge: Edge) -> None:
-        self.left = edge.context.config.limits.message_bytes_max // 2
+    def __init__(self, edge: Edge, results: int = 1) -> None:
+        limit = edge.context.config.limits.message_bytes_max
+        self.left = limit // 2
+        self._whole = self._size_max = limit - min(limit // 2, results * RESULT_SIZE_MIN)
         self._is_used = False
+        # Something did not fit: what follows need not be looked up to be refused.
+        self.is_full = False
 
     def take(self, size: int) -> bool:
-        """Tell whether so many bytes fit, and count them if they do."""
-        if size > self.left and self._is_used:
+        """Tell whether content of so many bytes fits, and count it if it does."""
+        if size > min(self.left, self._whole) and self._is_used:
             return False
+        self._use(size)
+        return True
+
+    def take_result(self, size: int) -> bool:
+        """Tell whether a result of so many bytes fits, and count it if it does."""
+        if size > self._whole:
+            self.is_full = True
+            return False
+        self._use(size)
+        return True
+
+    def _use(self, size: int) -> None:
         self._is_used = True
         self.left -= size
-        return True
+        self._whole -= size
+
+    def refusal(self, size: int = 0) -> OnelogError:
+        """Return what the caller of a read is told whose result of so many bytes does not fit."""
+        limit = self._size_max
+        if size > limit:
+            return answer_too_large(f"an answer of {size} bytes, limit {limit}", limit, size=size)
+        return ResourceExhausted(
+            "the answer to the message is full; ask again, with less in one message",
+            reason="ANSWER_FULL",
+            metadata={"limit": str(limit)},
+            retry_after_s=RETRY_BUSY_S,
+        )
 
 
 @dataclass(frozen=True, slots=True)

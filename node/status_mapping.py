@@ -179,6 +179,12 @@ def error_of_exception(error: BaseException) -> OnelogError:
             return _internal(error)
 
 
+def answer_too_large(message: str, limit: int, **metadata: int) -> OnelogError:
+    """Return the error for an answer that no message can hold; what was asked for is too much."""
+    told = {"limit": str(limit)} | {key: str(value) for key, value in metadata.items()}
+    return errors.TooLarge(message, reason="ANSWER_TOO_LARGE", metadata=told)
+
+
 def _internal(error: BaseException) -> OnelogError:
     number = secrets.token_hex(4)
     _log.error("call failed, number %s", number, exc_info=error)

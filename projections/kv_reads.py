@@ -118,9 +118,16 @@ class KvReads:
         return found if isinstance(found, Refused) else found is not None
 
     def mget(
-        self, namespace: str, keys: Sequence[bytes], as_of: int | None = None
+        self,
+        namespace: str,
+        keys: Sequence[bytes],
+        as_of: int | None = None,
+        size_max: int | None = None,
     ) -> list[KeyValue | None] | Refused:
-        """Return several keys, in the order asked."""
+        """Return several keys, in the order asked.
+
+        They end behind the first with which keys and values have more than ``size_max`` bytes.
+        """
         if len(keys) > SCAN_KEYS_MAX:
             return Refused(Reason.LIMIT_INVALID, len(keys))
         store = self._open(namespace, as_of)
@@ -132,6 +139,10 @@ class KvReads:
             if isinstance(item, Refused):
                 return item
             items.append(item)
+            if size_max is not None and item is not None:
+                size_max -= len(item.key) + len(item.value)
+                if size_max < 0:
+                    break
         return items
 
     def json_get(

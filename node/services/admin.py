@@ -16,6 +16,7 @@ from node.edge import Edge, invalid, namespace_of
 from node.forwarding import Elsewhere
 from node.members import Members
 from node.operations import applied, put_header
+from node.services.admin_log import read_page
 from node.services.admin_status import (
     AlarmFound,
     FirstSeen,
@@ -35,12 +36,8 @@ from projections.system_commands import (
     NamespaceDelete,
     encode_command,
 )
-from ual.entry import Entry
 from ual.errors import IndexDropped
-from ual.log import Log
 
-READ_ENTRIES_MAX = 1_000
-READ_BYTES_MAX = 1 << 20
 INDEX_MAX = 1 << 63
 NAME_SIZE_MAX = 128
 ADDRESS_SIZE_MAX = 255
@@ -165,12 +162,20 @@ class AdminService:
         try:
             while True:
                 wake.clear()
-                entries, looked = await loop.run_in_executor(
-                    self._edge.readers, _read, log, at, last, request.with_voids, owners
+                page = await loop.run_in_executor(
+                    self._edge.readers,
+                    read_page,
+                    log,
+                    shard_number,
+                    at,
+                    last,
+                    request.with_voids,
+                    owners,
+                    self._edge.context.config.limits.message_bytes_max,
                 )
-                if looked >= at:
-                    yield _log_page(shard_number, entries, looked)
-                    at = looked + 1
+                if page.last_index >= at:
+                    yield page
+                    at = page.last_index + 1
                 elif not request.follow or at > last:
                     return
                 else:
@@ -382,41 +387,3 @@ def _node_id(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise invalid("NODE_ID_INVALID", f"{text[:64]!r} is not the id of a node") from None
-
-
-def _read(
-    log: Log,
-    first_index: int,
-    last_index: int,
-    with_voids: bool,  # noqa: FBT001 - called by an executor
-    owners: frozenset[int],
-) -> tuple[list[Entry], int]:
-    """Return the next entries, and up to where that is all."""
-    end = min(last_index, log.commit_index if with_voids else log.applied_index)
-    entries: list[Entry] = []
-    size = 0
-    for entry in log.scan(first_index, end, skip_voids=not with_voids):
-        if owners and entry.owner not in owners:
-            continue
-        entries.append(entry)
-        size += len(entry.payload)
-        if len(entries) >= READ_ENTRIES_MAX or size >= READ_BYTES_MAX:
-            return entries, entry.index
-    return entries, end
-
-
-def _log_page(shard: int, entries: list[Entry], looked: int) -> admin_pb2.ReadLogResponse:
-    page = admin_pb2.ReadLogResponse(last_index=looked)
-    for entry in entries:
-        page.entries.append(
-            log_pb2.Entry(
-                shard=shard,
-                index=entry.index,
-                term=entry.term,
-                timestamp_ns=entry.timestamp_ns,
-                entry_type=entry.entry_type,
-                group_left=entry.group_left,
-                payload=entry.plain_payload(),
-            )
-        )
-    return page

@@ -54,8 +54,7 @@ class Executor:
             raise error_of_reason(Reason.LIMIT_INVALID, len(request.operations))
         if request.more:
             raise invalid("MORE_INVALID", "messages travel along in a stream, one level deep")
-        message = Message(self._edge, request)
-        message.room = Room(self._edge)
+        message = Message(self._edge, request, Room(self._edge, len(request.operations)))
         message.size = request.ByteSize()
         message.sort()
         shards = message.shards
@@ -162,6 +161,7 @@ class Executor:
         for position, pending in longer:
             try:
                 await pending
+                message.fit(position)
             except Exception as error:  # noqa: BLE001 - concerns this operation
                 put_error(message.results[position].error, error_of_exception(error))
         for position, kind, request in of_past:
@@ -170,6 +170,7 @@ class Executor:
                 then = message.look_one(past, position, kind, request)
                 if then is not None:
                     await then
+                    message.fit(position)
             except Exception as error:  # noqa: BLE001 - concerns this operation
                 put_error(message.results[position].error, error_of_exception(error))
 
@@ -193,3 +194,4 @@ class Executor:
             raise error_of_result(results[0].error)  # it was the leader and is not any more
         for position, result in zip(positions, results, strict=True):
             message.results[position].CopyFrom(result)
+            message.fit(position)

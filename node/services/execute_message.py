@@ -26,7 +26,7 @@ from node.services.execute_appends import answer_appends, take_appends
 from node.services.execute_puts import add_plain_puts
 from node.services.execute_runs import Operation, Run, Singles, of_one_message
 from node.status_mapping import error_of_exception, put_error
-from onelog.errors import InvalidArgument, NotFound, OnelogError
+from onelog.errors import InvalidArgument, NotFound, OnelogError, OutcomeUnknown
 from onelog.v1 import common_pb2, pipeline_pb2
 from projections.payload import SessionRef
 from projections.reasons import Reason
@@ -62,16 +62,19 @@ ANSWERS: Mapping[str, str] = {
 class Message:
     """A message on its way: its operations by shard, and the answer as it fills."""
 
-    def __init__(self, edge: Edge, request: pipeline_pb2.ExecuteRequest) -> None:
+    def __init__(
+        self, edge: Edge, request: pipeline_pb2.ExecuteRequest, room: Room | None = None
+    ) -> None:
+        """``room``: of the answer; one that is not carried out needs none."""
         self._edge = edge
         self._request = request
         self.with_cost = request.with_cost
+        self._room = room
         self.answer = pipeline_pb2.ExecuteResponse(request_id=request.request_id)
         add = self.answer.results.add
         self.results = [add() for _ in request.operations]
         self.shards: dict[int, list[Run]] = {}
         self.size = 0
-        self.room: Room | None = None
         self._singles: Singles | None = None  # that the next one may join
         self._session: SessionRef | None = None
 
@@ -244,6 +247,12 @@ class Message:
 
     # Answers
 
+    @property
+    def room(self) -> Room:
+        """How much more fits the answer."""
+        assert self._room is not None, "not to be carried out"
+        return self._room
+
     def fill(
         self,
         shard: int,
@@ -311,6 +320,7 @@ class Message:
             indexes = put_answer(entry, state, request, answer, shard, index, results)
             if indexes:
                 lacking.append((entry.content, request, answer, indexes))
+            self._fit(entry, target)
         except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
             put_error(target.error, error_of_exception(error))
 
@@ -338,6 +348,9 @@ class Message:
             if as_of is not None and not entry.tells_past:
                 of_past.append((position, kind, request))
                 continue
+            if self.room.is_full:
+                put_error(self.results[position].error, self.room.refusal())
+                continue
             try:
                 pending = self.look_one(view, position, kind, request, as_of)
                 if pending is not None:
@@ -362,7 +375,30 @@ class Message:
         mine.header(answer.header)
         pending = entry.look(mine, namespace_of(request.namespace), request, answer)
         assert pending is None or isinstance(pending, Awaitable), "no read with content is here"
+        if pending is None:
+            self._fit(entry, target)
         return pending
+
+    def fit(self, position: int) -> None:
+        """Count the result of an operation, or replace it if the answer has no room for it."""
+        kind = self._request.operations[position].WhichOneof("operation") or ""
+        self._fit(OPERATIONS.get(kind), self.results[position])
+
+    def _fit(
+        self, entry: Write[Any, Any] | Read[Any, Any] | None, target: pipeline_pb2.OperationResult
+    ) -> None:
+        """Replace a result by a refusal if the answer has no room for it.
+
+        A read can be asked again; of a write nobody may say that nothing was done.
+        """
+        size = target.ByteSize()
+        if self.room.take_result(size) or target.HasField("error"):
+            return
+        error = self.room.refusal(size)
+        if isinstance(entry, Write):
+            error = OutcomeUnknown(f"it was done, but its answer of {size} bytes has no room")
+        target.Clear()
+        put_error(target.error, error)
 
     def refuse(self, run: Run, error: OnelogError) -> None:
         """Answer all operations of a run with the same error."""

@@ -22,10 +22,10 @@ from node.edge import invalid as invalid_argument
 from node.messages import put_item
 from node.operations import applied, put_header, run_read, run_write
 from node.services import kv_operations as op
-from node.status_mapping import error_of_reason
+from node.status_mapping import answer_too_large, error_of_reason
 from onelog.v1 import kv_pb2
 from projections.kv_reads import Page
-from projections.limits import KEY_SIZE_MAX, SCAN_KEYS_MAX
+from projections.limits import KEY_SIZE_MAX, SCAN_KEYS_MAX, SCAN_SIZE_MAX
 from projections.reasons import Reason
 
 LIST_LIMIT_DEFAULT = 1_000
@@ -114,6 +114,7 @@ class KvService:
         """Read several keys, each at the state of its shard."""
         edge, keys, options = self._edge, request.keys, read_options(request)
         namespace = namespace_of(request.namespace)
+        limit = edge.context.config.limits.message_bytes_max
         if len(keys) > SCAN_KEYS_MAX:
             raise error_of_reason(Reason.LIMIT_INVALID, len(keys))
         by_shard: dict[int, list[bytes]] = {}
@@ -126,7 +127,13 @@ class KvService:
             wanted = by_shard.get(view.shard, [])
             answer = kv_pb2.BatchGetResponse()
             view.header(answer.headers.add(), len(wanted))
-            for item in op.found(view.projections.kv.mget(namespace, wanted, view.as_of)):
+            items = op.found(view.projections.kv.mget(namespace, wanted, view.as_of, limit))
+            if len(items) < len(wanted):
+                message = (
+                    f"{len(items)} of {len(wanted)} keys are more than a message; ask for fewer"
+                )
+                raise answer_too_large(message, limit)
+            for item in items:
                 if item is not None:
                     put_item(answer.items.add(), item)
             return answer
@@ -277,12 +284,23 @@ def merge(parts: list[Any], limit: int, *, reverse: bool) -> kv_pb2.ListResponse
     stop = None if not stops else (max(stops) if reverse else min(stops))
     if stop is not None:
         items = [each for each in items if (each.key > stop if reverse else each.key < stop)]
+    limit = min(limit, _fitting(items))
     answer.items.extend(items[:limit])
     if len(items) > limit:
         answer.next_page_token = TOKEN_VERSION + items[limit].key
     elif stop is not None:
         answer.next_page_token = TOKEN_VERSION + stop
     return answer
+
+
+def _fitting(items: list[Any]) -> int:
+    """Return how many are one page: as of one shard, it ends behind ``SCAN_SIZE_MAX`` bytes."""
+    size = 0
+    for count, item in enumerate(items, start=1):
+        size += len(item.key) + len(item.value)
+        if size >= SCAN_SIZE_MAX:
+            return count
+    return len(items)
 
 
 def _token_of(token: bytes) -> bytes | None:

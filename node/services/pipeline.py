@@ -95,15 +95,16 @@ class PipelineService:
         try:
             admission.enter(call.client, size)
             try:
-                return await self._executor.execute(request, call)
+                response = await self._executor.execute(request, call)
             finally:
                 admission.leave(call.client, size)
+            self._edge.calls.check_answer(response.ByteSize())
         except Exception as error:  # noqa: BLE001 - concerns this message, not the others
             response = pipeline_pb2.ExecuteResponse(request_id=request.request_id)
             refused = error_of_exception(error)
             for _ in request.operations:
                 put_error(response.results.add().error, refused)
-            return response
+        return response
 
     async def transact(
         self, request: pipeline_pb2.TransactRequest, call: Call

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import grpc.aio  # type: ignore[import-untyped]
 
+from node.config import LimitSettings
 from onelog import errors
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import kv_pb2 as kv
@@ -238,6 +239,52 @@ def test_the_log_is_read_in_pages_without_voids_and_followed(tmp_path: Path) -> 
             assert sum(each.entry_count for each in ranges.ranges) == ranges.commit_index
             assert all(each.size for each in ranges.ranges)
             assert ranges.ranges[-1].last_timestamp_ns >= ranges.ranges[-1].first_timestamp_ns > 0
+
+    run(test())
+
+
+def test_pages_of_the_log_are_bounded_by_what_is_sent_and_not_by_what_is_stored(
+    tmp_path: Path,
+) -> None:
+    """A megabyte of zeros takes a few bytes of the log, and a megabyte of a message."""
+
+    async def test() -> None:
+        limits = LimitSettings(message_bytes_max=2 << 20)
+        async with single(tmp_path, shards=1, limits=limits) as node:
+            puts = [
+                await node.kv.Put(kv.PutRequest(key=b"%d" % number, value=bytes(size)))
+                for number, size in enumerate([*(600_000,) * 4, *(10,) * 4, (2 << 20) - 500, 10])
+            ]
+            pages = [
+                [entry.index for entry in page.entries]
+                async for page in node.admin.ReadLog(
+                    admin.ReadLogRequest(owners=[log_pb2.OWNER_KV])
+                )
+                if page.ByteSize() <= 2 << 20
+            ]
+            indexes = [each.header.index for each in puts]
+            # One alone may be as large as a message; nothing else is larger than a page.
+            assert [page for page in pages if page] == [
+                indexes[0:1], indexes[1:2], indexes[2:3], indexes[3:8], indexes[8:9], indexes[9:],
+            ]  # fmt: skip
+
+    run(test())
+
+
+def test_an_entry_that_no_message_can_hold_is_named(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as node:
+            first = await node.kv.Put(kv.PutRequest(key=b"a", value=bytes(100_000)))
+            await node.kv.Put(kv.PutRequest(key=b"b", value=b"1"))
+        limits = LimitSettings(message_bytes_max=64 << 10)
+        async with single(tmp_path, shards=1, limits=limits) as node:
+            request = admin.ReadLogRequest(first_index=first.header.index)
+            error = await refusal(node.admin.ReadLog(request).read())
+            assert isinstance(error, errors.TooLarge)
+            assert error.reason == "ANSWER_TOO_LARGE"
+            assert error.metadata["index"] == str(first.header.index)
+            behind = admin.ReadLogRequest(first_index=first.header.index + 1)
+            assert len((await node.admin.ReadLog(behind).read()).entries) > 0
 
     run(test())
 
