@@ -52,7 +52,7 @@ class KeyHappening(Happening):
     __slots__ = ("_change", "_previous", "_projections")
 
     def __init__(self, entry: Entry, change: Change, projections: Projections) -> None:
-        size = len(change.key) + len(change.value or b"")
+        size = 0 if change.value is None else len(change.key) + len(change.value)
         super().__init__(entry, OWNER_KV, change.namespace, change.key, size)
         self._change = change
         self._projections: Projections | None = projections  # None: settled
@@ -68,7 +68,7 @@ class KeyHappening(Happening):
             found = kv.get(change.namespace, change.key, as_of=self.index - 1)
             if isinstance(found, KeyValue):
                 self._previous = found
-                self.size += len(found.value)
+                self.size += len(found.key) + len(found.value)
             elif _is_forgotten(found) and kv.stores[change.namespace].versions_max > 1:
                 return False  # where one version is kept, no state ever knows the one before
         self._projections = None

@@ -21,6 +21,8 @@ from projections.system_commands import decode_command as decode_system
 from projections.table import Projections
 from ual.entry import OWNER_QUEUE, Entry
 
+ID_SIZE_MAX = 10  # of a message's id, where it is sent
+
 
 class QueueHappening(Happening):
     """Something happened to a queue, or to messages of it."""
@@ -30,7 +32,7 @@ class QueueHappening(Happening):
     def __init__(
         self, entry: Entry, namespace: str, queue: str, kind: Kind, ids: Sequence[int]
     ) -> None:
-        super().__init__(entry, OWNER_QUEUE, namespace, queue.encode(), 8 * len(ids))
+        super().__init__(entry, OWNER_QUEUE, namespace, queue.encode(), ID_SIZE_MAX * len(ids))
         self._queue = queue
         self._kind = kind
         self._ids = ids

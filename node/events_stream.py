@@ -1,9 +1,10 @@
 """What happens to streams, as watchers and tails are told.
 
 A record says itself what it is, except for its partition, which follows from how many the stream
-has. So of a stream that was deleted since, an event tells that there was a record, and no more. A
-dead letter is told by its own headers: the record that it leads to is elsewhere in the log, where
-readers find it, at a time that is not ours. Groups have no events here; how far they are is a key.
+has, or had (projections/stream_gone.py). Where that is not known any more the answer is COMPACTED,
+and a state of the past is asked. A dead letter is told by its own headers: the record that it leads
+to is elsewhere in the log, where readers find it, at a time that is not ours. Groups have no events
+here; how far they are is a key.
 """
 
 from collections.abc import Iterable
@@ -13,12 +14,13 @@ from crc32c import crc32c
 
 from node.happening import Happening
 from node.stream_records import put_record
+from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2, stream_pb2
 from projections import stream_commands as commands
 from projections.payload import read_prefix
-from projections.result import Refused, Result
+from projections.result import Result
 from projections.stream_operations import DUPLICATE
-from projections.stream_pages import Record, letter_headers
+from projections.stream_pages import Record, letter_headers, size_of
 from projections.stream_record import (
     OPTION_PARTITION,
     SESSION_SIZE,
@@ -26,7 +28,6 @@ from projections.stream_record import (
     TYPE_DEAD_LETTER,
     open_append,
 )
-from projections.stream_state import StreamState
 from projections.table import Projections
 from ual.entry import FLAG_ZSTD, OWNER_STREAM, Entry
 
@@ -54,7 +55,8 @@ class StreamHappening(Happening):
         kind: "pipeline_pb2.StreamEvent.Kind",
         record: Record | None = None,
     ) -> None:
-        super().__init__(entry, OWNER_STREAM, namespace, name, len(entry.payload))
+        size = 0 if record is None else len(name) + size_of(record)
+        super().__init__(entry, OWNER_STREAM, namespace, name, size)
         self.kind = kind
         self.record = record
         self.is_letter = entry.entry_type == TYPE_DEAD_LETTER
@@ -93,18 +95,13 @@ def stream_events(projections: Projections, entry: Entry) -> Iterable[Happening]
     namespace, record, kind = prefix.namespace, None, _KINDS.get(type(command), _Kind.TRIMMED)
     if entry.entry_type == TYPE_DEAD_LETTER:
         name, kind = command.target, APPENDED
-        stream = _stream_at(projections, namespace, name, entry.index)
-        if stream is not None:
-            source = projections.stream.find_by_id(command.source_id)
-            headers = letter_headers(command, "" if source is None else source.name)
-            number = command.partition % len(stream.partitions)
-            times = entry.index, entry.timestamp_ns
-            record = Record(stream.id, number, *times, b"", None, headers, None, command)
+        stream_id, count = _shape(projections, namespace, name, entry)
+        headers = letter_headers(command, _name_of(projections, command.source_id, entry))
+        times = entry.index, entry.timestamp_ns
+        number = command.partition % count
+        record = Record(stream_id, number, *times, b"", None, headers, None, command)
     elif isinstance(command, commands.Retain):
-        trimmed = projections.stream.find_by_id(command.stream_id)
-        if trimmed is None:
-            return ()
-        name = trimmed.name
+        name = _name_of(projections, command.stream_id, entry)
     else:
         name = command.stream
     return (StreamHappening(entry, namespace, name.encode(), kind, record),)
@@ -120,22 +117,35 @@ def _appended(projections: Projections, entry: Entry) -> StreamHappening:
     options_at = namespace_end + (SESSION_SIZE if payload[1] else 0)
     name_end = options_at + 2 + payload[options_at + 1]
     name = payload[options_at + 2 : name_end]
-    record = None
-    stream = _stream_at(projections, namespace, name.decode(), index)
-    if stream is not None:
-        key, tag, headers, value = open_append(payload)
-        count = len(stream.partitions)
-        if payload[options_at] & OPTION_PARTITION:
-            number = payload[name_end]
-        else:
-            number = (index if key is None else crc32c(key)) % count
-        record = Record(stream.id, number, index, entry.timestamp_ns, value, key, headers, tag)
+    stream_id, count = _shape(projections, namespace, name.decode(), entry)
+    key, tag, headers, value = open_append(payload)
+    if payload[options_at] & OPTION_PARTITION:
+        number = payload[name_end]
+    else:
+        number = (index if key is None else crc32c(key)) % count
+    record = Record(stream_id, number, index, entry.timestamp_ns, value, key, headers, tag)
     return StreamHappening(entry, namespace, name, APPENDED, record)
 
 
-def _stream_at(
-    projections: Projections, namespace: str, name: str, index: int
-) -> StreamState | None:
-    """Return the stream that had the name at an index, if it is still there."""
-    stream = projections.stream.find(namespace, name)
-    return None if isinstance(stream, Refused) or stream.id > index else stream
+def _shape(projections: Projections, namespace: str, name: str, entry: Entry) -> tuple[int, int]:
+    """Return id and partitions of the stream that had a name when an entry was applied."""
+    found = projections.stream.shape_at(namespace, name, entry.index)
+    if found is None:
+        raise _compacted(entry)
+    return found
+
+
+def _name_of(projections: Projections, stream_id: int, entry: Entry) -> str:
+    """Return the name of a stream that was there when an entry was applied."""
+    name = projections.stream.name_of(stream_id)
+    if name is None:
+        raise _compacted(entry)
+    return name
+
+
+def _compacted(entry: Entry) -> OutOfRange:
+    return OutOfRange(
+        f"which stream index {entry.index} was about is not known any more",
+        reason="COMPACTED",
+        metadata={"first_index": str(entry.index + 1)},
+    )

@@ -1,8 +1,13 @@
-"""What an event is to those who pass it on, whatever its model; see node/events.py."""
+"""What an event is to those who pass it on, whatever its model; see node/events.py.
+
+``size`` is how many bytes the event takes in a message, at most: pages are bounded by it, and what
+waits for watchers.
+"""
 
 from onelog.v1 import pipeline_pb2
 from ual.entry import Entry
 
+# Numbers, tags and lengths of an event, the value before included.
 EVENT_OVERHEAD = 200
 
 
@@ -12,12 +17,13 @@ class Happening:
     __slots__ = ("index", "name", "namespace", "owner", "size", "timestamp_ns")
 
     def __init__(self, entry: Entry, owner: int, namespace: str, name: bytes, size: int) -> None:
+        """``size``: bytes of what the event holds besides namespace and name."""
         self.index = entry.index
         self.timestamp_ns = entry.timestamp_ns
         self.owner = owner
         self.namespace = namespace
         self.name = name
-        self.size = size + EVENT_OVERHEAD
+        self.size = EVENT_OVERHEAD + len(namespace) + len(name) + size
 
     def put(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
         """Write the event."""

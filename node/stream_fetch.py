@@ -46,7 +46,7 @@ from projections.stream_group_operations import (
 )
 from projections.stream_groups import Group
 from projections.stream_limits import OFFSETS_MAX, PENDING_MAX, READ_SIZE_MAX
-from projections.stream_pages import Gap, Page, PageRead, Record, gaps, open_record
+from projections.stream_pages import Gap, Page, PageRead, Record, gaps, open_record, size_of
 from projections.stream_state import StreamState
 from projections.system_commands import TYPE_BATCH, Batch, encode_batch
 from projections.system_commands import decode_command as decode_system_command
@@ -377,7 +377,7 @@ class _Plan:
             page = part.read.run(log, limit, READ_SIZE_MAX - size)
             records = [each for each in page.items if isinstance(each, Record)]
             limit -= len(records)
-            size += sum(len(record.value) for record in records)
+            size += sum(map(size_of, records))
             pages.append(page)
         return pages
 

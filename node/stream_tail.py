@@ -43,7 +43,7 @@ from onelog.v1 import common_pb2, stream_pb2
 from projections.reasons import Reason
 from projections.result import Refused
 from projections.stream_limits import PARTITION_ANY
-from projections.stream_pages import EVERYTHING, PageRead, RecordFilter
+from projections.stream_pages import EVERYTHING, PageRead, Record, RecordFilter, size_of
 from projections.stream_retention import Partition
 from projections.table import Projections
 from ual.entry import OWNER_STREAM
@@ -51,6 +51,7 @@ from ual.log import Log
 
 STREAMS_MAX = 1_000  # that one tail names
 PARTITIONS_MAX = 4_096  # that it reads in one shard: catching up costs a step for each
+GAP_SIZE = 100  # bytes of one in a message, at most
 TAIL_METHOD = "/onelog.v1.Stream/Tail"
 
 Starts = dict[str, dict[int, int]]
@@ -71,9 +72,10 @@ class RecordPage(Page):
         self.items.append(event.message())
         self.size += event.size
 
-    def pass_on(self, message: stream_pb2.TailResponse) -> None:
+    @staticmethod
+    def items_of(message: stream_pb2.TailResponse) -> Any:
         """See ``Page``."""
-        self.items.extend(message.records)
+        return message.records
 
 
 class Records:
@@ -163,12 +165,13 @@ class RecordFeed(Feed):
                 names[stream.id] = stream.name
             return projections.stream.page_read(log, chosen, offset, records.wanted)
 
-        read = await read_page(source.edge, source.driver, decide, PAGE_EVENTS_MAX, PAGE_BYTES_MAX)
+        room = PAGE_EVENTS_MAX - len(page.items), PAGE_BYTES_MAX - page.size
+        read = await read_page(source.edge, source.driver, decide, *room)
         add = page.items.add
         for item in read.items:
-            target = add()
-            put_record(target, item, names[item.stream_id])
-            page.size += len(target.value)
+            name = names[item.stream_id]
+            put_record(add(), item, name)
+            page.size += len(name) + (size_of(item) if isinstance(item, Record) else GAP_SIZE)
         self._cursor = max(self._cursor, read.next_offset - 1)
 
 

@@ -125,12 +125,11 @@ async def follow(
 ) -> AsyncGenerator[Any, None]:
     """Yield messages of what feeds and other processes have, each with the cursor behind it.
 
-    The first says where it begins; later ones come when there is something, or every
-    ``progress_s``.
+    The first is empty and says where it begins: whoever goes on there has missed nothing. Later
+    ones come when there is something, or every ``progress_s``.
     """
-    page = new_page()
-    await others.start(page)
-    yield _message(feeds, others, page.message)
+    await others.start()
+    yield _message(feeds, others, new_page().message)
     while True:
         wake.clear()
         page = new_page()
@@ -204,43 +203,55 @@ class Others:
         self._call = call
         self._wake = wake
         self._tasks: list[asyncio.Task[None]] = []
-        self._messages: deque[Any] = deque()
+        self._messages: deque[tuple[Any, int]] = deque()  # with the bytes that each came in
         self._room = asyncio.Semaphore(MESSAGES_WAITING_MAX)
         self._positions: dict[int, common_pb2.Position] = {}
 
-    async def start(self, page: Page) -> None:
-        """Begin to listen; return when all have said where they begin."""
-        count = 0
-        for endpoint, (request, shards) in self._parts.items():
+    async def start(self) -> None:
+        """Begin to listen; return when all have said where they begin, and take no more yet."""
+        for endpoint, (request, _) in self._parts.items():
             self._tasks.append(asyncio.create_task(self._follow(endpoint, request)))
-            count += len(shards)
+        count = sum(len(shards) for _, shards in self._parts.values())
         while len(self._positions) < count:
             self._wake.clear()
-            self.fill(page)
-            if len(self._positions) < count:
-                await self._wake.wait()
+            self._raise_ended()
+            await self._wake.wait()
 
     async def _follow(self, endpoint: str, request: bytes) -> None:
         forwarder = self._edge.calls.forwarder
+        has_begun = False
         try:
             async for data in forwarder.stream(
                 endpoint, self._method, request, self._call.metadata
             ):
-                await self._room.acquire()
-                self._messages.append(self._response.FromString(data))
+                message = self._response.FromString(data)
+                if has_begun:
+                    await self._room.acquire()
+                    self._messages.append((message, len(data)))
+                else:  # empty, and takes no room: those that follow may have to wait for it
+                    has_begun = True
+                    self._take(message)
                 self._wake.set()
         finally:
             self._wake.set()
 
     def fill(self, page: Page) -> None:
         """Put what has come into a message; raises why one of the others has ended."""
-        while self._messages and not page.is_full:
-            message = self._messages.popleft()
+        while self._messages and page.has_room(self._messages[0][1]):
+            message, size = self._messages.popleft()
             self._room.release()
-            page.pass_on(message)
-            self._positions.update((each.shard, each) for each in message.cursor.positions)
+            page.pass_on(message, size)
+            self._take(message)
+        if not self._messages:
+            self._raise_ended()
+
+    def _take(self, message: Any) -> None:
+        """What a message holds is told: say so where to resume."""
+        self._positions.update((each.shard, each) for each in message.cursor.positions)
+
+    def _raise_ended(self) -> None:
         for task in self._tasks:
-            if task.done() and not self._messages:
+            if task.done():
                 task.result()
                 raise Elsewhere(0, None).error()
 

@@ -92,7 +92,12 @@ class Filters:
 
 
 class Page:
-    """One message on its way; what it holds is ``items``."""
+    """One message on its way; what it holds is ``items``, and ``size`` the bytes of it, at most.
+
+    Whatever is alone goes in, however large: what one entry says and a key's value before it fit
+    into a message. Together with others it does so up to PAGE_BYTES_MAX. (A tail that reads the log
+    may end with a record that goes beyond that, which fits as well.)
+    """
 
     def __init__(self, message: Any, items: Any) -> None:
         self.message = message
@@ -104,12 +109,22 @@ class Page:
         """Whether nothing more goes in."""
         return len(self.items) >= PAGE_EVENTS_MAX or self.size >= PAGE_BYTES_MAX
 
+    def has_room(self, size: int) -> bool:
+        """Tell whether something of a size goes in."""
+        return not self.items or (not self.is_full and self.size + size <= PAGE_BYTES_MAX)
+
     def add(self, shard: int, event: Any) -> None:
         """Put an event in."""
         raise NotImplementedError
 
-    def pass_on(self, message: Any) -> None:
+    def pass_on(self, message: Any, size: int) -> None:
         """Put in what another process has sent."""
+        self.items.extend(self.items_of(message))
+        self.size += size
+
+    @staticmethod
+    def items_of(message: Any) -> Any:
+        """Return what a message of another process holds."""
         raise NotImplementedError
 
 
@@ -128,9 +143,10 @@ class EventPage(Page):
         event.put(target, with_previous=self._with_previous)
         self.size += event.size
 
-    def pass_on(self, message: pipeline_pb2.WatchResponse) -> None:
+    @staticmethod
+    def items_of(message: pipeline_pb2.WatchResponse) -> Any:
         """See ``Page``."""
-        self.items.extend(message.events)
+        return message.events
 
 
 class Source:
@@ -427,7 +443,7 @@ class Feed:
             self._cursor = index - 1
             self._sent = 0
         for event in events[self._sent :]:
-            if page.is_full:
+            if not page.has_room(event.size):
                 return False
             page.add(self._source.number, event)
             self._sent += 1

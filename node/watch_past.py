@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 WINDOW_ENTRIES_MAX = 512
 WINDOW_SHRINKS_BY = 4
 WINDOW_GROWS_BY = 8
+# Bytes of events behind which a look ends, though the window goes on: they wait in memory.
+LOOK_BYTES_MAX = 1 << 20
 # How long a watcher waits for one state: for its turn and for the build.
 STATE_WAIT_S = 120.0
 
@@ -109,7 +111,7 @@ class PastReader:
         return max(2, VERSIONS_DEFAULT if store is None else store.versions_max)
 
     async def _look(self, window: Sequence[Entry], end: int) -> list[Told]:
-        """Return what the entries of a window did, or only the first of them."""
+        """Return what the entries of a window did, or only the first of them; [] if too long."""
         try:
             past = await self._at(end, window[0].index)
         except OutOfRange as error:
@@ -119,7 +121,7 @@ class PastReader:
                 raise
             return [self._ask_live(window[0], None)]
         try:
-            found = [self._ask(past.projections, entry, is_last_try=False) for entry in window]
+            found = self._ask_all(past.projections, window)
         except (OutOfRange, _Forgotten):
             self._window_max = max(1, len(window) // WINDOW_SHRINKS_BY)
             if len(window) > 1:
@@ -127,6 +129,17 @@ class PastReader:
             return [self._ask(past.projections, window[0], is_last_try=True)]
         grown = self._window_max + max(1, self._window_max // WINDOW_GROWS_BY)
         self._window_max = min(grown, WINDOW_ENTRIES_MAX)
+        return found
+
+    def _ask_all(self, state: Projections, window: Sequence[Entry]) -> list[Told]:
+        """Return what entries did, up to as much as may wait."""
+        found: list[Told] = []
+        size = 0
+        for entry in window:
+            found.append(self._ask(state, entry, is_last_try=False))
+            size += found[-1][2]
+            if size >= LOOK_BYTES_MAX:
+                break
         return found
 
     def _ask(self, state: Projections, entry: Entry, *, is_last_try: bool) -> Told:

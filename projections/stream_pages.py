@@ -29,6 +29,11 @@ from projections.stream_retention import Partition
 from projections.stream_state import StreamState
 from ual.entry import FLAG_ZSTD, Entry
 
+# What a record, and each of its headers, takes besides its bytes: numbers, tags and lengths.
+RECORD_OVERHEAD = 64
+HEADER_OVERHEAD = 16
+CHARACTER_SIZE_MAX = 4  # bytes
+
 HEADER_OFFSET = "dlq.original_offset"
 HEADER_STREAM = "dlq.original_stream"
 HEADER_GROUP = "dlq.group"
@@ -199,7 +204,7 @@ class PageRead:
                 first_visited = entry.index
             visits += 1
             record = open_record(log, entry, partition.stream_id, partition.number)
-            size += max(len(entry.payload), len(record.value))
+            size += size_of(record)
             if wanted is EVERYTHING or wanted.wants(record):
                 items.append(record)
                 count += 1
@@ -251,6 +256,18 @@ def open_record(log: RecordLog, entry: Entry, stream_id: int, partition: int) ->
         original.tag,
         letter,
     )
+
+
+def size_of(record: Record) -> int:
+    """Return how many bytes a record takes, at most, where it is sent."""
+    size = RECORD_OVERHEAD + len(record.value)
+    if record.key is not None:
+        size += len(record.key)
+    if record.tag is not None:
+        size += CHARACTER_SIZE_MAX * len(record.tag)
+    for name, value in record.headers:
+        size += HEADER_OVERHEAD + CHARACTER_SIZE_MAX * len(name) + len(value)
+    return size
 
 
 def letter_headers(letter: DeadLetter, stream: str) -> tuple[tuple[str, bytes], ...]:

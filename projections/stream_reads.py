@@ -95,6 +95,7 @@ class StreamReads:
     def __init__(self, position: Position, streams: Streams) -> None:
         self._position = position
         self._streams = streams
+        self.gone = streams.gone
 
     def namespaces(self) -> tuple[str, ...]:
         """Return the namespaces in order."""
@@ -315,6 +316,19 @@ class StreamReads:
     def find_by_id(self, stream_id: int) -> StreamState | None:
         """Return the stream that was created at this index, if it is still there."""
         return self._streams.by_id.get(stream_id)
+
+    def name_of(self, stream_id: int) -> str | None:
+        """Return the name of the stream that was created at this index, as far as it is known."""
+        stream = self.find_by_id(stream_id) or self.gone.by_id(stream_id)
+        return None if stream is None else stream.name
+
+    def shape_at(self, namespace: str, name: str, index: int) -> tuple[int, int] | None:
+        """Return id and partitions of the stream that had a name at an index, if it is known."""
+        stream = self._streams.find(namespace, name)
+        if not isinstance(stream, Refused) and stream.id < index:
+            return stream.id, len(stream.partitions)
+        gone = self.gone.at(namespace, name, index)
+        return None if gone is None else (gone.id, gone.partition_count)
 
     def find_group(
         self, namespace: str, name: str, group: str

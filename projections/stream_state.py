@@ -21,6 +21,7 @@ from projections.reasons import Reason
 from projections.result import Refused
 from projections.state_hash import item_hash
 from projections.stream_commands import Retention
+from projections.stream_gone import GoneStream, GoneStreams
 from projections.stream_groups import Group
 from projections.stream_limits import DEAD_LETTERS_MAX, GROUPS_MAX, STREAMS_MAX, partition_id
 from projections.stream_producers import Producers
@@ -223,7 +224,7 @@ class StreamState:
 class Streams:
     """All streams of a shard."""
 
-    __slots__ = ("_notes", "books", "by_id", "keys", "limits", "names", "plain")
+    __slots__ = ("_notes", "books", "by_id", "gone", "keys", "limits", "names", "plain")
 
     def __init__(self, notes: Notes, keys: DerivedKeys) -> None:
         self.books = Books()
@@ -232,6 +233,7 @@ class Streams:
         self.names: dict[str, dict[str, StreamState]] = {}  # by namespace and name
         self.limits: dict[str, int] = {}  # bytes that a value may have, by namespace
         self.by_id: dict[int, StreamState] = {}
+        self.gone = GoneStreams()
         # By the head of an append's payload, up to the name, for appends of the common kinds.
         self.plain: dict[bytes, StreamState] = {}
 
@@ -255,6 +257,8 @@ class Streams:
         """Forget a stream with all that it has."""
         self._unindex(stream)
         stream.detach()
+        count = len(stream.partitions)
+        self.gone.add(GoneStream(stream.id, stream.namespace, stream.name, count))
         self.books.undo.note(partial(self._put_back, stream))
 
     def configure_namespace(self, namespace: Namespace) -> None:
@@ -313,6 +317,7 @@ class Streams:
         assert len(books.member_groups) == len(books.member_deadlines) == members
         books.member_deadlines.check()
         books.retention.check()
+        self.gone.check()
 
     def _index(self, stream: StreamState) -> None:
         self.names[stream.namespace][stream.name] = stream
@@ -336,6 +341,7 @@ class Streams:
                 self.books.retention.cancel(partition.id)
 
     def _put_back(self, stream: StreamState) -> None:
+        self.gone.take_back(stream.id)
         self._index(stream)
         stream.attach()
 

@@ -4,7 +4,7 @@ Records of a shard come in the order of its log, and a record's offset is its pl
 a tail is, is an offset for each shard: the server's cursor, moved on by each record that is taken.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Self
 
@@ -101,12 +101,22 @@ class AsyncTail:
             async for answer in answers:
                 if not has_begun:
                     has_begun = True
-                    self._move(answer.cursor)
+                    self._begin(answer, shards)
                     yield None
                 for record in answer.records:
                     self._take(shards[record.stream], record)
                     yield record_of(record)
                 self._move(answer.cursor)
+
+    def _begin(self, answer: stream_pb2.TailResponse, shards: Mapping[str, int]) -> None:
+        """Stand where the first answer begins: before its records, none of which was taken yet."""
+        if self._cursor.positions:
+            return
+        self._move(answer.cursor)
+        positions = {each.shard: each for each in self._cursor.positions}
+        for record in reversed(answer.records):
+            first = record.gap.first_offset if record.HasField("gap") else record.offset
+            positions[shards[record.stream]].index = first - 1
 
     def _move(self, cursor: common_pb2.Cursor) -> None:
         """Everything up to a cursor of the server was taken."""

@@ -142,6 +142,8 @@ class AsyncWatch:
             async for answer in answers:
                 if not has_begun:
                     has_begun = True
+                    if not answer.events:  # the first has none: from here on nothing is missed
+                        point.arrive(answer.cursor)
                     yield None
                 for event in answer.events:
                     if point.is_new(event.shard):
