@@ -14,10 +14,13 @@ backreferences, no looking around, no flags.
 
 from projections.errors import BadPayload
 from projections.reasons import Reason
-from projections.ts_limits import PATTERN_CACHE_MAX, PATTERN_SIZE_MAX, PATTERN_STEPS_MAX
-
-DEPTH_MAX = 32
-REPEAT_MAX = 200
+from projections.ts_limits import (
+    PATTERN_CACHE_MAX,
+    PATTERN_DEPTH_MAX,
+    PATTERN_REPEAT_MAX,
+    PATTERN_SIZE_MAX,
+    PATTERN_STEPS_MAX,
+)
 
 Ranges = tuple[tuple[str, str], ...]
 _DIGITS: Ranges = (("0", "9"),)
@@ -36,7 +39,9 @@ class Pattern:
     __slots__ = ("_moves", "_names", "_program", "_start", "_states", "effort")
 
     def __init__(self, text: str) -> None:
-        self.effort = 0  # positions looked at so far: the same on every replica
+        # Positions that the texts so far went through. Steps that come from the table count like
+        # those that are computed: it decides how far a delete goes, which a table must not change.
+        self.effort = 0
         self._program = _Compiler(text).compile()
         self._moves: dict[tuple[int, str], int] = {}
         self._names: dict[tuple[int, ...], int] = {}
@@ -46,13 +51,17 @@ class Pattern:
     def matches(self, text: str) -> bool:
         """Tell whether the pattern matches all of ``text``."""
         moves = self._moves
+        states = self._states
         state = self._start
+        effort = 0
         for character in text:
             following = moves.get((state, character))
             if following is None:
                 following = self._move(state, character)
+            effort += len(states[state]) + len(states[following])
             state = following
-        at_end = self._states[state]
+        self.effort += effort
+        at_end = states[state]
         matched = bool(at_end) and self._program[at_end[-1]][0] == _MATCH
         if len(moves) > PATTERN_CACHE_MAX:
             moves.clear()
@@ -69,9 +78,7 @@ class Pattern:
                 inside = ranges == _ANY or any(low <= character <= high for low, high in ranges)
                 if inside != negated:
                     targets.append(target)
-        closure = self._closure(targets)
-        self.effort += len(self._states[state]) + len(closure)
-        following = self._name(closure)
+        following = self._name(self._closure(targets))
         self._moves[state, character] = following
         return following
 
@@ -135,7 +142,7 @@ class _Compiler:
 
     def _alternatives(self) -> list[_Step]:
         self._depth += 1
-        if self._depth > DEPTH_MAX:
+        if self._depth > PATTERN_DEPTH_MAX:
             raise self._invalid()
         program = self._sequence()
         while self._peek() == "|":
@@ -177,7 +184,8 @@ class _Compiler:
         if self._peek() == "?":  # as few as possible: the same for a match of the whole text
             self._at += 1
         size = len(atom)
-        if (least + (most or 0) + 1) * (size + 1) > PATTERN_STEPS_MAX:
+        optional = size + 2 if most is None else (most - least) * (size + 1)
+        if least * size + optional > PATTERN_STEPS_MAX:
             raise self._invalid()
         program: list[_Step] = []
         for _ in range(least):
@@ -207,7 +215,7 @@ class _Compiler:
         digits = ""
         while self._peek() and self._peek() in "0123456789" and len(digits) < 4:
             digits += self._take()
-        if not digits or int(digits) > REPEAT_MAX:
+        if not digits or int(digits) > PATTERN_REPEAT_MAX:
             raise self._invalid()
         return int(digits)
 

@@ -42,12 +42,15 @@ from projections.ts_hash import hash_rows
 from projections.ts_limits import BUFFER_POINTS
 from projections.ts_names import Tags
 from projections.ts_pins import Pins
-from projections.ts_types import TYPE_NAMES, Config, FieldType
+from projections.ts_types import TYPE_NAMES, Config
 from projections.undo import UndoLog
 
 META_PREFIX = b"_ts:meta:"
 SERIES_SIZE = 480  # bytes of a series besides its name and columns: objects and table slots
 BLOCK_SIZE = 32 + 9  # bytes of a block: its row, its place among the pins
+MEASUREMENT_SIZE = 1_100  # bytes of a measurement with a name of usual length: object and tables
+FIELD_SIZE = 180  # of a field likewise: name, tuple, its places in two tables
+RULE_SIZE = 710  # of a rule with its progress likewise
 
 
 _ITEM_NEXT_ID = 0x11
@@ -179,12 +182,12 @@ class Store:
         measurement.room.measurements[measurement.name] = measurement
         self.refresh_timed(measurement)
 
-    def add_field(self, measurement: Measurement, name: str, field_type: FieldType) -> int:
-        """Add a field and return its id."""
-        field_id = len(measurement.fields)
-        self.update(measurement, fields=(*measurement.fields, Field(name, field_type)))
-        measurement.field_ids[name] = field_id
-        return field_id
+    def add_fields(self, measurement: Measurement, new: Iterable[Field]) -> None:
+        """Add fields; their ids are their places."""
+        self.update(measurement, fields=(*measurement.fields, *new))
+        measurement.field_ids = {
+            field.name: number for number, field in enumerate(measurement.fields)
+        }
 
     def remove_measurement(self, measurement: Measurement, index: int) -> None:
         """Remove a measurement that has no series."""
@@ -389,7 +392,11 @@ class Store:
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
         measurements = [m for room in self.rooms.values() for m in room.measurements.values()]
+        fields = sum(len(measurement.fields) for measurement in measurements)
+        rules = sum(len(measurement.rules) for measurement in measurements)
+        heads = len(measurements) * MEASUREMENT_SIZE + fields * FIELD_SIZE + rules * RULE_SIZE
         return {
+            "measurements": heads,
             "buffers": self.buffer_size + self.buffer_size // 16,
             "columns": self.column_count * COLUMN_SIZE,
             "series": len(self.by_id) * SERIES_SIZE + 2 * self.name_size,

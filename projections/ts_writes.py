@@ -20,7 +20,7 @@ from projections.result import APPLIED, Applied, Outcome, Refused
 from projections.ts_batch import WriteBatch
 from projections.ts_buffers import Column
 from projections.ts_commands import Write
-from projections.ts_entities import Measurement, Room, Series
+from projections.ts_entities import Field, Measurement, Room, Series
 from projections.ts_hash import GOLDEN, hash_point, hash_points, run_seed, spread_seeds
 from projections.ts_limits import (
     BUFFER_POINTS,
@@ -115,12 +115,13 @@ def write_row(store: Store, room: Room, command: Write, index: int) -> Outcome:
         measurement = room.measurements.get(known.measurement)
         if measurement is not None and time_ns < measurement.trimmed_ns:
             return Refused(Reason.POINT_TOO_OLD, measurement.trimmed_ns)
+    _make_fields(store, plan, index)
     series = _make_series(store, room, known, command.series, index)
     fresh = False
     raw_time = time_ns.to_bytes(8, "little", signed=True)
     for name, value in command.fields:
         field_type = type_of(value)
-        field_id = _make_field(store, series.measurement, name, field_type)
+        field_id = series.measurement.field_ids[name]
         column = series.columns.get(field_id)
         if column is None:
             column = store.add_column(series, field_id)
@@ -154,6 +155,7 @@ def write_batch(store: Store, room: Room, batch: WriteBatch, index: int) -> Outc
     refused = _refuse_times(room, known, columns, batch)
     if refused is not None:
         return refused
+    _make_fields(store, plan, index)
     made = _make_columns(store, room, known, columns, batch, index)
     _append_runs(store, made, batch)
     _note_batch_times(store, made, batch)
@@ -163,7 +165,11 @@ def write_batch(store: Store, room: Room, batch: WriteBatch, index: int) -> Outc
 def note_times(store: Store, measurement: Measurement, first_ns: int, last_ns: int) -> None:
     """Widen the bounds of a measurement, and take rules back to where points came late."""
     rules = rules_after(measurement, first_ns) if measurement.rules else None
-    if first_ns >= measurement.oldest_ns and last_ns <= measurement.newest_ns and rules is None:
+    # A sweep has looked at some series already: what they get now is for its next round.
+    oldest_ns = measurement.oldest_ns
+    if measurement.sweep_after:
+        oldest_ns = max(oldest_ns, measurement.sweep_oldest_ns)
+    if first_ns >= oldest_ns and last_ns <= measurement.newest_ns and rules is None:
         return
     store.widen(measurement, first_ns, last_ns)
     if rules is not None:
@@ -294,9 +300,7 @@ def _make_columns(
             name = batch.series[place]
             series = _make_series(store, room, known[place], name, index)
             known[place] = series
-            field_id = _make_field(
-                store, series.measurement, *batch.fields[batch.run_fields[number]]
-            )
+            field_id = series.measurement.field_ids[batch.fields[batch.run_fields[number]][0]]
             column = series.columns.get(field_id)
             if column is None:  # the same field may come in several runs
                 column = store.add_column(series, field_id)
@@ -310,15 +314,22 @@ def _make_columns(
 def _make_series(store: Store, room: Room, known: Known, name: bytes, index: int) -> Series:
     if isinstance(known, Series):
         return known
-    measurement = room.measurements.get(known.measurement)
-    if measurement is None:
-        measurement = store.create_measurement(room, known.measurement, Config(), index)
-    return store.add_series(measurement, name, known.tags, index)
+    return store.add_series(room.measurements[known.measurement], name, known.tags, index)
 
 
-def _make_field(store: Store, measurement: Measurement, name: str, field_type: FieldType) -> int:
-    field_id = measurement.field_ids.get(name)
-    return store.add_field(measurement, name, field_type) if field_id is None else field_id
+def _make_fields(store: Store, plan: Plan, index: int) -> None:
+    """Create the fields that are planned, and measurements for them.
+
+    All of a measurement at once: it is hashed once, not once for each of a thousand fields.
+    """
+    fields: dict[str, list[Field]] = {}
+    for (key, name), field_type in plan.fields.items():
+        fields.setdefault(key, []).append(Field(name, field_type))
+    for key, new in fields.items():
+        measurement = plan.room.measurements.get(key)
+        if measurement is None:
+            measurement = store.create_measurement(plan.room, key, Config(), index)
+        store.add_fields(measurement, new)
 
 
 def _append(store: Store, column: Column, times: bytes, values: bytes) -> None:

@@ -250,6 +250,36 @@ def test_a_sweep_over_many_series_takes_several_entries(monkeypatch: pytest.Monk
     world.router.check()
 
 
+def test_a_point_for_a_series_that_a_sweep_has_passed_is_trimmed_in_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sweep says in the end how old the oldest point is that it left: this one as well."""
+    monkeypatch.setattr("projections.ts_deletes.TRIM_COLUMNS_MAX", 1)
+    hour = 3_600 * SECOND
+    world = SeriesWorld()
+    world.now_ns = 0
+    world.run(CreateMeasurement("cpu", Config(retention_ns=hour)))
+    for name in (A, B):
+        world.write(name, SECOND, f=1.0)
+        world.write(name, 2 * hour, f=1.0)
+    world.now_ns = 2 * hour
+    (draft,) = world.router.due(world.now_ns, 10)
+    world.draft(draft)
+    measurement = world.find(A).measurement
+    assert measurement.sweep_after == 1
+
+    late_ns = hour + 5 * SECOND
+    assert world.write(A, late_ns, f=9.0) == APPLIED
+    assert world.batch(Run(A, "f", FieldType.F64, [late_ns - SECOND], [9.0])) == Applied(1)
+    world.router.check()
+    world.work()
+
+    assert measurement.oldest_ns == late_ns - SECOND
+    world.router.check()
+    world.pass_time(hour)
+    assert times_of(world, A) == [7_200]
+
+
 def test_retention_is_ruled_out_by_none() -> None:
     world = SeriesWorld()
     world.write(A, 0, f=1.0)

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from projections.errors import BadPayload
 from projections.reasons import Reason
 from projections.ts_index import TagIndex
-from projections.ts_limits import PATTERN_SIZE_MAX, TAGS_MAX
+from projections.ts_limits import (
+    PATTERN_DEPTH_MAX,
+    PATTERN_REPEAT_MAX,
+    PATTERN_SIZE_MAX,
+    TAGS_MAX,
+)
 from projections.ts_names import (
     Matcher,
     Operator,
@@ -141,6 +146,34 @@ def test_a_pattern_forgets_what_it_learned_before_that_grows() -> None:
         assert pattern.matches(chr(0x4E00 + number) + "y")
     assert len(pattern._moves) <= 10_001
     assert not pattern.matches("xy")
+
+
+def test_what_a_pattern_has_remembered_does_not_change_what_it_costs() -> None:
+    """Where a delete stops follows from it, on replicas that may remember more or less."""
+    fresh, used = Pattern("(a|b)*[0-9]{2,4}"), Pattern("(a|b)*[0-9]{2,4}")
+    texts = ["abab12", "b1234", "ab", "zz", "", "aaaa1"]
+    for text in texts:
+        used.matches(text)
+    before = used.effort
+    for text in texts:
+        assert fresh.matches(text) == used.matches(text)
+    assert used.effort == 2 * before
+    assert fresh.effort == before > 0
+
+
+def test_patterns_go_as_far_as_the_limits_say() -> None:
+    deepest = PATTERN_DEPTH_MAX - 1
+    for largest, larger in (
+        (f"a{{{PATTERN_REPEAT_MAX}}}", f"a{{{PATTERN_REPEAT_MAX + 1}}}"),
+        ("(" * deepest + "a" + ")" * deepest, "(" * (deepest + 1) + "a" + ")" * (deepest + 1)),
+        ("(a{100}){10}", "(a{100}){10}a"),
+        ("(a{99}){0,10}", "(a{100}){0,10}"),
+        ("(a{99}){9}(a{99})*", "(a{100}){9}(a{99})*"),
+    ):
+        Pattern(largest)
+        with pytest.raises(BadPayload) as caught:
+            Pattern(larger)
+        assert caught.value.reason is Reason.MATCHER_INVALID
 
 
 SERIES = [

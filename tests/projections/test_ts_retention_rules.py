@@ -105,9 +105,9 @@ def test_points_that_were_due_long_after_a_rule_stood_still_are_not_given_up_ear
 def test_rules_that_are_done_or_dropped_hold_nothing_back() -> None:
     world = ruled(Aggregate.COUNT, window_ns=DAY)
     world.run(ConfigureMeasurement("cpu", SHORT))
-    world.write(A, SECOND, x=1.0)
+    world.write(A, 59 * SECOND, x=1.0)  # at the end of a window, which is shorter than the slack
     world.pass_time(MINUTE)
-    usual = SECOND + SHORT.retention_ns + SHORT.retention_ns // 32
+    usual = 59 * SECOND + SHORT.retention_ns + SHORT.retention_ns // 32
     assert world.router.next_deadline() == DAY
     world.run(DropRule("cpu", "minutes"))
     assert world.router.next_deadline() == usual

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from random import Random
 
@@ -10,6 +11,10 @@ import pytest
 
 from projections.errors import CorruptSection
 from projections.limits import CHUNK_SIZE_MAX
+from projections.ts_entities import Field, Room
+from projections.ts_rules import Aggregate, Progress, Rule
+from projections.ts_store import Store
+from projections.ts_types import Config, FieldType
 from tests.projections import ts_histories
 from tests.projections.ts_world import SECOND, SeriesWorld
 
@@ -84,6 +89,42 @@ def test_a_cut_section_is_refused() -> None:
             loaded(world, section[:size])
     with pytest.raises(CorruptSection):
         loaded(world, section + b"\0")
+
+
+class NoKeys:
+    """Takes the keys of metadata, which are in the accounts of others, and forgets them."""
+
+    def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
+        pass
+
+    def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("fields", "rules"), [(0, 0), (50, 0), (0, 4), (20, 2)])
+def test_measurements_fields_and_rules_are_in_the_accounts(fields: int, rules: int) -> None:
+    """10,000 measurements without a point are 11 MB: nobody would know where they went."""
+    store = Store(NoKeys())
+    room = store.rooms["default"] = Room("default", 1)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(1_000, 2_000):
+            config = Config(retention_ns=10**12 + number)
+            measurement = store.create_measurement(room, f"measure-{number}", config, number)
+            new = [Field(f"field-{each:03}", FieldType.F64) for each in range(fields)]
+            store.add_fields(measurement, new)
+            made = {}
+            for each in range(rules):
+                unlike = 10**12 + 10 * number + each  # numbers that nobody shares
+                rule = Rule(f"rule-{each}", f"to-{unlike}", unlike, unlike + 1, tuple(Aggregate))
+                made[rule.name] = (rule, Progress(unlike + 2, unlike + 3, unlike + 4))
+            store.update(measurement, rules=made)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert store.memory()["measurements"] == pytest.approx(grown, rel=0.2)
 
 
 PROGRAM = """
