@@ -168,10 +168,12 @@ def test_limits_that_take_many_messages_to_reach() -> None:
 def assert_harmless(world: World, draft: Draft) -> None:
     router = world.state.router
     before, voids = router.state_hashes(), len(world.notes.voids)
+    refused = router.counts()["refused"]
     result = world.draft(draft)
     if isinstance(result, Refused):
         assert router.state_hashes() == before
         assert len(world.notes.voids) == voids + 1
+        assert router.counts()["refused"] == refused + 1
         assert result.message
     else:
         assert isinstance(result, Applied)

@@ -109,7 +109,7 @@ def assert_harmless(world: StreamWorld, draft: Draft) -> None:
     router = world.state.router
     before = router.state_hashes()
     noted = {key: len(rows) for key, rows in world.records.records.items()}
-    voids = len(world.notes.voids)
+    voids, refused = len(world.notes.voids), router.counts()["refused"]
 
     result = world.draft(draft)
 
@@ -117,6 +117,7 @@ def assert_harmless(world: StreamWorld, draft: Draft) -> None:
         assert router.state_hashes() == before
         assert {key: len(rows) for key, rows in world.records.records.items()} == noted
         assert len(world.notes.voids) == voids + 1
+        assert router.counts()["refused"] == refused + 1
         assert result.message
     else:
         assert isinstance(result, Applied)

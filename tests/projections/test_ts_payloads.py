@@ -118,12 +118,14 @@ def test_a_batch_comes_back_as_it_was(
 def assert_harmless(world: SeriesWorld, draft: Draft) -> None:
     """Apply a draft that may hold anything: a refusal leaves no trace but the void."""
     before, voids = world.router.state_hashes(), len(world.notes.voids)
+    refused = world.router.counts()["refused"]
 
     result = world.draft(draft)
 
     if isinstance(result, Refused):
         assert world.router.state_hashes() == before
         assert len(world.notes.voids) == voids + 1
+        assert world.router.counts()["refused"] == refused + 1
         assert result.message
     else:
         assert isinstance(result, Applied)
