@@ -22,12 +22,11 @@ from typing import Any, TypeVar
 import grpc.aio  # type: ignore[import-untyped]
 from google.protobuf import message_factory  # type: ignore[import-untyped]
 from google.protobuf.message import Message  # type: ignore[import-untyped]
-from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from node.admission import Admission
 from node.context import NodeContext, Service
 from node.forwarding import FORWARDED_KEY, PASSED_KEYS, SHARD_KEY, Elsewhere, Forwarder
-from node.status_mapping import answer_too_large, error_of_exception, status_of
+from node.status_mapping import abort, answer_too_large, too_large
 from onelog.errors import InvalidArgument, OnelogError, ResourceExhausted, Unavailable
 
 DEADLINE_DEFAULT_S = 10.0
@@ -170,7 +169,7 @@ class Calls:
                     admission.leave(call.client, size)
                 return self._fitting(answer)
             except Exception as error:  # noqa: BLE001 - the root of a call
-                await _abort(context, error)
+                await abort(context, error, self.context.metrics.rpc_refused)
 
         return serve
 
@@ -193,7 +192,7 @@ class Calls:
                 finally:
                     self.admission.leave(call.client, size)
             except Exception as error:  # noqa: BLE001 - the root of a call
-                await _abort(context, error)
+                await abort(context, error, self.context.metrics.rpc_refused)
 
         return serve
 
@@ -205,7 +204,7 @@ class Calls:
                 call = self._open(method, response, context, has_deadline=False)
                 await handler(messages, call, lambda message: self.send(context, message))
             except Exception as error:  # noqa: BLE001 - the root of a call
-                await _abort(context, error)
+                await abort(context, error, self.context.metrics.rpc_refused)
 
         return serve
 
@@ -213,6 +212,12 @@ class Calls:
         data = _serialize(answer)
         self.check_answer(len(data))
         return data
+
+    def check_request(self, size: int) -> None:
+        """Refuse a message of a stream that is too large; the gate does that for other calls."""
+        limit = self.context.config.limits.message_bytes_max
+        if size > limit:
+            raise too_large(size, limit)
 
     def check_answer(self, size: int) -> None:
         """Refuse to send an answer that gRPC would end the call for, without a reason."""
@@ -332,14 +337,6 @@ def _serialize(message: Any) -> bytes:
 
 def _add(server: grpc.aio.Server, generic: Any) -> None:
     server.add_generic_rpc_handlers((generic,))
-
-
-async def _abort(context: grpc.aio.ServicerContext, error: Exception) -> None:
-    """End a call with the status of an error; an abort that was decided before stays as it is."""
-    if isinstance(error, grpc.aio.AbortError):
-        raise error
-    status = rpc_status.to_status(status_of(error_of_exception(error)))
-    await context.abort(status.code, status.details, status.trailing_metadata)
 
 
 async def gather(*parts: Awaitable[MessageT]) -> list[MessageT]:

@@ -34,9 +34,9 @@ from node.requests import Drafts, Results
 from node.series_reads import SeriesReads
 from node.shard_driver import ShardDriver
 from node.stale_reads import Level
-from node.status_mapping import error_of_cluster, error_of_reason
+from node.status_mapping import error_of_cluster, error_of_reason, too_large
 from node.waits import Waits
-from onelog.errors import InvalidArgument, NotFound, OutOfRange, TooLarge
+from onelog.errors import InvalidArgument, NotFound, OutOfRange
 from onelog.v1 import common_pb2
 from projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
 from projections.payload import SessionRef
@@ -457,9 +457,3 @@ def namespace_of(name: str) -> str:
 def invalid(reason: str, message: str) -> InvalidArgument:
     """Return the error for input that is wrong whatever the state."""
     return InvalidArgument(message, reason=reason)
-
-
-def too_large(size: int, limit: int) -> TooLarge:
-    """Return the error for a request of too many bytes."""
-    metadata = {"size": str(size), "limit": str(limit)}
-    return TooLarge(f"a request of {size} bytes, limit {limit}", metadata=metadata)

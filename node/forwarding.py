@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import grpc.aio  # type: ignore[import-untyped]
 
+from node.api_port import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 from onelog.errors import NotLeader, OnelogError, OutcomeUnknown, Unavailable
 from onelog.status import DETAILS_KEY, error_of
 
@@ -47,6 +48,11 @@ class Forwarder:
         self._options = (
             ("grpc.max_send_message_length", message_bytes_max),
             ("grpc.max_receive_message_length", message_bytes_max),
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            # A stream that is passed on may be silent for hours.
+            ("grpc.http2.max_pings_without_data", 0),
         )
         self._channels: dict[str, grpc.aio.Channel] = {}
         self.count = 0

@@ -1,13 +1,18 @@
 """What every call of a client passes before it reaches a service.
 
+* A call begins with its headers. Its request has ``ARRIVAL_S`` to arrive; how many calls may be
+  waiting for theirs is bounded, in all and for one connection, so that half-open calls keep nobody
+  out. Health is counted apart: it is answered whatever else goes on.
+* A request that is too large, or is no message of its kind, is refused (INVALID_ARGUMENT).
 * Until the node has recovered, and once it stops, calls are refused (UNAVAILABLE), so that a client
   tries another node. Health and reflection are always answered.
 * The calls under way and the bytes of their requests are bounded, for the process as a whole:
   above that calls are refused (RESOURCE_EXHAUSTED) before they cost anything more.
 * Every call is counted and timed by service, method and outcome.
 
-A refusal has the form ``REASON: words``, and its details are a ``google.rpc.Status`` with that
-reason, as for every other error of the API.
+To gRPC every method is one whose requests are a stream: of those the handler is called when the
+headers are there. Otherwise gRPC would wait for the request by itself, for ever, and for one that
+it cannot decode it would answer UNKNOWN.
 """
 
 import asyncio
@@ -17,35 +22,42 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
-from google.protobuf import any_pb2, duration_pb2  # type: ignore[import-untyped]
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
-from grpc_status import rpc_status  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from node.admission import Admission
+from node.config import LimitSettings
 from node.metrics import Metrics
 from node.readiness import Readiness, Stage
+from node.status_mapping import abort, too_large
+from onelog.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted, Unavailable
 
 OPEN_SERVICES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection")
-ERROR_DOMAIN = "onelog"
-_RETRY_S = 1
+# As long as a client may take to read a message it may take to send one.
+ARRIVAL_S = 30.0
+RETRY_S = 1.0
 # A context knows its code as a number, or as what it was set to.
 _CODES: dict[Any, str] = {
     key: code.name for code in grpc.StatusCode for key in (code, code.value[0])
 } | {None: "OK"}
 _GOOD_STAGES = (Stage.ELECTING, Stage.SERVING)
 
+Decode = Callable[[bytes], Any]
+
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """See the module's text."""
 
-    def __init__(
-        self, readiness: Readiness, metrics: Metrics, *, calls_max: int, bytes_max: int
-    ) -> None:
+    def __init__(self, readiness: Readiness, metrics: Metrics, *, limits: LimitSettings) -> None:
         self.under_way = 0
         self.bytes_under_way = 0
+        self.arrival_s = ARRIVAL_S
+        self.arriving = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
+        self.arriving_open = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
         self._readiness = readiness
         self._metrics = metrics
-        self._calls_max = calls_max
-        self._bytes_max = bytes_max
+        self._calls_max = limits.concurrent_rpcs_max
+        self._bytes_max = limits.in_flight_bytes_max
+        self._message_bytes_max = limits.message_bytes_max
         self._handlers: dict[str, Any] = {}
         self._children: dict[tuple[str, str, str], Any] = {}
         self._idle = asyncio.Event()
@@ -64,62 +76,100 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if known is not None:
             return known
         handler = await continuation(details)
+        if handler is None:
+            return None
         service, _, name = method.removeprefix("/").partition("/")
-        if handler is None or service in OPEN_SERVICES:
-            return handler
         # Handlers never change, and only methods that exist get here: this cannot grow.
         wrapped = self._handlers[method] = self._wrap(handler, service, name)
         return wrapped
 
     def _wrap(self, handler: Any, service: str, name: str) -> Any:
-        make, behaviour = {
-            (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
-            (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
-            (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
-            (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
-        }[handler.request_streaming, handler.response_streaming]
-        size_of = _no_size if handler.request_streaming else _size_of
+        """Return a handler that gRPC calls when a call begins."""
+        is_open = service in OPEN_SERVICES
+        if handler.request_streaming and is_open:
+            return handler
+        decode = _decoder(handler.request_deserializer)
         if handler.response_streaming:
+            behaviour = handler.stream_stream if handler.request_streaming else handler.unary_stream
+            make = grpc.stream_stream_rpc_method_handler
+        else:
+            assert not handler.request_streaming, "no method takes a stream and returns one answer"
+            behaviour, make = handler.unary_unary, grpc.stream_unary_rpc_method_handler
 
-            async def answer_many(request: Any, context: Any) -> None:
-                async with _Call(self, service, name, context, size_of(request)):
-                    answers = behaviour(request, context)
-                    if not hasattr(answers, "__aiter__"):
-                        await answers  # it writes by itself
-                        return
-                    async for each in answers:
-                        await context.write(each)
+        async def carry_out(request: Any, context: Any) -> Any:
+            answer = behaviour(request, context)
+            if not hasattr(answer, "__aiter__"):
+                return await answer  # the one, or it writes by itself
+            async for each in answer:
+                await context.write(each)
+            return None
 
-            return make(answer_many, handler.request_deserializer, handler.response_serializer)
+        async def serve(messages: Any, context: Any) -> Any:
+            request, size = messages, 0
+            try:
+                if not handler.request_streaming:
+                    data = await self._arrival(context, is_open=is_open)
+                    request, size = decode(data), len(data)
+                if not is_open:
+                    self.enter(size)
+            except Exception as error:  # noqa: BLE001 - the root of a call
+                await abort(context, error, self._metrics.rpc_refused)
+            if is_open:
+                return await carry_out(request, context)
+            with _Call(self, service, name, context, size):
+                return await carry_out(request, context)
 
-        async def answer(request: Any, context: Any) -> Any:
-            async with _Call(self, service, name, context, size_of(request)):
-                return await behaviour(request, context)
+        # Of a stream gRPC decodes the messages as they come.
+        return make(
+            serve, decode if handler.request_streaming else None, handler.response_serializer
+        )
 
-        return make(answer, handler.request_deserializer, handler.response_serializer)
+    async def _arrival(self, context: Any, *, is_open: bool) -> bytes:
+        """Return the bytes of a request when they are there."""
+        if not is_open:
+            self._check_stage()
+        client, arriving = context.peer(), self.arriving_open if is_open else self.arriving
+        arriving.enter(client, 0)
+        try:
+            async with asyncio.timeout(self.arrival_s):
+                data: Any = await context.read()
+        except TimeoutError:
+            message = f"its headers came, and no request in {self.arrival_s:g} s"
+            raise DeadlineExceeded(message, reason="EXPIRED") from None
+        finally:
+            arriving.leave(client, 0)
+        if data is grpc.aio.EOF:
+            await asyncio.sleep(0)  # if the client went this task is cancelled now
+            raise InvalidArgument("the call ended without a request", reason="REQUEST_MALFORMED")
+        if len(data) > self._message_bytes_max:
+            raise too_large(len(data), self._message_bytes_max)
+        found: bytes = data
+        return found
 
-    async def enter(self, context: Any, size: int) -> None:
-        """Let a call in, or refuse it."""
+    def _check_stage(self) -> None:
         stage = self._readiness.stage
         if stage not in _GOOD_STAGES:
             is_over = stage is Stage.STOPPING
-            words = "this node is shutting down" if is_over else f"this node is {stage.value}"
-            await self._refuse(
-                context, grpc.StatusCode.UNAVAILABLE, "STOPPING" if is_over else "STARTING", words
+            raise Unavailable(
+                "this node is shutting down" if is_over else f"this node is {stage.value}",
+                reason="STOPPING" if is_over else "STARTING",
+                retry_after_s=RETRY_S,
             )
+
+    def enter(self, size: int) -> None:
+        """Let a call in, or refuse it."""
+        self._check_stage()
         if self.under_way >= self._calls_max:
-            await self._refuse(
-                context,
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "TOO_MANY_CALLS",
+            raise ResourceExhausted(
                 f"{self._calls_max} calls are under way",
+                reason="TOO_MANY_CALLS",
+                retry_after_s=RETRY_S,
             )
         if self.bytes_under_way + size > self._bytes_max:
-            await self._refuse(
-                context,
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "TOO_MANY_BYTES",
+            raise ResourceExhausted(
                 f"requests of {self.bytes_under_way} bytes are under way, limit {self._bytes_max}",
+                reason="TOO_MANY_BYTES",
+                retry_after_s=RETRY_S,
             )
         self.under_way += 1
         self.bytes_under_way += size
@@ -143,18 +193,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             child = self._children[key] = self._metrics.rpc_seconds.labels(*key)
         child.observe(seconds)
 
-    async def _refuse(self, context: Any, code: grpc.StatusCode, reason: str, words: str) -> None:
-        self._metrics.rpc_refused.labels(reason).inc()
-        info, retry = any_pb2.Any(), any_pb2.Any()
-        info.Pack(error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN))
-        retry.Pack(error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=_RETRY_S)))
-        message = f"{reason}: {words}"
-        status = status_pb2.Status(code=code.value[0], message=message, details=[info, retry])
-        await context.abort(code, message, rpc_status.to_status(status).trailing_metadata)
-
 
 class _Call:
-    """One call: let in, counted, timed."""
+    """One call that was let in: counted until it ends, timed."""
 
     __slots__ = ("_context", "_gate", "_name", "_service", "_size", "_started_s")
 
@@ -166,10 +207,10 @@ class _Call:
         self._size = size
         self._started_s = time.perf_counter()
 
-    async def __aenter__(self) -> None:
-        await self._gate.enter(self._context, self._size)
+    def __enter__(self) -> None:
+        pass
 
-    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._gate.leave(self._size)
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             code = "CANCELLED"
@@ -181,9 +222,15 @@ class _Call:
         self._gate.observe(self._service, self._name, code, seconds)
 
 
-def _no_size(_request: object) -> int:
-    return 0
+def _decoder(deserialize: Decode) -> Decode:
+    """Return what makes a message of bytes, and refuses bytes that are none."""
 
+    def decode(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError as error:
+            raise InvalidArgument(
+                f"the request is no message of its kind: {error}", reason="REQUEST_MALFORMED"
+            ) from None
 
-def _size_of(request: Any) -> int:
-    return int(request.ByteSize())
+    return decode

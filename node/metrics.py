@@ -101,7 +101,7 @@ class Metrics:
         )
         self.rpc_refused = Counter(
             "onelog_rpc_refused",
-            "Calls that were refused before they reached a service",
+            "Calls, and messages of pipelines, that were refused as a whole",
             ("reason",),
             registry=self.registry,
         )

@@ -29,12 +29,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from cluster.membership import Membership
+from node.api_port import make_api
 from node.as_of import PastStates
 from node.balance import LeaderBalance
 from node.config import Config
 from node.context import NodeContext, Service, ServiceFactory
 from node.credentials import (
-    api_server_credentials,
     forward_channel_credentials,
     peer_channel_credentials,
     peer_server_credentials,
@@ -92,8 +92,7 @@ class Server:
         self._gate = Gate(
             self.readiness,
             self.metrics,
-            calls_max=config.limits.concurrent_rpcs_max,
-            bytes_max=config.limits.in_flight_bytes_max,
+            limits=config.limits,
         )
         self._services: list[Service] = []
 
@@ -136,10 +135,10 @@ class Server:
         try:
             await self._listen_http(http)
             # The ports are part of what a node says of itself: they come first.
-            api, bound = self._make_api()
+            api, self.api_port = make_api(config, worker, self._gate)
             await port.start()
             place = Place(
-                config, claim.node, worker, self._endpoints(bound), self._peer_address(port)
+                config, claim.node, worker, self._endpoints(self.api_port), self._peer_address(port)
             )
             self._make_context(place)
             self._add_services(api)
@@ -157,35 +156,6 @@ class Server:
             _log.info("stopped")
 
     # Starting
-
-    def _make_api(self) -> tuple[grpc.aio.Server, int]:
-        config, limits = self.config, self.config.limits
-        server = grpc.aio.server(
-            interceptors=(self._gate,),
-            options=(
-                ("grpc.max_receive_message_length", limits.message_bytes_max),
-                ("grpc.max_send_message_length", limits.message_bytes_max),
-                ("grpc.max_concurrent_streams", limits.streams_max),
-                ("grpc.so_reuseport", 0),
-                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-                ("grpc.keepalive_permit_without_calls", 1),
-            ),
-            # Twice, so that a flood is met by the gate, which says why; half-open calls by this.
-            maximum_concurrent_rpcs=2 * limits.concurrent_rpcs_max,
-        )
-        address = str(config.listen.api.plus(self.worker))
-        credentials = api_server_credentials(config.security)
-        try:
-            if credentials is None:
-                self.api_port = server.add_insecure_port(address)
-            else:
-                self.api_port = server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"cannot listen for clients on {address}: another process does, or it is not an "
-                "address of this machine; change listen.api"
-            ) from error
-        return server, self.api_port
 
     async def _listen_http(self, http: HttpServer) -> None:
         address = self.config.listen.http.plus(self.worker)

@@ -15,8 +15,11 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+import grpc.aio  # type: ignore[import-untyped]
 from google.protobuf import any_pb2  # type: ignore[import-untyped]
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status  # type: ignore[import-untyped]
+from prometheus_client import Counter
 
 from cluster.errors import (
     ClusterError,
@@ -179,6 +182,12 @@ def error_of_exception(error: BaseException) -> OnelogError:
             return _internal(error)
 
 
+def too_large(size: int, limit: int) -> OnelogError:
+    """Return the error for a request of too many bytes."""
+    metadata = {"size": str(size), "limit": str(limit)}
+    return errors.TooLarge(f"a request of {size} bytes, limit {limit}", metadata=metadata)
+
+
 def answer_too_large(message: str, limit: int, **metadata: int) -> OnelogError:
     """Return the error for an answer that no message can hold; what was asked for is too much."""
     told = {"limit": str(limit)} | {key: str(value) for key, value in metadata.items()}
@@ -206,6 +215,19 @@ def status_of(error: OnelogError) -> status_pb2.Status:
 
 def _pack(add: Callable[[], any_pb2.Any], detail: Any) -> None:
     add().Pack(detail)
+
+
+async def abort(context: Any, error: Exception, refused: Counter) -> None:
+    """End a call with the status of an error, and count it by its reason.
+
+    An abort that was decided before stays as it is.
+    """
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    public = error_of_exception(error)
+    refused.labels(public.reason).inc()
+    status = rpc_status.to_status(status_of(public))
+    await context.abort(status.code, status.details, status.trailing_metadata)
 
 
 def put_error(target: common_pb2.Error, error: OnelogError) -> None:

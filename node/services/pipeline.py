@@ -93,6 +93,7 @@ class PipelineService:
         call.is_forwarded, call.metadata = stream.is_forwarded, stream.metadata
         admission, size = self._edge.calls.admission, request.ByteSize()
         try:
+            self._edge.calls.check_request(size)
             admission.enter(call.client, size)
             try:
                 response = await self._executor.execute(request, call)
@@ -102,6 +103,7 @@ class PipelineService:
         except Exception as error:  # noqa: BLE001 - concerns this message, not the others
             response = pipeline_pb2.ExecuteResponse(request_id=request.request_id)
             refused = error_of_exception(error)
+            self._edge.context.metrics.rpc_refused.labels(refused.reason).inc()
             for _ in request.operations:
                 put_error(response.results.add().error, refused)
         return response

@@ -15,9 +15,10 @@ from onelog.client.options import ClientOptions, Tls
 from onelog.errors import Unavailable
 from onelog.v1 import admin_pb2, kv_pb2, pipeline_pb2, queue_pb2, stream_pb2, timeseries_pb2
 
-# A peer that is gone without a word is noticed after both of these.
+# A peer that is gone without a word is noticed after both of these. The answer to a ping may have
+# to stand behind a large message on a slow line.
 KEEPALIVE_MS = 10_000
-KEEPALIVE_TIMEOUT_MS = 5_000
+KEEPALIVE_TIMEOUT_MS = 20_000
 
 # gRPC's own waiting between connection attempts is made as short as ours.
 RECONNECT_MS_MIN = 50
@@ -118,6 +119,8 @@ def _open(endpoint: str, options: ClientOptions) -> Any:
         ("grpc.max_receive_message_length", options.message_bytes_max),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        # The one above alone does nothing below a minute: gRPC waits that long for any ping.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         # A watch may be silent for hours, and must notice that its server is gone.
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),

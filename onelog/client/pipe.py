@@ -18,7 +18,7 @@ import grpc.aio  # type: ignore[import-untyped]
 from onelog.client.batch import Batch
 from onelog.client.channels import Channel
 from onelog.client.options import ClientOptions
-from onelog.errors import OnelogError, ResourceExhausted, Unavailable
+from onelog.errors import OnelogError, ResourceExhausted, TooLarge, Unavailable
 from onelog.status import error_of
 from onelog.v1 import pipeline_pb2
 
@@ -159,10 +159,11 @@ class Pipe:
 def _of_all(error: OnelogError) -> OnelogError:
     """Return what the end of a stream means for all batches on it.
 
-    An answer that is too large for gRPC ends the stream of everybody. Whose it was and what the
+    A message that is too large for gRPC ends the stream of everybody. Whose it was and what the
     others have done nobody says: to all it is a connection that broke, with ``TOO_LARGE`` noted.
     """
-    if isinstance(error, ResourceExhausted) and not error.metadata and not error.retry_after_s:
+    is_of_grpc = not error.metadata and not error.retry_after_s
+    if isinstance(error, ResourceExhausted | TooLarge) and is_of_grpc:
         broken = Unavailable(f"the stream broke: {error.message}")
         broken.add_note(ANSWER_TOO_LARGE)
         return broken

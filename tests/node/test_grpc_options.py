@@ -11,7 +11,7 @@ USERS = [
     "cluster/transport.py",
     "node/formation.py",
     "node/forwarding.py",
-    "node/server.py",
+    "node/api_port.py",
     "onelog/client/channels.py",
 ]
 LIBRARY = Path(cygrpc.__file__).read_bytes()
