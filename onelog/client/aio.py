@@ -16,10 +16,13 @@ from onelog.client.stream_values import StreamInfo, stream_info_of
 from onelog.client.tail import AsyncTail
 from onelog.client.timeseries import AsyncTimeSeries
 from onelog.client.transact import AsyncBatch
+from onelog.client.unsendable import refuse_unsendable
+from onelog.client.values import to_bytes
 from onelog.client.watch import AsyncWatch, Watched
 from onelog.v1 import queue_pb2, stream_pb2
 
 
+@refuse_unsendable
 class AsyncClient:
     """A database, as programs see it.
 
@@ -124,6 +127,7 @@ class AsyncClient:
 
     def namespace(self, name: str) -> Self:
         """Return a view of another namespace."""
+        to_bytes(name)  # a name that cannot be sent is refused here, where nothing is begun yet
         return self._view(replace(self._scope, namespace=name))
 
     def scoped(

@@ -14,6 +14,7 @@ from onelog.client.options import Scope
 from onelog.client.resume import ResumePoint
 from onelog.client.series_arrays import SeriesData, data_of
 from onelog.client.stream_values import record_of
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import Item, Key, Record, item_of, milliseconds, to_bytes
 from onelog.v1 import log_pb2, pipeline_pb2
 
@@ -61,6 +62,7 @@ class Event:
     points: tuple[SeriesData, ...] = field(default=())
 
 
+@refuse_unsendable
 class AsyncWatch:
     """An iterator over events. Ends when it is closed, or at the end of ``with``."""
 
