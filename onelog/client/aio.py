@@ -104,18 +104,21 @@ class AsyncClient:
         self,
         *watched: Watched,
         cursor: bytes | None = None,
+        from_start: bool = False,
         with_previous: bool = False,
         progress_s: float = 0.0,
     ) -> AsyncWatch:
         """Return an iterator over what happens, in all models unless some are named.
 
-        From now on, or from the ``cursor`` of an earlier watch. Without names it is all namespaces.
+        From now on, from the ``cursor`` of an earlier watch, or with ``from_start`` from the oldest
+        entries that are kept. Without names it is all namespaces.
         """
         return AsyncWatch(
             self._connection,
             self._scope,
             watched,
             cursor=cursor,
+            from_start=from_start,
             with_previous=with_previous,
             progress_s=progress_s,
         )
