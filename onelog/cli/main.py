@@ -34,10 +34,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # A terminal that cannot show a character gets its number, not an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        from onelog.cli.program import app
+        from onelog.cli.program import tree
 
         try:
-            code = app(arguments, prog_name="onelog", standalone_mode=False)
+            code = tree()(arguments, prog_name="onelog", standalone_mode=False)
         finally:
             sys.stdout.flush()  # what was printed comes before the error that ended it
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ import typer
 from onelog.cli.command import Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
 from onelog.cli.messages import document_of
+from onelog.cli.values import U64_MAX
 
 if TYPE_CHECKING:
     from onelog.v1 import admin_pb2
@@ -20,14 +21,17 @@ VersionsMax = Annotated[
 ]
 ValueSizeMax = Annotated[
     int | None,
-    typer.Option("--value-size", min=0, metavar="BYTES", help="Of a value; 0: as an entry can."),
+    typer.Option(
+        "--value-size", min=0, max=U64_MAX, metavar="BYTES", help="Of a value; 0: as an entry can."
+    ),
 ]
 KeysMax = Annotated[
-    int | None, typer.Option("--keys", min=0, metavar="N", help="In each shard; 0: no limit.")
+    int | None,
+    typer.Option("--keys", min=0, max=U64_MAX, metavar="N", help="In each shard; 0: no limit."),
 ]
 TombstonesMax = Annotated[
     int | None,
-    typer.Option("--tombstones", min=0, metavar="N", help="In each shard; 0: 65,536."),
+    typer.Option("--tombstones", min=0, max=U64_MAX, metavar="N", help="In each shard; 0: 65,536."),
 ]
 
 

@@ -6,6 +6,7 @@ Most of it is loaded when it is asked for: a group is a line here, with the text
 
 import importlib.metadata
 import os
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -75,6 +76,12 @@ app.add_typer(log_commands.app, name="log")
 
 if os.environ.get(completion_command.VARIABLE):
     completion_command.get_ready()
+
+
+@cache
+def tree() -> Any:
+    """Return the root of the commands; they are made out of their functions once."""
+    return typer.main.get_command(app)
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it

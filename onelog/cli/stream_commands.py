@@ -1,5 +1,6 @@
 """``onelog stream``: streams of records. Consumer groups are in ``group_commands.py``."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -316,7 +317,7 @@ def read(
         from_offset=from_offset, from_ns=since, to_offset=to_offset, partition=partition or 0,
         only=_filter(keys, tags, headers), read=session.read,
     )  # fmt: skip
-    chosen = islice(records, limit) if limit else records
+    chosen = islice(records, min(limit, sys.maxsize)) if limit else records
     session.output.table(chosen, RECORD_COLUMNS, nothing="there is no such record")
 
 

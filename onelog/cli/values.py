@@ -31,7 +31,7 @@ _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 _RELATIVE = re.compile(r"now(?:([+-])(.+))?")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+)\]")
 _MEMBER = re.compile(r"(\d+):(\d+)")
-_U64_MAX = (1 << 64) - 1
+U64_MAX = (1 << 64) - 1  # what a number of the API can be at most
 
 
 def duration_ns(text: str) -> int:
@@ -57,7 +57,7 @@ def lifetime_s(text: str) -> float:
 def time_ns(text: str) -> int:
     """Return a moment: RFC 3339, ``now``, ``now-1h``, or nanoseconds since 1970."""
     if text.isdigit():
-        if int(text) > _U64_MAX:
+        if int(text) > U64_MAX:
             raise typer.BadParameter(f"{text} is no number of nanoseconds")
         return int(text)
     if relative := _RELATIVE.fullmatch(text):
@@ -188,7 +188,7 @@ def number_pairs_of(texts: Iterable[str], what: str) -> list[tuple[int, int]]:
     pairs = []
     for text in texts:
         found = _MEMBER.fullmatch(text)
-        if found is None or max(int(found[1]), int(found[2])) > _U64_MAX:
+        if found is None or max(int(found[1]), int(found[2])) > U64_MAX:
             raise CommandFailed("USAGE", f"'{text}' is not {what}")
         pairs.append((int(found[1]), int(found[2])))
     return pairs

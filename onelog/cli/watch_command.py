@@ -94,7 +94,8 @@ def print_events(
     output, count = session.output, 0
     watch = session.client.watch(
         *watched,
-        cursor=_token(session, cursor),
+        cursor=None if cursor in (None, START) else cursor_of(cursor),
+        from_start=cursor == START,
         with_previous=with_previous,
         progress_s=progress_s,
     )
@@ -128,17 +129,6 @@ def cursor_of(text: str) -> bytes:
         return base64.b64decode(text, altchars=b"-_", validate=True)
     except binascii.Error:
         raise CommandFailed("USAGE", f"'{text}' is no cursor") from None
-
-
-def _token(session: Session, text: str | None) -> bytes | None:
-    if text is None:
-        return None
-    if text != START:
-        return cursor_of(text)
-    from onelog.client.resume import token_at
-
-    shards = session.client.admin.topology().shard_count
-    return token_at(dict.fromkeys(range(shards), 0))
 
 
 def _document(event: "Event") -> dict[str, Any]:

@@ -6,9 +6,11 @@ from typing import Any
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
+from onelog.client.unsendable import refuse_unsendable
 from onelog.v1 import admin_pb2, log_pb2
 
 
+@refuse_unsendable
 class AsyncAdmin:
     """Status, topology, members, leadership, snapshots, the log itself, namespaces.
 

@@ -16,11 +16,13 @@ from onelog.client.stream_values import StreamInfo, stream_info_of
 from onelog.client.tail import AsyncTail
 from onelog.client.timeseries import AsyncTimeSeries
 from onelog.client.transact import AsyncBatch
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import Key, Read, to_bytes
 from onelog.client.watch import AsyncWatch, Watched
 from onelog.v1 import queue_pb2, stream_pb2
 
 
+@refuse_unsendable
 class AsyncClient:
     """A database, as programs see it.
 
@@ -116,18 +118,21 @@ class AsyncClient:
         self,
         *watched: Watched,
         cursor: bytes | None = None,
+        from_start: bool = False,
         with_previous: bool = False,
         progress_s: float = 0.0,
     ) -> AsyncWatch:
         """Return an iterator over what happens, in all models unless some are named.
 
-        From now on, or from the ``cursor`` of an earlier watch. Without names it is all namespaces.
+        From now on, from the ``cursor`` of an earlier watch, or with ``from_start`` from the oldest
+        entries that are kept. Without names it is all namespaces.
         """
         return AsyncWatch(
             self._connection,
             self._scope,
             watched,
             cursor=cursor,
+            from_start=from_start,
             with_previous=with_previous,
             progress_s=progress_s,
         )
@@ -139,6 +144,7 @@ class AsyncClient:
 
     def namespace(self, name: str) -> Self:
         """Return a view of another namespace."""
+        to_bytes(name)  # a name that cannot be sent is refused here, where nothing is begun yet
         return self._view(replace(self._scope, namespace=name))
 
     def scoped(

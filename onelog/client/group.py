@@ -12,6 +12,7 @@ from typing import Any, Self
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
 from onelog.client.stream_values import GroupConfig, GroupInfo, group_info_of, record_of
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import Read, Record, milliseconds
 from onelog.errors import ConditionFailed, InvalidArgument, OnelogError
 from onelog.v1 import pipeline_pb2, stream_pb2
@@ -19,6 +20,7 @@ from onelog.v1 import pipeline_pb2, stream_pb2
 HEARTBEATS = 3  # so often in a member's lifetime: one may be lost
 
 
+@refuse_unsendable
 class AsyncGroup:
     """One consumer group of a stream, by its name."""
 
@@ -146,6 +148,7 @@ class AsyncGroup:
         )
 
 
+@refuse_unsendable
 class AsyncConsumer:
     """A member of a group: an iterator over its records. Leaves the group when it is closed."""
 

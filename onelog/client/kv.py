@@ -23,6 +23,7 @@ from onelog.client.lock import AsyncLock
 from onelog.client.many import results_of
 from onelog.client.options import Scope
 from onelog.client.txn import AsyncTxn
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import (
     ASYNC,
     Item,
@@ -40,6 +41,7 @@ from onelog.v1 import kv_pb2, pipeline_pb2
 LONG_READS_MAX = 32
 
 
+@refuse_unsendable
 class AsyncKV:
     """Keys with versions, lifetimes, leases, counters and documents."""
 

@@ -15,6 +15,7 @@ from onelog.client.connection import Connection
 from onelog.client.leases import AsyncLease
 from onelog.client.options import Scope
 from onelog.client.retrying import Backoff
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import Key, to_bytes
 from onelog.errors import AlreadyExists, DeadlineExceeded, LeaseLost
 from onelog.v1 import pipeline_pb2
@@ -24,6 +25,7 @@ WAIT_S_MIN = 0.02
 WAIT_S_MAX = 0.5
 
 
+@refuse_unsendable
 class AsyncLock:
     """Not reentrant. One object is one holder; make another one for another task."""
 

@@ -24,6 +24,7 @@ from onelog.client.queue_values import (
     message_of,
     settled_of,
 )
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import (
     ASYNC,
     Enqueued,
@@ -46,6 +47,7 @@ MESSAGES_MAX = 1_000
 REASONS_OF_ONE = frozenset(("LEASE_TOKEN_STALE", "MESSAGE_UNKNOWN", "MESSAGE_LEASED"))
 
 
+@refuse_unsendable
 class AsyncQueue:
     """One queue, by its name. It must have been created."""
 

@@ -22,12 +22,14 @@ from onelog.client.stream_values import (
     stream_info_of,
 )
 from onelog.client.tail import AsyncTail
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import ASYNC, Appended, Read, Record, Value, milliseconds
 from onelog.errors import InvalidArgument
 from onelog.status import error_of_result
 from onelog.v1 import pipeline_pb2, stream_pb2
 
 
+@refuse_unsendable
 class AsyncStream:
     """One stream, by its name. It must have been created."""
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
 from onelog.client.series_arrays import SeriesData, data_of, fill_points
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import ASYNC, Key, Read, milliseconds, to_bytes
 from onelog.errors import InvalidArgument
 from onelog.v1 import pipeline_pb2, timeseries_pb2
@@ -80,6 +81,7 @@ class MeasurementInfo:
     rules: tuple[Rule, ...]
 
 
+@refuse_unsendable
 class AsyncTimeSeries:
     """Points of ``measurement{tag=value,…}`` with fields."""
 

@@ -26,6 +26,7 @@ from onelog.client.queue_values import NewMessage
 from onelog.client.series_arrays import fill_points
 from onelog.client.stream_values import NewRecord
 from onelog.client.txn import one_shard
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import (
     Appended,
     Enqueued,
@@ -42,6 +43,7 @@ from onelog.errors import FailedPrecondition
 from onelog.v1 import pipeline_pb2
 
 
+@refuse_unsendable
 class AsyncBatch:
     """A batch that is being put together. Every method returns the batch, to be chained."""
 

@@ -16,6 +16,7 @@ from onelog.client.connection import Connection
 from onelog.client.kv_requests import Path
 from onelog.client.options import Scope
 from onelog.client.routing import routing_key
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import Item, Key, TxnResult, Value, item_of, to_bytes
 from onelog.errors import InvalidArgument
 from onelog.v1 import kv_pb2, pipeline_pb2
@@ -94,6 +95,7 @@ class TxnBranch:
         return self._operations.add()
 
 
+@refuse_unsendable
 class AsyncTxn:
     """A transaction that is being put together; ``commit`` carries it out, once."""
 

@@ -18,6 +18,9 @@ Value = str | bytes
 STALE = common_pb2.READ_LEVEL_STALE
 ASYNC = common_pb2.DURABILITY_ASYNC
 
+# What a field has room for, less what a float may be above it; some 300 million years.
+MILLISECONDS_MAX = (1 << 63) - 1
+
 
 def to_bytes(value: str | bytes) -> bytes:
     """Return a key, name or value as it is sent: text is UTF-8."""
@@ -34,7 +37,7 @@ def milliseconds(seconds: float | None) -> int:
     """Return a duration as it is sent; a positive one never becomes 0, which means none."""
     if not seconds:
         return 0
-    if seconds < 0:
+    if not 0 < seconds * 1000 <= MILLISECONDS_MAX:
         raise InvalidArgument(f"a duration of {seconds} s", reason="DURATION_INVALID")
     return max(1, round(seconds * 1000))
 

@@ -11,11 +11,16 @@ from typing import Any, Literal, Self
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.resume import ResumePoint
+from onelog.client.resume import ResumePoint, token_at
 from onelog.client.series_arrays import SeriesData, data_of
 from onelog.client.stream_values import record_of
+from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import Item, Key, Record, item_of, milliseconds, to_bytes
-from onelog.v1 import log_pb2, pipeline_pb2
+from onelog.errors import InvalidArgument, OutOfRange
+from onelog.v1 import admin_pb2, log_pb2, pipeline_pb2
+
+# A node that drops entries between being asked for its oldest and the watch is asked again.
+START_TRIES = 5
 
 Model = Literal["kv", "queue", "stream", "ts"]
 
@@ -61,6 +66,7 @@ class Event:
     points: tuple[SeriesData, ...] = field(default=())
 
 
+@refuse_unsendable
 class AsyncWatch:
     """An iterator over events. Ends when it is closed, or at the end of ``with``."""
 
@@ -71,10 +77,14 @@ class AsyncWatch:
         watched: tuple[Watched, ...],
         *,
         cursor: bytes | None,
+        from_start: bool,
         with_previous: bool,
         progress_s: float,
     ) -> None:
+        if from_start and cursor is not None:
+            raise InvalidArgument("a cursor, or from the start", reason="CURSOR_INVALID")
         self._connection = connection
+        self._from_start = from_start
         self._scope = scope
         self._point = ResumePoint(cursor)
         self._request = pipeline_pb2.WatchRequest(
@@ -124,18 +134,56 @@ class AsyncWatch:
 
     async def _run(self) -> AsyncGenerator[Event | None, None]:
         """Yield None when the watch has begun, then the events."""
+        await self._connection.ready(self._scope.timeout_s)
+        for tries_left in reversed(range(START_TRIES)):
+            target = await self._find_start() if self._from_start else None
+            has_begun = False
+            try:
+                async with aclosing(self._follow(target)) as events:
+                    async for event in events:
+                        has_begun = has_begun or event is None
+                        yield event
+            except OutOfRange:
+                # A node may drop what it had when it was asked; another one has other snapshots.
+                if has_begun or not self._from_start or not tries_left:
+                    raise
+            else:
+                return
+
+    async def _find_start(self) -> str:
+        """Go to the oldest entries of a node whose events can be told; return its endpoint."""
+        connection = self._connection
+        target = connection.topology.any_endpoint()
+        status = await connection.calls.unary(
+            "Admin/GetStatus",
+            admin_pb2.GetStatusRequest(),
+            timeout_s=self._scope.timeout_s,
+            route=lambda: target,
+            is_repeatable=True,
+        )
+        # While a log is whole its first entry is replayed, else what follows the oldest snapshot.
+        kept = {
+            each.shard: each.snapshots.first_as_of_index if each.first_index > 1 else 0
+            for each in status.shards
+        }
+        shards = range(connection.topology.shard_count)
+        self._point = ResumePoint(token_at({shard: kept.get(shard, 0) for shard in shards}))
+        return target
+
+    async def _follow(self, first: str | None) -> AsyncGenerator[Event | None, None]:
         connection, point = self._connection, self._point
-        await connection.ready(self._scope.timeout_s)
 
         def request() -> pipeline_pb2.WatchRequest:
             point.reopen(self._request.cursor)
             return self._request
 
+        def route() -> str:
+            nonlocal first
+            chosen, first = first, None
+            return chosen or connection.topology.any_endpoint()
+
         answers = connection.calls.stream(
-            "Pipeline/Watch",
-            request,
-            timeout_s=self._scope.timeout_s,
-            route=connection.topology.any_endpoint,
+            "Pipeline/Watch", request, timeout_s=self._scope.timeout_s, route=route
         )
         has_begun = False
         async with aclosing(answers):

@@ -12,12 +12,15 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @contextmanager
-def serving(directory: Path) -> Iterator[str]:
-    """Run ``onelog serve`` and return its endpoint; the first call waits until it is ready."""
+def serving(directory: Path, *settings: str) -> Iterator[str]:
+    """Run ``onelog serve`` and return its endpoint; the first call waits until it is ready.
+
+    ``settings`` are further flags.
+    """
     api, peers, http = free_addresses(3)
     flags = ["--listen", api, "--peer-listen", peers, "--http-listen", http]
     command = [sys.executable, "-m", "onelog.cli.main", "serve", "--data-dir", str(directory)]
-    process = subprocess.Popen([*command, *flags], cwd=ROOT, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*command, *flags, *settings], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         yield api
     finally:

@@ -55,7 +55,7 @@ def serve(number: int) -> None:
     for name in onelog.__all__:
         getattr(onelog, name)
     for name in program.GROUPS:
-        __import__(program.GROUPS[name][0])
+        program.tree().get_command(None, name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     listening = socket.socket(fileno=number)
     while True:

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 
 from onelog import Client
-from onelog.cli.program import app
+from onelog.cli.program import tree
 from onelog.v1 import (
     admin_pb2,
     kv_pb2,
@@ -70,7 +69,7 @@ def commands(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
 
 # Those that talk to a server that is there; others run one, or work without.
 TALKING = ("kv", "queue", "stream", "ts", "watch", "transact", "admin", "completion")
-ALL = dict(commands(typer.main.get_command(app)))
+ALL = dict(commands(tree()))
 OURS = {path: each for path, each in ALL.items() if path.split()[0] in TALKING}
 
 

@@ -94,16 +94,22 @@ class Client(Facade):
         self,
         *watched: Watched,
         cursor: bytes | None = None,
+        from_start: bool = False,
         with_previous: bool = False,
         progress_s: float = 0.0,
     ) -> "Watch":
         """Return an iterator over what happens, in all models unless some are named.
 
-        From now on, or from the ``cursor`` of an earlier watch. Without names it is all namespaces.
+        From now on, from the ``cursor`` of an earlier watch, or with ``from_start`` from the oldest
+        entries that are kept. Without names it is all namespaces.
         """
         return Watch(
             self._core.watch(
-                *watched, cursor=cursor, with_previous=with_previous, progress_s=progress_s
+                *watched,
+                cursor=cursor,
+                from_start=from_start,
+                with_previous=with_previous,
+                progress_s=progress_s,
             ),
             self._thread,
         )
