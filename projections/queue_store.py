@@ -376,13 +376,17 @@ class QueueState:
             + REDRIVE_SIZE * len(self.redrives),
         }
 
+    def keeps_law(self) -> bool:
+        """Tell whether what came in is what went out and what is here."""
+        incoming = sum(self.totals[total] for total in INCOMING)
+        outgoing = sum(self.totals[total] for total in OUTGOING)
+        return incoming == outgoing + self.live_count
+
     def check(self) -> None:
         """Assert the invariants of this file."""
         self.table.check()
         self.dedup.check()
-        incoming = sum(self.totals[total] for total in INCOMING)
-        outgoing = sum(self.totals[total] for total in OUTGOING)
-        assert incoming == outgoing + self.live_count, f"the law of queue {self.id}: {self.totals}"
+        assert self.keeps_law(), f"the law of queue {self.id}: {self.totals}"
         counts = [0] * STATES
         hash_total = 0
         deadlines: list[int] = []

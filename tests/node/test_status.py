@@ -52,9 +52,13 @@ def test_a_stopped_replica_still_says_why() -> None:
     lone = LoneShard()
     lone.lead()
     index = lone.shard.comparison.status().marked_index
-    rows = tuple(StateRow(each, ((1, 99),)) for each in (PEER, OTHER))
+    reports = [
+        StateReport(lone.member.term, index, (StateRow(each, ((1, 99),)),))
+        for each in (PEER, OTHER)
+    ]
+    lone.hear(PEER, reports[0])
     with pytest.raises(StateDiverged):
-        lone.hear(PEER, StateReport(lone.member.term, index, rows))
+        lone.hear(OTHER, reports[1])
 
     status = lone.shard.status()
     assert (status.role, status.leader) == ("stopped", None)

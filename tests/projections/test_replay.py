@@ -29,9 +29,8 @@ MODELS: dict[int, ModuleType] = {
     OWNER_STREAM: stream_commands,
 }
 LOGS = 32
-COMPARED_ELSEWHERE = {
-    "Rollup": "test_ts_rollups.py: the leader makes it from blocks of the log, and worlds have none"
-}
+_OF_LEADERS = "test_ts_rollups.py: the leader makes it from blocks of the log, and worlds have none"
+COMPARED_ELSEWHERE = {"BeginRollup": _OF_LEADERS, "Rollup": _OF_LEADERS}
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -20,7 +20,7 @@ NAMESPACE = "default"
 SESSION_TTL_NS = 86_400 * 10**9  # longer than the jumps of wall clocks together
 RETRY_S = 0.05
 
-Encode = Callable[[SessionRef | None], Draft]
+Encode = Callable[[SessionRef | None], Draft | list[Draft]]
 
 
 class Caller:
@@ -54,7 +54,7 @@ class Caller:
     def start(self) -> None:
         """Open a session, then begin."""
         opening = system_commands.encode_command(system_commands.SessionOpen(SESSION_TTL_NS))
-        self._submit(opening, self._opened)
+        self._submit([opening], self._opened)
 
     def _opened(self, result: Result) -> None:
         assert isinstance(result, Applied), result
@@ -84,9 +84,10 @@ class Caller:
             assert isinstance(result, Applied | Refused), result
             finish(result)
 
-        self._submit(encode(session if self._uses_sessions else None), answered)
+        drafts = encode(session if self._uses_sessions else None)
+        self._submit(drafts if isinstance(drafts, list) else [drafts], answered)
 
-    def _submit(self, draft: Draft, finish: Callable[[Result], None]) -> None:
+    def _submit(self, drafts: list[Draft], finish: Callable[[Result], None]) -> None:
         """Propose until there is an answer; each attempt answers once, or is overtaken."""
         self._attempt += 1
         attempt = self._attempt
@@ -104,7 +105,7 @@ class Caller:
             if isinstance(outcome, ClusterError):
                 self._look_elsewhere(outcome)
                 self._attempt += 1  # the timeout below must not retry a second time
-                self._schedule.after(RETRY_S, lambda: self._submit(draft, finish))
+                self._schedule.after(RETRY_S, lambda: self._submit(drafts, finish))
                 return
             self._attempt += 1
             assert isinstance(outcome, list), outcome
@@ -113,12 +114,12 @@ class Caller:
         def timed_out() -> None:
             if attempt == self._attempt:
                 self._look_elsewhere(None)
-                self._submit(draft, finish)
+                self._submit(drafts, finish)
 
         deadline_s = replica.clock.now_s() + self._deadline_s
         self._schedule.after(
             self._rng.uniform(0.0002, 0.003),
-            lambda: replica.run(lambda shard: shard.propose([draft], deadline_s, answered)),
+            lambda: replica.run(lambda shard: shard.propose(drafts, deadline_s, answered)),
         )
         self._schedule.after(self._deadline_s * 1.2, timed_out)
 

@@ -5,6 +5,7 @@
 * At most one change of members is not committed yet, in any log.
 * Equal indexes have equal state hashes, on every replica, and after every restart, which is a
   replay from a snapshot or from the beginning.
+* After every group the law of each queue holds: what came in is what went out and what is there.
 * In the end: all members stand at the same place and hold the same bytes; a replay of a whole log
   gives the live state; every client's history is linearizable, with the state that every member
   has in the end as its last reads.
@@ -47,6 +48,11 @@ class Judge:
         self.applied_max = 0
         self.compares_states = True
         self.on_first_applied: Callable[[int, int], None] = lambda _number, _index: None
+
+    @property
+    def applied(self) -> dict[int, bytes]:
+        """The groups that were applied, by the numbers of their proposals."""
+        return self._applied
 
     @property
     def elections(self) -> int:
@@ -95,6 +101,9 @@ class Judge:
             is_same = self._hashes.setdefault(index, state_hash) == state_hash
             if self.compares_states and not is_same:
                 self._fail(f"state differs at {index} on {replica.name}")
+            for queue in shard.projections.queue._queues.values():
+                if not queue.keeps_law():
+                    self._fail(f"queue {queue.id} breaks its law at {index} on {replica.name}")
 
         def watched_lead() -> None:
             self._leads(replica, shard)

@@ -1,12 +1,12 @@
-"""Clients of queues, streams and series, and what must be true of these in the end.
+"""Clients of queues and series, and what must be true of these in the end.
 
 * Queue: every message whose enqueue was answered is in the queue or among the dead letters, or was
-  acknowledged, once; what was acknowledged is gone. (The law of each queue is part of ``check``.)
-* Stream: every record that was answered is there, once, and those of one client are in order.
-* Series: every point that was answered is there, with its value.
+  acknowledged, once; what was acknowledged is gone. Redrives move dead letters back meanwhile, and
+  messages of a group are worked on one after the other. (The judge knows the law of queues.)
+* Series: every point that was answered is there, with its value, in a buffer or in a block.
 
-Bodies, records and blocks are read from the log of each member: they must have survived trimming,
-shipping and repair.
+Bodies and blocks are read from the log of each member: they must have survived trimming, shipping
+and repair. Streams are in stream_clients.py, batches over all models in transact_client.py.
 """
 
 from collections import Counter
@@ -14,40 +14,41 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+import numpy as np
+
 from node.shard import Shard
-from projections import queue_commands, stream_commands, ts_commands
+from projections import queue_commands, ts_commands
+from projections.payload import SessionRef
 from projections.queue_config import QueueConfig
 from projections.queue_message import Enqueue, decode_message
 from projections.queue_reads import Peeked
 from projections.queue_results import decode_leased, decode_verdicts
 from projections.reasons import Reason
 from projections.result import Applied, Refused
-from projections.stream_commands import Retention
-from projections.stream_pages import Page, Record
-from projections.stream_record import Append
+from projections.ts_batch import Run, encode_batch
 from projections.ts_names import series_name
 from projections.ts_query import Query, QueryEngine
+from projections.ts_types import FieldType
 from tests.simulation.caller import NAMESPACE, Caller
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
+from ual.entry import Draft
 from ual.errors import UalError
 
 SECOND_NS = 10**9
-PARTITIONS = 2
-RECORDS_KEPT = 30
-
+GROUPS = (b"", b"", b"left", b"right")
+BATCH_POINTS = 180  # six such batches make a block, and one is about the largest request
 
 Finish = Callable[[Applied | Refused], None]
 
 
 @dataclass
 class Answered:
-    """What clients were told, together; bodies, records and times are unique."""
+    """What clients were told, together; bodies and times are unique."""
 
     enqueued: set[bytes] = field(default_factory=set)
     acking: Counter[bytes] = field(default_factory=Counter)  # sent, perhaps not answered
     acked: Counter[bytes] = field(default_factory=Counter)
-    appended: set[bytes] = field(default_factory=set)
     written: dict[int, float] = field(default_factory=dict)
 
 
@@ -67,9 +68,13 @@ class ModelClient(Caller):
     ) -> None:
         """``lets_go``: nothing is kept for ever, so that the log can be dropped behind it."""
         super().__init__(number, replicas, schedule, rng, deadline_s=deadline_s)
-        self.think_s = 0.3
+        self.think_s = 0.8
         self._answered = answered
         self._lets_go = lets_go
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Begin what this kind of client keeps to itself."""
 
     def wrong_on(self, shard: Shard) -> str | None:
         """Say what is not as it should be, if anything."""
@@ -77,7 +82,7 @@ class ModelClient(Caller):
 
 
 class QueueClient(ModelClient):
-    """Enqueues, leases, and settles most of what it leased."""
+    """Enqueues, leases, settles most of what it leased, and redrives what died."""
 
     _dead = _jobs = 0
 
@@ -87,6 +92,8 @@ class QueueClient(ModelClient):
             self._create()
         elif chance < 0.5:
             self._enqueue()
+        elif chance < 0.54:
+            self._redrive()
         else:
             self._lease()
 
@@ -95,7 +102,7 @@ class QueueClient(ModelClient):
             name, config = "dead", QueueConfig()
         else:
             name = "jobs"
-            deliveries = 0 if self._lets_go else 3
+            deliveries = 0 if self._lets_go else 2
             config = QueueConfig(
                 max_deliveries=deliveries, dead_queue=self._dead, visibility_ns=SECOND_NS
             )
@@ -122,8 +129,16 @@ class QueueClient(ModelClient):
             self._answered.enqueued.add(body)
             self._next()
 
-        priority = self._rng.choice((0, 8, 8))
-        self._send(Enqueue(self._jobs, body, priority=priority, delay_ns=delay_ns), finish)
+        priority, group = self._rng.choice((0, 8, 8)), self._rng.choice(GROUPS)
+        message = Enqueue(self._jobs, body, priority=priority, delay_ns=delay_ns, group=group)
+        self._send(message, finish)
+
+    def _redrive(self) -> None:
+        def finish(result: Applied | Refused) -> None:
+            assert isinstance(result, Applied) or result.reason is Reason.REDRIVES_FULL, result
+            self._next()
+
+        self._send(queue_commands.Redrive(self._dead, rate_per_s=2), finish)
 
     def _lease(self) -> None:
         def finish(result: Applied | Refused) -> None:
@@ -193,89 +208,50 @@ class QueueClient(ModelClient):
         return None
 
 
-class StreamClient(ModelClient):
-    """Appends numbered records."""
-
-    _exists = False
-
-    def _operate(self) -> None:
-        value = b"%d-%d" % (self.number, self._sequence)
-
-        def finish(result: Applied | Refused) -> None:
-            if not self._exists:
-                assert isinstance(result, Applied) or result.reason is Reason.STREAM_EXISTS, result
-                self._exists = True
-            else:
-                assert isinstance(result, Applied), result
-                self._answered.appended.add(value)
-            self._next()
-
-        retention = Retention(count_max=RECORDS_KEPT if self._lets_go else 0)
-        command: stream_commands.Command = stream_commands.Create("events", PARTITIONS, retention)
-        if self._exists:
-            command = Append("events", value, key=b"%d" % self.number)
-        self._write(
-            lambda session: stream_commands.encode_command(command, NAMESPACE, session), finish
-        )
-
-    def wrong_on(self, shard: Shard) -> str | None:
-        """See the module's text."""
-        if not self._exists:
-            return None
-        found: list[bytes] = []
-        for partition in range(PARTITIONS):
-            offset: int | None = None
-            while True:
-                page = shard.projections.stream.read(
-                    shard.log, NAMESPACE, "events", partition, offset
-                )
-                assert isinstance(page, Page), page
-                for item in page.items:
-                    if not isinstance(item, Record):
-                        return f"stream: {item}"
-                    if item.value.startswith(b"%d-" % self.number):
-                        found.append(item.value)
-                if not page.items:
-                    break
-                offset = page.next_offset
-        numbers = [int(value.split(b"-")[1]) for value in found]
-        if numbers != sorted(set(numbers)):
-            return f"records of client {self.number} are out of order: {numbers}"
-        missing = self._answered.appended - set(found)
-        if self._lets_go and len(found) >= RECORDS_KEPT:
-            missing = {value for value in missing if int(value.split(b"-")[1]) > numbers[0]}
-        return f"records {missing} are missing" if missing else None
-
-
 class SeriesClient(ModelClient):
-    """Writes one point at a time to a series of its own."""
+    """Writes to a series of its own, one point at a time or many, of which leaders make blocks."""
 
     def _operate(self) -> None:
-        time_ns, value = self._sequence * SECOND_NS, self._rng.random()
+        # Blocks stay in the log for as long as their points: not where it shall be let go.
+        count = BATCH_POINTS if not self._lets_go and self._rng.random() < 0.25 else 1
+        start, value = self._sequence * 1_000, self._rng.random()
+        points = {(start + at) * SECOND_NS: value + at % 7 for at in range(count)}
         name = series_name("load", {"client": str(self.number)})
 
         def finish(result: Applied | Refused) -> None:
             assert isinstance(result, Applied), result
-            self._answered.written[time_ns] = value
+            self._answered.written |= points
             self._next()
 
-        write = ts_commands.Write(name, time_ns, (("v", value),))
-        self._write(lambda session: ts_commands.encode_command(write, NAMESPACE, session), finish)
+        def encode(session: SessionRef | None) -> Draft:
+            if count == 1:
+                write = ts_commands.Write(name, start * SECOND_NS, (("v", value),))
+                return ts_commands.encode_command(write, NAMESPACE, session)
+            times = np.fromiter(points, np.int64)
+            run = Run(name, "v", FieldType.F64, times, list(points.values()))
+            return ts_commands.encode_write_batch(encode_batch([run]), NAMESPACE, session)
+
+        self._write(encode, finish)
 
     def wrong_on(self, shard: Shard) -> str | None:
         """See the module's text."""
         written = self._answered.written
         if not written:
             return None
-        engine = QueryEngine(
-            shard.projections.series, lambda index: shard.log.read(index).plain_payload()
-        )
-        rows = engine.query(NAMESPACE, Query("load", "v"))
-        assert not isinstance(rows, Refused), rows
-        name = series_name("load", {"client": str(self.number)})
-        for row in rows:
-            if row.name == name:
-                found = dict(zip(row.times.tolist(), row.values.tolist(), strict=True))
-                wrong = {time: value for time, value in written.items() if found.get(time) != value}
-                return f"points {wrong} are missing or others" if wrong else None
-        return f"no series of client {self.number}"
+        found = points_of(shard, "load", series_name("load", {"client": str(self.number)}))
+        wrong = {time: value for time, value in written.items() if found.get(time) != value}
+        return f"{len(wrong)} points are missing or others: {sorted(wrong)[:5]}" if wrong else None
+
+
+def points_of(shard: Shard, measurement: str, name: bytes) -> dict[int, float]:
+    """Return the points of a series' field v, by time."""
+    engine = QueryEngine(
+        shard.projections.series, lambda index: shard.log.read(index).plain_payload()
+    )
+    rows = engine.query(NAMESPACE, Query(measurement, "v"))
+    if isinstance(rows, Refused):
+        return {}
+    for row in rows:
+        if row.name == name:
+            return dict(zip(row.times.tolist(), row.values.tolist(), strict=True))
+    return {}

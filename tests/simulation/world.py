@@ -25,13 +25,14 @@ from tests.simulation.model_clients import (
     ModelClient,
     QueueClient,
     SeriesClient,
-    StreamClient,
 )
 from tests.simulation.network import Network
 from tests.simulation.profile import Profile, profile_of
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
 from tests.simulation.stale_readers import StaleReader, Visible
+from tests.simulation.stream_clients import ConsumerClient, ProducerClient
+from tests.simulation.transact_client import TransactClient
 
 # What a replica has to say about its disk is in the report, if it matters.
 logging.getLogger("onelog").addHandler(logging.NullHandler())
@@ -159,7 +160,8 @@ class World:
     def _make_model_clients(self) -> list[ModelClient]:
         answered = Answered()
         kinds: tuple[type[ModelClient], ...] = (
-            QueueClient, QueueClient, StreamClient, SeriesClient,
+            QueueClient, QueueClient, ProducerClient, ProducerClient, ConsumerClient, SeriesClient,
+            TransactClient,
         )  # fmt: skip
         return [
             kind(
