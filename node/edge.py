@@ -55,6 +55,7 @@ ENTRY_OVERHEAD_MAX = 256
 READERS = 2
 _NO_WRITE_OPTIONS = common_pb2.WriteOptions()
 _NO_READ_OPTIONS = common_pb2.ReadOptions()
+_LEVELS = frozenset(common_pb2.ReadLevel.values())
 _SYNC, _ASYNC = Durability.SYNC, Durability.ASYNC
 
 BoundT = TypeVar("BoundT")
@@ -235,11 +236,10 @@ class Edge:
 
     async def read_live(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
         """Return the live state of a shard, whatever index of the past is asked for."""
+        check_read(options)
         if options.level == common_pb2.READ_LEVEL_STALE:
             driver = self.replica(shard)
             staleness_ms = options.max_staleness_ms
-            if staleness_ms > STALENESS_MS_MAX:
-                raise invalid("STALENESS_INVALID", f"a staleness of {staleness_ms} ms")
             error = await driver.read(
                 call.deadline_s,
                 level=Level.STALE,
@@ -247,10 +247,6 @@ class Edge:
                 min_index=options.min_index,
             )
         else:
-            if options.level > common_pb2.READ_LEVEL_LINEARIZABLE:
-                raise invalid("LEVEL_INVALID", f"there is no level {options.level}")
-            if options.max_staleness_ms:
-                raise invalid("STALENESS_INVALID", "a staleness is for READ_LEVEL_STALE")
             driver = self.leading(shard)
             error = await driver.read(call.deadline_s, min_index=options.min_index)
         if error is not None:
@@ -408,6 +404,17 @@ def write_options(request: Any) -> common_pb2.WriteOptions:
 def read_options(request: Any) -> common_pb2.ReadOptions:
     """Return the options of a read, or none."""
     return request.options if request.HasField("options") else _NO_READ_OPTIONS
+
+
+def check_read(options: common_pb2.ReadOptions) -> None:
+    """Refuse options of a read that are wrong whatever the state."""
+    level, staleness_ms = options.level, options.max_staleness_ms
+    if level not in _LEVELS:
+        raise invalid("LEVEL_INVALID", f"there is no level {level}")
+    if staleness_ms and level != common_pb2.READ_LEVEL_STALE:
+        raise invalid("STALENESS_INVALID", "a staleness is for READ_LEVEL_STALE")
+    if staleness_ms > STALENESS_MS_MAX:
+        raise invalid("STALENESS_INVALID", f"a staleness of {staleness_ms} ms")
 
 
 def one_shard_only(options: common_pb2.ReadOptions) -> None:

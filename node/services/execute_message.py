@@ -10,6 +10,7 @@ from node.durability import Durability
 from node.edge import (
     Edge,
     View,
+    check_read,
     check_session,
     durability_of,
     invalid,
@@ -170,6 +171,7 @@ class Message:
         shard = self._edge.shard_of_all(entry.names(request))
         namespace = namespace_of(request.namespace)
         if isinstance(entry, Read):
+            check_read(read_options(request))  # of all together only what is right is made
             run = self._run(shard, None)
             run.operations.append(Operation(position, kind, request))
             return

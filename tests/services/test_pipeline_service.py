@@ -406,6 +406,38 @@ BAD: list[tuple[str, Any, str]] = [
 ]
 
 
+def test_reads_with_bad_options_are_refused_and_their_neighbours_are_not(tmp_path: Path) -> None:
+    def get(**options: int) -> pipeline.Operation:
+        made = common_pb2.ReadOptions()
+        for name, value in options.items():
+            setattr(made, name, value)
+        return pipeline.Operation(get=kv.GetRequest(key=b"k", options=made))
+
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as node:
+            await node.kv.Put(kv.PutRequest(key=b"k", value=b"v"))
+            stale = common_pb2.READ_LEVEL_STALE
+            answer = await node.pipeline.ExecuteOnce(
+                pipeline.ExecuteRequest(
+                    operations=[
+                        get(),
+                        get(level=9),
+                        get(max_staleness_ms=5),
+                        get(level=common_pb2.READ_LEVEL_LINEARIZABLE, max_staleness_ms=5),
+                        get(level=stale, max_staleness_ms=2**40),
+                        get(level=stale, max_staleness_ms=60_000),
+                    ]
+                )
+            )
+            level, staleness = "LEVEL_INVALID", "STALENESS_INVALID"
+            reasons = [each.error.reason for each in answer.results]
+            assert reasons == ["", level, staleness, staleness, staleness, ""]
+            assert answer.results[0].get.item.value == b"v"
+            assert answer.results[5].get.item.value == b"v"
+
+    run(test())
+
+
 def test_bad_input_is_refused_with_a_reason_and_nothing_is_written(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         logs = [driver.shard.log for driver in node.context.drivers.values()]
