@@ -19,12 +19,13 @@ from onelog.cli.cluster_lifecycle import (
     STOP_S_MAX,
     Wish,
     kill_node,
+    remember_flags,
     restart_node,
     start_cluster,
     stop_cluster,
 )
 from onelog.cli.cluster_ports import BASE_MAX
-from onelog.cli.cluster_state import NODES_MAX, ClusterDirectory
+from onelog.cli.cluster_state import DEFAULT_PATH, NODES_MAX, ClusterDirectory
 from onelog.cli.command import group
 from onelog.cli.failure import CommandFailed
 from onelog.cli.state_output import printable
@@ -56,7 +57,6 @@ StopWithin = Annotated[
         "--stop-within", min=0, max=86_400, help="Seconds to stop in order; then it is killed."
     ),
 ]
-DEFAULT_DIR = Path("onelog-cluster")
 
 
 @app.callback(invoke_without_command=True)
@@ -75,7 +75,7 @@ def up(
         ),
     ] = None,
     *,
-    path: Dir = DEFAULT_DIR,
+    path: Dir = DEFAULT_PATH,
     nodes: Annotated[
         int | None, typer.Option(min=1, max=NODES_MAX, help="Nodes; 3 in a new directory.")
     ] = None,
@@ -98,8 +98,9 @@ def up(
 ) -> None:
     """Start a cluster and show how it is; Ctrl-C brings it down.
 
-    A directory that holds a cluster already is started again with its data, and with the flags of
-    last time if none are given. Node N has its data in DIR/nN/data and its output in DIR/nN/log.
+    A directory that holds a cluster already is started again with its data, and if no flags are
+    given with those of the last time that it got ready. Node N has its data in DIR/nN/data and its
+    output in DIR/nN/log.
 
     \b
     Examples:
@@ -111,13 +112,16 @@ def up(
 
     directory = ClusterDirectory(path)
     known = directory.find()
-    with ExitStack() as held:
+    with ExitStack() as held, ExitStack() as failing:
         wish = Wish(nodes, shards, port, tuple(flags or ()))
         start_cluster(directory, wish, held)
+        # Flags with which nodes do not get ready must not keep the next ones from it.
+        failing.callback(remember_flags, directory, () if known is None else known.flags)
         if known is not None and known.is_up:
             typer.echo(f"note: {path} was not brought down last time; its nodes recover", err=True)
 
         def ready(status: "ClusterStatus") -> None:
+            failing.pop_all()
             held.close()
             _print_ready(directory, status)
 
@@ -146,7 +150,7 @@ def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> None:
 @app.command()
 def status(
     *,
-    path: Dir = DEFAULT_DIR,
+    path: Dir = DEFAULT_PATH,
     is_watched: Annotated[
         bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C, or until it is down.")
     ] = False,
@@ -200,7 +204,7 @@ async def _look(directory: ClusterDirectory) -> "ClusterStatus":
 
 
 @app.command()
-def down(*, path: Dir = DEFAULT_DIR, stop_within: StopWithin = STOP_S_MAX) -> None:
+def down(*, path: Dir = DEFAULT_PATH, stop_within: StopWithin = STOP_S_MAX) -> None:
     """Stop all nodes, in order; the data stays.
 
     \b
@@ -218,7 +222,7 @@ def down(*, path: Dir = DEFAULT_DIR, stop_within: StopWithin = STOP_S_MAX) -> No
 
 
 @app.command()
-def kill(number: Number, *, path: Dir = DEFAULT_DIR) -> None:
+def kill(number: Number, *, path: Dir = DEFAULT_PATH) -> None:
     """Kill a node, as a crash of its machine would (SIGKILL).
 
     \b
@@ -233,7 +237,7 @@ def kill(number: Number, *, path: Dir = DEFAULT_DIR) -> None:
 def restart(
     number: Number,
     *,
-    path: Dir = DEFAULT_DIR,
+    path: Dir = DEFAULT_PATH,
     ready_within: ReadyWithin = READY_S,
     stop_within: StopWithin = STOP_S_MAX,
 ) -> None:
@@ -255,7 +259,7 @@ def restart(
 def logs(
     number: Number,
     *,
-    path: Dir = DEFAULT_DIR,
+    path: Dir = DEFAULT_PATH,
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=0, max=LINES_MAX, help="How many of the last lines.")
     ] = 50,

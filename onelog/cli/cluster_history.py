@@ -29,7 +29,7 @@ class History:
     def __init__(self) -> None:
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT_MAX)
         self._last: ClusterStatus | None = None
-        self._leaders: dict[int, int] = {}
+        self._leaders: dict[int, str] = {}
         self._behind: set[int] = set()
         self._applied: deque[tuple[float, dict[int, int]]] = deque(maxlen=RATE_LOOKS)
 
@@ -73,18 +73,21 @@ class History:
 
     def _of_leaders(self, status: ClusterStatus) -> list[tuple[str, bool]]:
         found: list[tuple[str, bool]] = []
-        led_before = {} if self._last is None else {s.shard: s.leader for s in self._last.shards}
+        led_before = (
+            {} if self._last is None else {s.shard: s.leader_name for s in self._last.shards}
+        )
         for shard in status.shards:
             was, last = led_before.get(shard.shard), self._leaders.get(shard.shard)
-            if shard.leader is None:
+            leader = shard.leader_name
+            if leader is None:
                 if was is not None:
                     found.append((f"shard {shard.shard} has no leader", True))
                 continue
-            self._leaders[shard.shard] = shard.leader
-            if last is not None and last != shard.leader:
-                found.append((f"leader of shard {shard.shard} moved to node {shard.leader}", False))
+            self._leaders[shard.shard] = leader
+            if last is not None and last != leader:
+                found.append((f"leader of shard {shard.shard} moved to {leader}", False))
             elif last is not None and was is None:
-                found.append((f"node {shard.leader} leads shard {shard.shard} again", False))
+                found.append((f"{leader} leads shard {shard.shard} again", False))
         return found
 
     def entries_per_s(self, shard: int) -> float | None:

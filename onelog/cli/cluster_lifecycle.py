@@ -62,7 +62,7 @@ def start_cluster(directory: ClusterDirectory, wish: Wish, held: ExitStack) -> L
             raise CommandFailed(
                 "ALREADY_UP",
                 f"{len(known.running)} of {len(known.nodes)} nodes of {directory.path} run; "
-                "see: onelog cluster status, restart N, down",
+                f"see: {directory.line('status')}, restart N, down",
             )
         nodes, shards = _shape(directory, known, wish)
         block = held.enter_context(
@@ -70,7 +70,8 @@ def start_cluster(directory: ClusterDirectory, wish: Wish, held: ExitStack) -> L
                 nodes, asked=wish.port, remembered=None if known is None else known.base_port
             )
         )
-        flags = wish.flags or (() if known is None else known.flags)
+        flags_before = () if known is None else known.flags
+        flags = wish.flags or flags_before
         cluster = LocalCluster(True, block.base, shards, flags, (None,) * nodes)
         directory.save(cluster)
         try:
@@ -79,7 +80,7 @@ def start_cluster(directory: ClusterDirectory, wish: Wish, held: ExitStack) -> L
                 cluster = _start(directory, cluster, number)
         except BaseException:
             _stop(directory, cluster, [node.number for node in cluster.running], 0.0)
-            directory.save(replace(cluster, is_up=False))
+            directory.save(replace(cluster, is_up=False, flags=flags_before))
             raise
     return cluster
 
@@ -143,7 +144,7 @@ def kill_node(directory: ClusterDirectory, number: int) -> int:
     process = node.process
     if process is None or not send(process, signal.SIGKILL):
         raise CommandFailed(
-            "NOT_RUNNING", f"node {number} does not run; see: onelog cluster restart {number}"
+            "NOT_RUNNING", f"node {number} does not run; see: {directory.line(f'restart {number}')}"
         )
     _insist_on_end(directory.path, [number], wait_for_end([process], KILL_S_MAX))
     return process.pid
@@ -156,7 +157,8 @@ def restart_node(directory: ClusterDirectory, number: int, within_s: float) -> N
         cluster.node(number)
         if not cluster.is_up:
             raise CommandFailed(
-                "NOT_RUNNING", f"the cluster in {directory.path} is down; see: onelog cluster up"
+                "NOT_RUNNING",
+                f"the cluster in {directory.path} is down; see: {directory.line('up')}",
             )
         _stop(directory, cluster, [number], within_s)
         _start(directory, cluster, number)
@@ -170,6 +172,12 @@ def stop_cluster(directory: ClusterDirectory, within_s: float) -> tuple[int, lis
         killed = _stop(directory, cluster, running, within_s)
         directory.save(replace(cluster, is_up=False, processes=(None,) * len(cluster.nodes)))
     return len(running), killed
+
+
+def remember_flags(directory: ClusterDirectory, flags: tuple[str, ...]) -> None:
+    """Let the next ``up`` without flags have these."""
+    with directory.changing():
+        directory.save(replace(directory.load(), flags=flags))
 
 
 def kill_all(directory: ClusterDirectory) -> None:

@@ -15,6 +15,7 @@ and readers look whether that one still runs.
 import fcntl
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from onelog.cli.cluster_ports import BASE_MAX, HOST, NodePorts, ports_of
 from onelog.cli.cluster_processes import ProcessIdentity
 from onelog.cli.failure import CommandFailed
 
+DEFAULT_PATH = Path("onelog-cluster")
 NODES_MAX = 9  # what may found a cluster
 STATE_FILE = "cluster.json"
 LOCK_FILE = "LOCK"
@@ -114,6 +116,11 @@ class ClusterDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def line(self, words: str) -> str:
+        """Return a command line about this cluster, to be typed by somebody."""
+        where = "" if self.path == DEFAULT_PATH else f" --dir {shlex.quote(str(self.path))}"
+        return f"onelog cluster {words}{where}"
+
     def node_path(self, number: int) -> Path:
         """Return where a node has its things."""
         return self.path / f"n{number}"
@@ -142,7 +149,7 @@ class ClusterDirectory:
         found = self.find()
         if found is None:
             raise CommandFailed(
-                "NO_CLUSTER", f"there is no cluster in {self.path}; begin with: onelog cluster up"
+                "NO_CLUSTER", f"there is no cluster in {self.path}; begin with: {self.line('up')}"
             )
         return found
 

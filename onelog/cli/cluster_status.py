@@ -14,7 +14,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from time import monotonic
 from typing import Any, Self
@@ -28,7 +28,8 @@ from onelog.v1 import admin_pb2
 ASK_S_MAX = 1.0
 # A node that has no process, that does not listen yet, or that does not answer.
 DOWN, STARTING, SILENT = "down", "starting", "silent"
-SERVING = "serving"
+# A node that serves, and one that would if all its shards had leaders.
+SERVING, WAITING = "serving", "waiting"
 _STAGES_WITH_STATUS = ("electing", SERVING)
 _ANSWER_BYTES_MAX = 1 << 20
 
@@ -61,8 +62,9 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard over all nodes; ``leader`` is None while nobody leads.
+    """One shard over all nodes; ``leader`` is None while none of them leads.
 
+    ``elsewhere`` is the leader's endpoint then, if it is a node that has joined from elsewhere.
     ``behind`` has for each node how many committed entries it has not applied, or None where that
     is not known.
     """
@@ -73,6 +75,12 @@ class ShardStatus:
     commit_index: int
     applied_index: int
     behind: dict[int, int | None]
+    elsewhere: str = ""
+
+    @property
+    def leader_name(self) -> str | None:
+        """What to call the leader; None while nobody leads."""
+        return self.elsewhere or None if self.leader is None else f"node {self.leader}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +96,7 @@ class ClusterStatus:
     def is_whole(self) -> bool:
         """Whether every node serves and every shard is led."""
         return all(node.is_ready for node in self.nodes) and all(
-            shard.leader is not None for shard in self.shards
+            shard.leader_name is not None for shard in self.shards
         )
 
 
@@ -106,6 +114,8 @@ class Observer:
         cluster = self._directory.load()
         nodes = tuple(await asyncio.gather(*map(self._node, cluster.nodes)))
         shards = self.combine(nodes, cluster.shards)
+        if any(shard.leader is None for shard in shards):
+            shards = await self._look_elsewhere(nodes, shards)
         return ClusterStatus(cluster.is_up, monotonic(), nodes, shards)
 
     def combine(self, nodes: Sequence[NodeStatus], shards: int) -> tuple[ShardStatus, ...]:
@@ -114,6 +124,27 @@ class Observer:
             for replica in node.replicas:
                 self._applied[node.number, replica.shard] = replica.applied_index
         return tuple(self._shard(shard, nodes) for shard in range(shards))
+
+    async def _look_elsewhere(
+        self, nodes: Sequence[NodeStatus], shards: tuple[ShardStatus, ...]
+    ) -> tuple[ShardStatus, ...]:
+        """Find out which shards are led by nodes that this machine's cluster does not have."""
+        ours = {node.endpoint for node in nodes}
+        asked = next((node for node in nodes if node.is_ready), None)
+        if asked is None:
+            return shards
+        try:
+            answer = await self._client(asked.endpoint).admin.topology()
+        except OnelogError:
+            return shards  # it has just ended; the next look shows it
+        found = {each.shard: each.leader_endpoint for each in answer.shards}
+        elsewhere = {shard: each for shard, each in found.items() if each not in ours}
+        return tuple(
+            shard
+            if shard.leader is not None
+            else replace(shard, elsewhere=elsewhere.get(shard.shard, ""))
+            for shard in shards
+        )
 
     async def _node(self, node: LocalNode) -> NodeStatus:
         pid = node.pid
@@ -132,11 +163,12 @@ class Observer:
                 status = await self._client(node.endpoint).admin.status(endpoint=node.endpoint)
             except OnelogError:
                 stage = SILENT  # it ended or hung between the two questions
+        is_ready = bool(ready["ready"]) and status is not None
         return NodeStatus(
             node.number,
             node.endpoint,
-            stage,
-            is_ready=bool(ready["ready"]) and status is not None,
+            WAITING if stage == SERVING and not is_ready else stage,
+            is_ready=is_ready,
             pid=pid,
             waiting_for=str(ready["waiting_for"]),
             uptime_s=None if status is None else status.uptime_ms / 1000,

@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from onelog.cli.cluster_history import Event, History
+from onelog.cli.cluster_state import ClusterDirectory
 from onelog.cli.cluster_status import DOWN, SERVING, SILENT, ClusterStatus, NodeStatus
 from onelog.cli.state_output import printable
 
 EVENTS_SHOWN_MAX = 8
 _STYLES = {SERVING: "green", DOWN: "bold red", SILENT: "bold red"}
-_HINT = "In another terminal: onelog cluster kill N, restart N, logs N, status, down."
 
 
 def render(
@@ -38,10 +38,11 @@ def render(
     return Group(*parts)
 
 
-def watching_hint(*, is_owner: bool) -> str:
+def watching_hint(directory: ClusterDirectory, *, is_owner: bool) -> str:
     """Return what somebody who watches can do."""
+    line = directory.line("status")
     end = "Ctrl-C brings all down." if is_owner else "Ctrl-C ends the view."
-    return f"{_HINT} {end}"
+    return f"In another terminal: {line}; kill N, restart N, logs N, down likewise. {end}"
 
 
 def event_line(event: Event) -> Text:
@@ -86,7 +87,7 @@ def _shards(status: ClusterStatus, history: History | None) -> Table:
     table = _table(*titles, *(f"node {number} behind" for number in numbers), right_from=2)
     for shard in status.shards:
         rate = None if history is None else history.entries_per_s(shard.shard)
-        leader = Text("none", style="bold red") if shard.leader is None else f"node {shard.leader}"
+        leader = shard.leader_name or Text("none", style="bold red")
         table.add_row(
             str(shard.shard),
             leader,
@@ -148,6 +149,7 @@ def as_json(path: Path, status: ClusterStatus, history: History | None = None) -
             {
                 "shard": shard.shard,
                 "leader": shard.leader,
+                "leader_elsewhere": shard.elsewhere or None,
                 "term": shard.term,
                 "commit_index": shard.commit_index,
                 "applied_index": shard.applied_index,

@@ -138,7 +138,7 @@ def _view(directory: ClusterDirectory, stack: AsyncExitStack, *, is_owner: bool)
 
         return show_events
     live = stack.enter_context(Live(console=console, auto_refresh=False, screen=False))
-    hint = watching_hint(is_owner=is_owner)
+    hint = watching_hint(directory, is_owner=is_owner)
 
     def show(status: ClusterStatus, history: History, _events: list[Event]) -> None:
         live.update(render(directory.path, status, history, ending=hint), refresh=True)

@@ -238,6 +238,7 @@ def test_a_node_that_cannot_start_is_told_in_one_line_and_nothing_is_left(
     assert re.match(r"error: NODE_ENDED: node \d ended while it started: error: BAD_CONFIG: ", line)
     assert directory.load().running == ()
     # What was remembered of it does not bind the next one beyond its shape.
+    assert directory.load().flags == ()
     other = cluster("up", "-d", "--nodes", 3)
     assert other.err.startswith("error: TOPOLOGY_MISMATCH: ")
     assert "--nodes 2" in other.err

@@ -1,13 +1,19 @@
 """What a view of a cluster makes of what it sees: events, rates, tables. No server is needed."""
 
+import asyncio
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
+import pytest
 from rich.console import Console
 
+from onelog.cli import cluster_status
 from onelog.cli.cluster_history import RATE_LOOKS, History
-from onelog.cli.cluster_state import ClusterDirectory
+from onelog.cli.cluster_ports import ports_of
+from onelog.cli.cluster_state import ClusterDirectory, LocalNode
 from onelog.cli.cluster_status import (
     DOWN,
     SERVING,
@@ -16,7 +22,8 @@ from onelog.cli.cluster_status import (
     Observer,
     Replica,
 )
-from onelog.cli.cluster_view import as_json, render
+from onelog.cli.cluster_view import as_json, render, watching_hint
+from onelog.v1 import admin_pb2
 
 
 def node(number: int, *replicas: Replica) -> NodeStatus:
@@ -94,6 +101,52 @@ def test_a_leader_of_an_older_term_is_none() -> None:
     assert looks.status.shards[0].leader is None
     looks.see(0.5, node(1, replica("leader", 1, 5)), node(2, replica("leader", 2, 5)))
     assert looks.status.shards[0].leader == 2
+
+
+def test_a_leader_that_has_joined_from_elsewhere_is_a_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = Looks()
+    nodes = (node(1, replica("follower", 2, 5)),)
+    looks.see(0.0, *nodes)
+    assert not looks.status.is_whole
+    topology = admin_pb2.GetTopologyResponse()
+    topology.shards.add(shard=0, leader_endpoint="10.0.0.4:7400")
+    client = SimpleNamespace(admin=SimpleNamespace(topology=AsyncMock(return_value=topology)))
+    monkeypatch.setattr(looks.observer, "_client", lambda _: client)
+    found = asyncio.run(looks.observer._look_elsewhere(nodes, looks.status.shards))
+    looks.status = replace(looks.status, shards=found)
+    assert looks.status.is_whole
+    assert "10.0.0.4:7400" in looks.shown()
+    # What one node believes of another one of ours says nothing: that one was asked itself.
+    topology.shards[0].leader_endpoint = nodes[0].endpoint
+    found = asyncio.run(looks.observer._look_elsewhere(nodes, looks.status.shards))
+    assert [shard.leader_name for shard in found] == [None]
+
+
+def test_a_node_that_waits_for_leaders_is_not_said_to_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ready = {"stage": SERVING, "ready": False, "waiting_for": "a leader of shard 2"}
+    monkeypatch.setattr(cluster_status, "_ask_ready", lambda _: ready)
+    status = AsyncMock(return_value=admin_pb2.GetStatusResponse())
+    looks = Looks()
+    client = SimpleNamespace(admin=SimpleNamespace(status=status))
+    monkeypatch.setattr(looks.observer, "_client", lambda _: client)
+    process = Mock(pid=7, is_running=True)
+    asked = asyncio.run(looks.observer._node(LocalNode(1, ports_of(7000, 1), process)))
+    looks.see(0.0, asked)
+    first, *others = looks.shown().splitlines()
+    assert first.endswith("0 of 1 nodes serve")
+    assert not any("serving" in line for line in others)
+    assert any("waiting" in line and "waits for a leader of shard 2" in line for line in others)
+
+
+def test_hints_name_the_directory_that_they_are_about() -> None:
+    assert ClusterDirectory(Path("onelog-cluster")).line("up") == "onelog cluster up"
+    other = ClusterDirectory(Path("a b"))
+    assert other.line("restart 2") == "onelog cluster restart 2 --dir 'a b'"
+    assert other.line("status") in watching_hint(other, is_owner=True)
 
 
 def test_a_rate_is_what_was_applied_in_the_last_looks() -> None:
