@@ -68,6 +68,7 @@ _BOTH_OPTIONS: tuple[tuple[str, int], ...] = (
     # A host that vanished without a word is noticed after the sum of these two.
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),  # without it, gRPC waits for a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
