@@ -5,6 +5,7 @@ second argument that one seed is run again, exactly, and its events are shown. T
 number of seeds that failed, at most 1.
 """
 
+import gc
 import os
 import sys
 import time
@@ -23,10 +24,14 @@ TOLD_EVERY = 50  # seeds, where no bar can be drawn
 
 def run_seed(seed: int) -> str | None:
     """Run one seed; return what is wrong with it, if anything."""
+    # Collected once, when the world is gone: in between it took a fifth of the time.
+    gc.disable()
     try:
         World(seed).run()
     except Violation as violation:
         return str(violation)
+    finally:
+        gc.collect()
     return None
 
 
