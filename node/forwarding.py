@@ -2,15 +2,19 @@
 
 A call is forwarded once. Whoever receives it marked does it or says NOT_LEADER with what it knows:
 two nodes that each take the other for the leader must not play ball. Bytes pass through as they
-are, and so does whatever the other side answers, errors included.
+are, and so does whatever the other side answers, errors included. Forwarded calls may stay for long
+like any other, so they are spread over several connections (onelog/spread.py).
 """
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
+from functools import partial
 
 import grpc.aio  # type: ignore[import-untyped]
 
 from node.api_port import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 from onelog.errors import NotLeader, OnelogError, OutcomeUnknown, Unavailable
+from onelog.spread import OWN_CONNECTION, Spread
 from onelog.status import DETAILS_KEY, error_of
 
 FORWARDED_KEY = "onelog-forwarded"
@@ -53,8 +57,9 @@ class Forwarder:
             ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
             # A stream that is passed on may be silent for hours.
             ("grpc.http2.max_pings_without_data", 0),
+            OWN_CONNECTION,
         )
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[str, Spread[grpc.aio.Channel]] = {}
         self.count = 0
 
     async def unary(
@@ -67,13 +72,13 @@ class Forwarder:
     ) -> bytes:
         """Return the bytes of the answer; raises what the other side answers."""
         self.count += 1
-        call = self._channel(endpoint).unary_unary(method)
-        try:
-            answer: bytes = await call(
-                request, timeout=timeout_s, metadata=((FORWARDED_KEY, "1"), *metadata)
-            )
-        except grpc.aio.AioRpcError as error:
-            raise _error(error) from error
+        with self._place(endpoint) as channel:
+            try:
+                answer: bytes = await channel.unary_unary(method)(
+                    request, timeout=timeout_s, metadata=((FORWARDED_KEY, "1"), *metadata)
+                )
+            except grpc.aio.AioRpcError as error:
+                raise _error(error) from error
         return answer
 
     async def stream(
@@ -85,32 +90,33 @@ class Forwarder:
     ) -> AsyncIterator[bytes]:
         """Yield the answers, each when the one before was taken; ends the call with itself."""
         self.count += 1
-        call = self._channel(endpoint).unary_stream(method)(
-            request, metadata=((FORWARDED_KEY, "1"), *metadata)
-        )
-        try:
-            async for message in call:
-                yield message
-        except grpc.aio.AioRpcError as error:
-            raise _error(error) from error
-        finally:
-            call.cancel()
+        with self._place(endpoint) as channel:
+            call = channel.unary_stream(method)(request, metadata=((FORWARDED_KEY, "1"), *metadata))
+            try:
+                async for message in call:
+                    yield message
+            except grpc.aio.AioRpcError as error:
+                raise _error(error) from error
+            finally:
+                call.cancel()
 
     async def close(self) -> None:
         """Close the connections."""
         channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close(None)
+        for spread in channels.values():
+            for channel in spread.connections:
+                await channel.close(None)
 
-    def _channel(self, endpoint: str) -> grpc.aio.Channel:
-        channel = self._channels.get(endpoint)
-        if channel is None:
-            if self._credentials is None:
-                channel = grpc.aio.insecure_channel(endpoint, self._options)
-            else:
-                channel = grpc.aio.secure_channel(endpoint, self._credentials, self._options)
-            self._channels[endpoint] = channel
-        return channel
+    def _place(self, endpoint: str) -> AbstractContextManager[grpc.aio.Channel]:
+        spread = self._channels.get(endpoint)
+        if spread is None:
+            spread = self._channels[endpoint] = Spread(partial(self._connect, endpoint))
+        return spread.place()
+
+    def _connect(self, endpoint: str) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(endpoint, self._options)
+        return grpc.aio.secure_channel(endpoint, self._credentials, self._options)
 
 
 def _error(error: grpc.aio.AioRpcError) -> OnelogError:

@@ -25,10 +25,9 @@ from node.watch import (
     INDEX_MAX,
     PROGRESS_DEFAULT_MS,
     Others,
-    by_endpoint,
     follow,
+    places,
     put_part,
-    split_shards,
 )
 from node.watch_feeds import (
     PAGE_BYTES_MAX,
@@ -189,12 +188,12 @@ class Tails:
         wanted = filter_of(request.filter)
         by_shard = self._by_shard(request.streams)
         positions = {edge.check_shard(each.shard): each for each in request.cursor.positions}
-        local, remote = split_shards(edge, sorted(by_shard))
+        local, remote = await places(edge, sorted(by_shard), positions, call)
         wake = asyncio.Event()
         feeds: list[Feed] = []
         parts = {
             endpoint: (_part_of(request, by_shard, theirs), theirs)
-            for endpoint, theirs in by_endpoint(edge, remote, call).items()
+            for endpoint, theirs in remote.items()
         }
         others = Others(edge, TAIL_METHOD, stream_pb2.TailResponse, parts, call, wake)
         try:
@@ -239,8 +238,6 @@ class Tails:
     ) -> RecordFeed:
         """Return the part of a tail in a shard, begun; everything is found wrong before."""
         source = source_of(self._edge, shard)
-        if position is not None and position.index >= INDEX_MAX:
-            raise invalid("CURSOR_INVALID", f"there is no index {position.index}")
         await self._wait_for(source, namespace, streams)
         new_after = source.applied_index if position is None else position.new_after
         starts: Starts = {}

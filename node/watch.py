@@ -13,7 +13,9 @@ A watcher goes live when its cursor reaches the head, the last entry that was ha
 looked at in one step of the loop, so no entry falls in between. Any replica serves watchers, and a
 leader that goes takes nothing with it: committed entries are the same everywhere.
 
-A watcher of shards that another process of this node holds is sent what that process says.
+A watcher of shards that another process of this node holds is sent what that process says; one
+whose cursor is ahead of this replica, what the leader says. A cursor that is ahead of the leader is
+of another cluster, or of one before it was restored: it is refused, since nothing would ever come.
 """
 
 import asyncio
@@ -29,17 +31,21 @@ from collections.abc import (
 from contextlib import aclosing
 from typing import Any
 
-from node.calls import Call
+from node.calls import LEADER_WAIT_S, Call, gather
 from node.edge import Edge, invalid
 from node.forwarding import Elsewhere
+from node.status_mapping import error_of_reason
 from node.watch_feeds import EventPage, Feed, Filters, Page, source_of
 from onelog.v1 import common_pb2, pipeline_pb2
+from projections.reasons import Reason
 from ual.errors import IndexDropped
 
 PROGRESS_DEFAULT_MS = 10_000
 PROGRESS_MS_MIN = 100
 PROGRESS_MS_MAX = 86_400_000
 INDEX_MAX = 1 << 63
+# How long a leader may take to make sure that it leads, before a cursor ahead of it is refused.
+LEADERSHIP_WAIT_S = 5.0
 WATCH_METHOD = "/onelog.v1.Pipeline/Watch"
 # Messages of another process that wait here.
 MESSAGES_WAITING_MAX = 4
@@ -59,13 +65,12 @@ class Watches:
         progress_s = _progress_ms(request) / 1000
         filters = Filters(request.filters)
         shards = sorted({edge.check_shard(shard) for shard in request.shards}) or range(edge.shards)
-        local, remote = split_shards(edge, shards)
         positions = {edge.check_shard(each.shard): each for each in request.cursor.positions}
+        local, remote = await places(edge, shards, positions, call)
         wake = asyncio.Event()
         feeds: list[Feed] = []
         parts = {
-            endpoint: (_part_of(request, theirs), theirs)
-            for endpoint, theirs in by_endpoint(edge, remote, call).items()
+            endpoint: (_part_of(request, theirs), theirs) for endpoint, theirs in remote.items()
         }
         others = Others(edge, WATCH_METHOD, pipeline_pb2.WatchResponse, parts, call, wake)
         try:
@@ -107,8 +112,6 @@ class Watches:
         cursor, sent = source.applied_index, 0
         if position is not None:
             cursor, sent = position.index, position.events_sent
-            if cursor >= INDEX_MAX:
-                raise invalid("CURSOR_INVALID", f"there is no index {cursor}")
             if cursor + 1 < source.first_index:
                 raise IndexDropped(cursor + 1, source.first_index, source.applied_index)
         feed = Feed(source, filters, cursor, sent, wake, with_previous=with_previous)
@@ -148,23 +151,53 @@ async def follow(
             yield _message(feeds, others, page.message)
 
 
-def split_shards(edge: Edge, shards: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Return which of the shards this process holds, and which it does not."""
-    drivers = edge.context.drivers
-    local = [shard for shard in shards if shard in drivers]
-    return local, [shard for shard in shards if shard not in drivers]
+async def places(
+    edge: Edge, shards: Iterable[int], positions: Mapping[int, common_pb2.Position], call: Call
+) -> tuple[list[int], dict[str, list[int]]]:
+    """Return which of the shards this process serves from a cursor on, and who serves the others.
+
+    That is another process of this node, or the leader if this replica is behind the cursor.
+    """
+    shards = list(shards)
+    endpoints = await gather(*(_place(edge, each, positions.get(each), call) for each in shards))
+    local: list[int] = []
+    remote: dict[str, list[int]] = {}
+    for shard, endpoint in zip(shards, endpoints, strict=True):
+        (local if endpoint is None else remote.setdefault(endpoint, [])).append(shard)
+    return local, remote
 
 
-def by_endpoint(edge: Edge, shards: Iterable[int], call: Call) -> dict[str, list[int]]:
-    """Return which other process of this node holds which shards."""
-    topology = edge.context.topology
-    found: dict[str, list[int]] = {}
-    for shard in shards:
+async def _place(
+    edge: Edge, shard: int, position: common_pb2.Position | None, call: Call
+) -> str | None:
+    """Return where a shard is served, None for here; refuse an index that nobody has come to."""
+    topology, driver = edge.context.topology, edge.context.drivers.get(shard)
+    if driver is None:
         endpoint = topology.endpoint(shard, topology.self_id)
         if endpoint is None or call.is_forwarded:
             raise Elsewhere(shard, endpoint).error()
-        found.setdefault(endpoint, []).append(shard)
-    return found
+        return endpoint
+    index = 0 if position is None else position.index
+    if index >= INDEX_MAX:
+        raise invalid("CURSOR_INVALID", f"there is no index {index}")
+    held = driver.shard
+    if index <= held.log.applied_index:
+        return None
+    try:
+        # What a leader has applied behind a read is all that any replica has told anybody.
+        error = await edge.leading(shard).read(edge.context.clock.now_s() + LEADERSHIP_WAIT_S)
+        if error is not None:
+            raise edge.failure(shard, error)
+    except Elsewhere as elsewhere:
+        # A follower: the cursor may come from a replica that is ahead of this one.
+        if await edge.waits(shard).until(lambda: held.log.applied_index >= index, LEADER_WAIT_S):
+            return None
+        if elsewhere.endpoint is None or call.is_forwarded:
+            raise elsewhere.error() from None
+        return elsewhere.endpoint
+    if index > held.log.applied_index:
+        raise error_of_reason(Reason.INDEX_IN_FUTURE, held.log.applied_index)
+    return None
 
 
 def _part_of(request: pipeline_pb2.WatchRequest, shards: Sequence[int]) -> bytes:

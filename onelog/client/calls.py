@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped]
 
-from onelog.client.channels import Channels
+from onelog.client.channels import Channel, Channels
 from onelog.client.costs import COLLECTING, ask, take
 from onelog.client.options import ClientOptions
 from onelog.client.retrying import Backoff, Verdict, judge
@@ -90,7 +90,12 @@ class Calls:
                 attempt_s = min(left_s, max(self._options.attempt_timeout_s, left_s / 2) + poll_s)
             target = self._endpoint(shard) if route is None else route()
             try:
-                answer = await self._attempt(target, path, request, attempt_s)
+                if poll_s:
+                    with self._channels.place(target) as channel:
+                        answer = await self._attempt(channel, path, request, attempt_s)
+                else:
+                    channel = self._channels.of(target)
+                    answer = await self._attempt(channel, path, request, attempt_s)
             except OnelogError as failure:
                 error = failure
             else:
@@ -115,7 +120,8 @@ class Calls:
 
     async def once(self, path: str, request: Any, *, shard: int, timeout_s: float) -> Any:
         """Make a call with one attempt."""
-        return await self._attempt(self._endpoint(shard), path, request, timeout_s)
+        channel = self._channels.of(self._endpoint(shard))
+        return await self._attempt(channel, path, request, timeout_s)
 
     async def stream(
         self,
@@ -169,10 +175,9 @@ class Calls:
     def _backoff(self) -> Backoff:
         return Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
 
-    async def _attempt(self, endpoint: str, path: str, request: Any, timeout_s: float) -> Any:
+    async def _attempt(self, channel: Channel, path: str, request: Any, timeout_s: float) -> Any:
         if timeout_s <= 0:
             raise DeadlineExceeded("no time was left for the call", reason="EXPIRED")
-        channel = self._channels.of(endpoint)
         await channel.ready(min(timeout_s, self._options.connect_timeout_s))
         try:
             return await channel.method(path)(request, timeout=timeout_s, metadata=channel.metadata)
@@ -183,19 +188,19 @@ class Calls:
             raise
 
     async def _stream(self, endpoint: str, path: str, request: Any) -> AsyncGenerator[Any, None]:
-        channel = self._channels.of(endpoint)
-        await channel.ready(self._options.connect_timeout_s)
-        call = channel.method(path)(request, metadata=channel.metadata)
-        try:
-            async for answer in call:
-                yield answer
-        except grpc.aio.AioRpcError as failure:
-            raise error_of(failure) from None
-        except asyncio.CancelledError:
-            raise_if_closed()
-            raise
-        finally:
-            call.cancel()
+        with self._channels.place(endpoint) as channel:
+            await channel.ready(self._options.connect_timeout_s)
+            call = channel.method(path)(request, metadata=channel.metadata)
+            try:
+                async for answer in call:
+                    yield answer
+            except grpc.aio.AioRpcError as failure:
+                raise error_of(failure) from None
+            except asyncio.CancelledError:
+                raise_if_closed()
+                raise
+            finally:
+                call.cancel()
 
 
 def raise_if_closed() -> None:

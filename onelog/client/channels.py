@@ -1,10 +1,13 @@
-"""Connections to endpoints: one channel each, made when it is first needed.
+"""Connections to endpoints, made when they are first needed.
 
-A channel carries everything to its endpoint: unary calls, streams, and the one pipeline. gRPC opens
-the connection again when it breaks, so a channel lives as long as its client.
+One channel carries the unary calls to its endpoint and the one pipeline. What stays (watches,
+tails, long polls) has channels of its own (onelog/spread.py): however many there are, other calls
+go ahead. gRPC opens a connection again when it breaks, so a channel lives as long as its client.
 """
 
 import asyncio
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -13,6 +16,7 @@ from google.protobuf import message_factory  # type: ignore[import-untyped]
 
 from onelog.client.options import ClientOptions, Tls
 from onelog.errors import Unavailable
+from onelog.spread import OWN_CONNECTION, Spread
 from onelog.v1 import admin_pb2, kv_pb2, pipeline_pb2, queue_pb2, stream_pb2, timeseries_pb2
 
 # A peer that is gone without a word is noticed after both of these. The answer to a ping may have
@@ -98,18 +102,29 @@ class Channels:
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._by_endpoint: dict[str, Channel] = {}
+        self._spread: dict[str, Spread[Channel]] = {}
 
     def of(self, endpoint: str) -> Channel:
-        """Return the channel of an endpoint."""
+        """Return the channel of an endpoint for calls that are answered at once."""
         channel = self._by_endpoint.get(endpoint)
         if channel is None:
             channel = self._by_endpoint[endpoint] = Channel(endpoint, self._options)
         return channel
 
+    def place(self, endpoint: str) -> AbstractContextManager[Channel]:
+        """Take a place for a call that stays, on a channel that has one."""
+        spread = self._spread.get(endpoint)
+        if spread is None:
+            connect = partial(Channel, endpoint, self._options)
+            spread = self._spread[endpoint] = Spread(connect)
+        return spread.place()
+
     async def close(self) -> None:
         """Close all of them."""
-        channels, self._by_endpoint = self._by_endpoint, {}
-        for channel in channels.values():
+        channels = list(self._by_endpoint.values())
+        channels += [each for spread in self._spread.values() for each in spread.connections]
+        self._by_endpoint, self._spread = {}, {}
+        for channel in channels:
             await channel.close()
 
 
@@ -126,8 +141,8 @@ def _open(endpoint: str, options: ClientOptions) -> Any:
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
         ("grpc.min_reconnect_backoff_ms", RECONNECT_MS_MIN),
         ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
-        # Two clients of one process have connections of their own: closing one leaves the other.
-        ("grpc.use_local_subchannel_pool", 1),
+        # Two clients of one process as well: closing one leaves the other.
+        OWN_CONNECTION,
         # A proxy of the environment is for the web, not for a database next door.
         ("grpc.enable_http_proxy", 0),
         # We know better than gRPC what may be sent again.

@@ -13,6 +13,7 @@ USERS = [
     "node/forwarding.py",
     "node/api_port.py",
     "onelog/client/channels.py",
+    "onelog/spread.py",
 ]
 LIBRARY = Path(cygrpc.__file__).read_bytes()
 
