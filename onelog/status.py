@@ -62,7 +62,9 @@ def error_of_status(status: status_pb2.Status) -> OnelogError:
             detail.Unpack(retry)
             retry_after_s = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
     reason = info.reason if info.domain == DOMAIN else ""
-    return make_error(status.code, status.message, reason, info.metadata, retry_after_s)
+    # Some refusals begin with their reason, for callers who see the words alone.
+    message = status.message.removeprefix(f"{reason}: ")
+    return make_error(status.code, message, reason, info.metadata, retry_after_s)
 
 
 def error_of_result(error: common_pb2.Error) -> OnelogError:

@@ -78,7 +78,8 @@ def main() -> None:
             command("down")
             os.chdir(ROOT)
     console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False, markup=False)
-    console.print(render(directory.path, status, history, ending=watching_hint(is_owner=True)))
+    hint = watching_hint(directory, is_owner=True)
+    console.print(render(directory.path, status, history, ending=hint))
     target.write_text(console.export_svg(title="onelog cluster up", unique_id="onelog-cluster"))
 
 

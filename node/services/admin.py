@@ -41,6 +41,7 @@ from ual.errors import IndexDropped
 INDEX_MAX = 1 << 63
 NAME_SIZE_MAX = 128
 ADDRESS_SIZE_MAX = 255
+PORT_MAX = (1 << 16) - 1
 _NO_OPTIONS = common_pb2.WriteOptions()
 _READ = common_pb2.ReadOptions()
 
@@ -227,7 +228,8 @@ class AdminService:
         """Add a node as a learner."""
         node_id, address = _node_id(request.node_id), request.peer_address
         host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or len(address.encode()) > ADDRESS_SIZE_MAX:
+        is_port = port.isdecimal() and 0 < int(port) <= PORT_MAX
+        if not host or not is_port or len(address.encode()) > ADDRESS_SIZE_MAX:
             raise invalid("ADDRESS_INVALID", "the peer address is host:port")
         if len(request.node_name.encode()) > NAME_SIZE_MAX:
             raise invalid("NODE_NAME_INVALID", f"a node's name has up to {NAME_SIZE_MAX} bytes")

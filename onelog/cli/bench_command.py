@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli.command import Session, command
-from onelog.cli.connect import CONNECT_S, durability_of, endpoints_of, options_of
+from onelog.cli.connect import CONNECT_S, FLAG_ORIGIN, durability_of, endpoints_of, options_of
 from onelog.cli.failure import CommandFailed
 from onelog.cli.values import duration_s
 
@@ -139,6 +139,8 @@ def bench(
     for name in workloads or ():
         if name not in WORKLOADS:
             raise CommandFailed("USAGE", f"'{name}' is none of {', '.join(WORKLOADS)}")
+    if session.settings["namespace"].origin == FLAG_ORIGIN:
+        raise CommandFailed("USAGE", "--namespace: it makes one of its own, and deletes it")
     if seconds is not None and not 0 < seconds <= SECONDS_MAX:
         raise CommandFailed("USAGE", f"--seconds is above 0 and at most {SECONDS_MAX:g}s")
     if seconds is None:

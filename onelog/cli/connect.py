@@ -49,6 +49,7 @@ FILE_VARIABLE = "ONELOG_CLIENT_CONFIG"
 _DEFAULTS = {"endpoints": DEFAULT_ENDPOINT, "timeout": DEFAULT_TIMEOUT, "durability": "sync"}
 _YES = frozenset(("1", "true", "yes", "on"))
 _NO = frozenset(("", "0", "false", "no", "off"))
+FLAG_ORIGIN = "the command line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def settings_of(
     found = {}
     for name, variable in VARIABLES.items():
         if flags.get(name):
-            found[name] = Setting(name, flags[name], "the command line")
+            found[name] = Setting(name, flags[name], FLAG_ORIGIN)
         elif environment.get(variable):
             found[name] = Setting(name, environment[variable], variable)
         elif name in from_file:

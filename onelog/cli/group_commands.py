@@ -134,6 +134,10 @@ def delete(session: Session, stream: StreamName, name: GroupName) -> None:
 def show(session: Session, stream: StreamName, name: GroupName) -> None:
     """Show a group: how far it is, who its members are, what is pending.
 
+    The lag is how many offsets there are from where the group is to the end of the partition. It is
+    0 when all is done, and else may be more than the records: offsets are places in the log of the
+    shard, which holds other things too.
+
     \b
     Examples:
       onelog stream group show events billing
@@ -204,7 +208,8 @@ def consume(
     name: GroupName,
     *,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, metavar="N", help="End after so many records.")
+        int,
+        typer.Option("--limit", min=0, metavar="N", help="End after so many records; 0: never."),
     ] = 0,
 ) -> None:
     """Print records as a member of a group, and acknowledge each; Ctrl-C ends it.

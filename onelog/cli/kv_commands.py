@@ -426,7 +426,8 @@ def watch(
     ] = None,
     previous: Annotated[bool, typer.Option("--previous", help="With the values before.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, metavar="N", help="End after so many events.")
+        int,
+        typer.Option("--limit", min=0, metavar="N", help="End after so many events; 0: never."),
     ] = 0,
     escaped: Escaped = False,
 ) -> None:

@@ -11,6 +11,7 @@ interrupted: an impatient Ctrl-C ends it quietly from the first moment on.
 import errno
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,15 @@ from onelog.cli.failure import (
     EXIT_USAGE,
     CommandFailed,
     code_of_answer,
+)
+
+# What the library says of a value that it cannot use, and what people understand.
+_WORDS = (
+    (r"Input should be a valid integer.*", "this is no whole number"),
+    (r"Input should be a valid number.*", "this is no number"),
+    (r"Input should be greater than or equal to (\S+)", r"it must be at least \1"),
+    (r"Input should be less than or equal to (\S+)", r"it must be at most \1"),
+    (r"Input should be ", "it must be "),
 )
 
 
@@ -65,13 +75,15 @@ def main() -> NoReturn:
 
 def _report(error: Exception) -> int:
     # Not imported at the top: most commands of a client never need the log's code.
-    from onelog.errors import OnelogError
+    from onelog.errors import OnelogError, Unimplemented
     from ual.errors import UalError
 
     if isinstance(error, CommandFailed):
         return _fail(error.reason, str(error), error.code)
     if isinstance(error, OnelogError):
         message = "; ".join([error.message or "no more is known", *getattr(error, "__notes__", ())])
+        if isinstance(error, Unimplemented):
+            message += "; is this an endpoint for clients, and not a port for peers?"
         return _fail(error.reason, message, code_of_answer(error))
     if isinstance(error, UalError):
         return _fail(error.reason, str(error), EXIT_ERROR)
@@ -90,6 +102,8 @@ def _report_of_typer(error: Exception) -> int:
     usage_error: Any = typer.BadParameter.__base__
     if isinstance(error, usage_error):
         message = " ".join(error.format_message().split())
+        for theirs, ours in _WORDS:
+            message = re.sub(theirs, ours, message)
         return _fail("USAGE", f"{message.rstrip('.')}; try --help", EXIT_USAGE)
     if isinstance(error, typer.Abort):
         return EXIT_ERROR

@@ -1,11 +1,17 @@
 """``onelog admin members``: who belongs to the cluster."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from onelog.cli.command import Session, command, group
+from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
 from onelog.cli.messages import document_of
+
+if TYPE_CHECKING:
+    from onelog.client.sync.admin import Admin
+
+LEARNER, VOTER = "learner", "voter"
 
 app = group("Members of the cluster: list, add, promote, remove.")
 
@@ -42,7 +48,7 @@ def list_(
         ("node", lambda row: row["node_name"]),
         ("id", lambda row: row["node_id"]),
         ("peer address", lambda row: row["peer_address"]),
-        ("", lambda row: "learner" if row["is_learner"] else "voter"),
+        ("", lambda row: LEARNER if row["is_learner"] else VOTER),
     ))  # fmt: skip
 
 
@@ -64,7 +70,12 @@ def add(
     Usage:
       onelog admin members add 018f3c5e-0000-7000-8000-000000000004 10.0.0.4:7401 --name node-4
     """
-    session.client.admin.add_member(node_id, name, peer_address)
+    admin = session.client.admin
+    if _roles(admin, node_id) == {VOTER}:
+        raise CommandFailed(
+            "ALREADY_A_VOTER", f"{node_id} is a member already, and votes", EXIT_REFUSED
+        )
+    admin.add_member(node_id, name, peer_address)
     session.output.result({"node_id": node_id}, f"{node_id} is a learner now")
 
 
@@ -82,11 +93,25 @@ def promote(session: Session, node_id: NodeId) -> None:
 
 @command(app)
 def remove(session: Session, node_id: NodeId) -> None:
-    """Remove a node from every shard.
+    """Remove a node from every shard; exits with 3 if it is a member of none.
 
     \b
     Usage:
       onelog admin members remove 018f3c5e-0000-7000-8000-000000000004
     """
-    session.client.admin.remove_member(node_id)
+    admin = session.client.admin
+    roles = _roles(admin, node_id)
+    admin.remove_member(node_id)  # also a stranger: it says whether this is an id at all
+    if not roles:
+        raise CommandFailed("MEMBER_UNKNOWN", f"{node_id} is no member", EXIT_NOT_FOUND)
     session.output.result({"node_id": node_id}, f"{node_id} is no member any more")
+
+
+def _roles(admin: "Admin", node_id: str) -> set[str]:
+    """Return what a node is in the shards; nothing if it is a member of none."""
+    return {
+        LEARNER if member.is_learner else VOTER
+        for shard in admin.members().shards
+        for member in shard.members
+        if member.node_id == node_id.lower()
+    }

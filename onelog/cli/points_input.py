@@ -61,6 +61,8 @@ def points_of_csv(
     text = (line.decode("utf-8-sig", "replace") for line in lines)
     rows = csv.DictReader(text)
     columns = rows.fieldnames or ()
+    if not columns:
+        raise CommandFailed("POINTS_INVALID", "nothing was read; the first line names the columns")
     for column in (time_column, *tag_columns, *integer_columns):
         if column not in columns:
             raise CommandFailed(

@@ -184,7 +184,8 @@ def consume(
     ] = None,
     *,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, metavar="N", help="End after so many messages.")
+        int,
+        typer.Option("--limit", min=0, metavar="N", help="End after so many messages; 0: never."),
     ] = 0,
     visibility: Visibility = None,
     concurrency: Annotated[

@@ -334,7 +334,8 @@ def tail(
     ] = "0",  # type: ignore[assignment] # typer parses it
     partition: PartitionNumber = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, metavar="N", help="End after so many records.")
+        int,
+        typer.Option("--limit", min=0, metavar="N", help="End after so many records; 0: never."),
     ] = 0,
     cursor: Annotated[
         str | None, typer.Option("--cursor", metavar="CURSOR", help="Where another tail ended.")

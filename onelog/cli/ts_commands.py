@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -209,7 +210,10 @@ def write(
         for number, text in enumerate(texts, 1)
         if text.strip() and not text.startswith("#")
     )
-    _write(session, source)
+    first = next(source, None)
+    if first is None:
+        raise CommandFailed("USAGE", "there is no point to write; give some, or lines on stdin")
+    _write(session, chain((first,), source))
 
 
 @command(app, "import")
@@ -307,6 +311,8 @@ def query(
       onelog ts query cpu load --from now-1d -a mean --window 10m --by host --chart
       onelog ts query cpu load -a percentile --percentile 99 --where host=~a.* --json
     """
+    if last and last <= first:
+        raise CommandFailed("USAGE", "--to is not behind --from: the range ends before it begins")
     kind: Any = "percentile" if percentile and not aggregate else aggregate
     results = session.client.ts.query(
         measurement, field, first, last, where=matchers_of(where), aggregate=kind,

@@ -40,7 +40,8 @@ def watch(
         bool, typer.Option("--previous", help="With the values that keys had before.")
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, metavar="N", help="End after so many events.")
+        int,
+        typer.Option("--limit", min=0, metavar="N", help="End after so many events; 0: never."),
     ] = 0,
     progress: Annotated[
         float,

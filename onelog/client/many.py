@@ -27,6 +27,7 @@ async def results_of(answers: Iterable[Future[Any]]) -> list[Any]:
             future.cancel()
         raise
     if errors:
-        errors[0].add_note(f"{len(errors)} of {len(waiting)} operations failed")
+        if len(waiting) > 1:
+            errors[0].add_note(f"{len(errors)} of {len(waiting)} operations failed")
         raise errors[0]
     return results
