@@ -38,6 +38,7 @@ from tests.simulation.transact_client import TransactClient
 logging.getLogger("onelog").addHandler(logging.NullHandler())
 
 QUIET_S = 3.0  # in the end, without new requests, everybody comes to stand at the same place
+SETTLE_S = 1.0  # what a leader proposes by itself at the very end reaches everybody within this
 OBSERVE_S = 0.02
 EVENTS_KEPT = 60
 
@@ -148,6 +149,9 @@ class World:
         for writer in self.writers:
             writer.stopped = True
         self.schedule.run_until(end_s + self.profile.heal_s + QUIET_S)
+        settled_by_s = self.schedule.now_s + SETTLE_S
+        while self.schedule.now_s < settled_by_s and not self._stand_alike():
+            self.schedule.run_until(self.schedule.now_s + OBSERVE_S)
         if self.profile.stable_leader and self.judge.elections > 1:
             self.fail(f"a healthy leader was deposed: {self.judge.leaders}")
         self.judge.finish(self._members(), self.history, self.schedule.now_s)
@@ -185,6 +189,11 @@ class World:
             for client in self.model_clients:
                 if wrong := client.wrong_on(shard):
                     self.fail(f"on {replica.name}: {wrong}")
+
+    def _stand_alike(self) -> bool:
+        """Tell whether every member has applied the same; somebody may be about to hear of it."""
+        shards = [replica.shard for replica in self._members()]
+        return len({shard and shard.member.applied for shard in shards}) == 1
 
     def _members(self) -> list[Replica]:
         """The replicas that the present leader takes for members."""
