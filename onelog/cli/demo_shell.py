@@ -27,6 +27,7 @@ from onelog.cli.failure import CommandFailed
 LINE_S_MAX = 60.0
 STOP_S_MAX = 30.0
 OUTPUT_BYTES_MAX = 1 << 20
+PROGRAM = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m onelog.cli.main "$@"\n'
 _POLL_S = 0.1
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -42,9 +43,7 @@ class DemoShell:
         programs = self.directory / "bin"
         programs.mkdir()
         program = programs / "onelog"
-        program.write_text(
-            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m onelog.cli.main "$@"\n'
-        )
+        program.write_text(PROGRAM)
         program.chmod(0o755)
         kept = {name: text for name, text in os.environ.items() if not name.startswith("ONELOG_")}
         loaded_from = str(Path(onelog.__file__).parents[1])

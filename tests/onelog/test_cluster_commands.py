@@ -23,6 +23,7 @@ from onelog.cli.cluster_processes import ProcessIdentity, send, wait_for_end
 from onelog.cli.cluster_state import NODES_MAX, ClusterDirectory
 from onelog.cli.failure import CommandFailed
 from onelog.cli.main import run
+from tests.onelog.forking import forking
 from tests.onelog.models import Result
 from tests.system.nodes import until
 from tests.system.processes import ROOT
@@ -320,18 +321,15 @@ def test_the_blocks_of_the_document_work_when_pasted(tmp_path: Path) -> None:
     (block,) = re.findall(r"^```sh\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
     assert "onelog cluster up --detach" in block
     script = block.replace("up --detach", f"up --detach --port {free_base()}")
-    done = subprocess.run(
-        ["bash", "-ec", f"trap 'onelog cluster down --stop-within 1 >&2' EXIT\n{script}"],
-        cwd=tmp_path,
-        env=os.environ
-        | {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-        },
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
+    with forking(tmp_path) as programs:
+        done = subprocess.run(
+            ["bash", "-ec", f"trap 'onelog cluster down --stop-within 1 >&2' EXIT\n{script}"],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     for expected in ("is up: 3 nodes", "node 1 was killed", "exit code 3", "node 1 is ready"):
         assert expected in done.stdout
