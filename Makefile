@@ -21,8 +21,9 @@ $(READY): pyproject.toml
 serve: $(READY)  ## run a database on this machine, data in ./onelog-data
 	@$(BIN)/onelog serve
 
+# One worker more than cores: tests that start processes spend a third of their time waiting.
 test: $(READY)  ## run the whole test suite
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n $$(($$(nproc) + 1))
 
 check: $(READY)  ## format, lint, types, import contracts, generated stubs, tidiness
 	$(BIN)/ruff format --check .
