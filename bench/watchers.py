@@ -8,15 +8,14 @@ server grew by each, and how long it takes until an ordinary call is answered an
 import asyncio
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.api import Cluster, serving
 from onelog.client.aio import AsyncClient
 from onelog.client.watch import AsyncWatch, Watched
 
@@ -24,16 +23,17 @@ WATCHERS = 1_000
 POLLS = 200
 POLL_S = 50.0
 TIMEOUT_S = 60.0
-ADDRESS = "127.0.0.1:17496"
+SHARDS = 4
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory, serving(Path(directory)) as process:
-        asyncio.run(measure(process.pid))
+    with serving(1, SHARDS) as cluster:
+        asyncio.run(measure(cluster))
 
 
-async def measure(pid: int) -> None:
-    async with AsyncClient(ADDRESS, timeout_s=TIMEOUT_S) as client:
+async def measure(cluster: Cluster) -> None:
+    (pid,) = cluster.pids.values()
+    async with AsyncClient(cluster.endpoints, timeout_s=TIMEOUT_S) as client:
         queue = client.queue("jobs")
         await queue.create()
         warm = [client.watch(Watched("kv")) for _ in range(10)]
@@ -45,7 +45,7 @@ async def measure(pid: int) -> None:
         report("watcher", "rss_bytes", (resident(pid) - before) / WATCHERS)
         before = resident(pid)
         polls = [asyncio.ensure_future(queue.lease(wait_s=POLL_S)) for _ in range(POLLS)]
-        await settled(pid)
+        await settled(cluster)
         assert not any(poll.done() for poll in polls), "a poll did not wait"
         report("long poll", "rss_bytes", (resident(pid) - before) / POLLS)
         began = time.perf_counter()
@@ -68,11 +68,11 @@ async def next_event(watch: AsyncWatch) -> Any:
     return await anext(watch)
 
 
-async def settled(pid: int) -> None:
+async def settled(cluster: Cluster) -> None:
     """Wait until the server has nothing to do any more."""
-    spent = -1.0
-    while (now := cpu_s(pid)) - spent > 0.05:
-        spent = now
+    spent_s = -1.0
+    while (now_s := sum(cluster.cpu_s().values())) - spent_s > 0.05:
+        spent_s = now_s
         await asyncio.sleep(1.0)
 
 
@@ -87,23 +87,6 @@ def since_ms(began_s: float) -> float:
 def resident(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def serving(directory: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    flags = ["--listen", ADDRESS, "--peer-listen", "127.0.0.1:17495", "--http-listen"]
-    command = [sys.executable, "-m", "onelog.cli.main", "serve", "--data-dir", str(directory)]
-    process = subprocess.Popen([*command, *flags, "127.0.0.1:17494"], stderr=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 if __name__ == "__main__":
