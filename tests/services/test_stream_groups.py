@@ -4,6 +4,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from node.edge import Edge
+from node.stream_fetch import Fetches
 from onelog import errors
 from onelog.v1 import admin_pb2
 from onelog.v1 import kv_pb2 as kv
@@ -324,8 +328,17 @@ def test_a_fetch_in_a_session_is_given_the_same_records_again(tmp_path: Path) ->
 
 
 def test_two_hundred_members_wait_and_each_record_is_one_entry_for_one_of_them(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    made: list[Fetches] = []
+    make = Fetches.__init__
+
+    def noted(self: Fetches, edge: Edge) -> None:
+        make(self, edge)
+        made.append(self)
+
+    monkeypatch.setattr(Fetches, "__init__", noted)
+
     async def test(node: Node) -> None:
         await create(node, shared=True)
         members = [await join(node) for _ in range(20)]
@@ -334,11 +347,14 @@ def test_two_hundred_members_wait_and_each_record_is_one_entry_for_one_of_them(
         assert edge is not None
         before = shard.log.last_index
         assert await members[0].fetch() == []
-        fetches = [
-            asyncio.create_task(members[number % 20].fetch(wait_ms=50_000, limit=1))
-            for number in range(200)
-        ]
-        await until(lambda: len(edge.waits(0)) == 1)
+        lines = made[0]._lines
+        fetches: list[asyncio.Task[Any]] = []
+        for number in range(200):
+            # One after the other: calls that are made at once may arrive in any order.
+            fetch = members[number % 20].fetch(wait_ms=50_000, limit=1)
+            fetches.append(asyncio.create_task(fetch))
+            await until(lambda: sum(line.count for line in lines.values()) == len(fetches))
+        assert len(edge.waits(0)) == 1
         assert shard.log.last_index == before, "an empty poll has written something"
         # Nobody who does not want to wait waits behind those who do.
         assert await members[1].fetch() == []
