@@ -250,7 +250,7 @@ def test_every_reason_that_ends_a_node_is_documented() -> None:
     } - {errors.NodeError.reason}
     introductions = {
         Reason.CLUSTER_NAME_MISMATCH, Reason.FOUNDERS_MISMATCH, Reason.NAME_TAKEN,
-        Reason.NODE_REPLACED, Reason.NOT_FOUNDED,
+        Reason.NODE_REPLACED, Reason.NOT_A_PEER_PORT, Reason.NOT_FOUNDED,
     }  # fmt: skip
     assert [each for each in reasons | introductions if f"`{each}`" not in text] == []
 
