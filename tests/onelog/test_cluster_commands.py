@@ -250,6 +250,7 @@ def test_views_on_a_terminal_replace_themselves_and_end_with_an_interrupt(
         assert ERASE_LINE in shown
         assert "1 of 1 nodes serve" in shown
         assert "Traceback" not in shown
+    assert "starting 1 node in" in owner.shown
     assert "all nodes have ended" in owner.shown.rpartition(SHOW_CURSOR)[2]
 
 
