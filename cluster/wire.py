@@ -83,6 +83,7 @@ class Reason(StrEnum):
     NAME_TAKEN = "NAME_TAKEN"
     NODE_REPLACED = "NODE_REPLACED"
     NOT_FOUNDED = "NOT_FOUNDED"
+    NOT_A_PEER_PORT = "NOT_A_PEER_PORT"  # nobody sends it: it is said of who does not understand
     # Frames
     UNREADABLE = "UNREADABLE"
     FRAME_TOO_LARGE = "FRAME_TOO_LARGE"

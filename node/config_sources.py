@@ -83,9 +83,32 @@ def load(arguments: Sequence[str], environment: Mapping[str, str]) -> Loaded:
     return loaded
 
 
-def help_text(program: str) -> str:
+def help_text(program: str, about: str) -> str:
     """Return the help of a command that takes every setting as a flag."""
-    return _parser(program).format_help()
+    return _parser(program, about).format_help()
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag as whoever completes a command line needs to know it."""
+
+    names: tuple[str, ...]
+    help: str
+    choices: tuple[str, ...]
+    takes_value: bool  # always; a boolean may also stand alone
+
+
+def flags() -> list[Flag]:
+    """Return all flags that ``load`` reads."""
+    return [
+        Flag(
+            tuple(action.option_strings),
+            (action.help or "").replace("%%", "%"),
+            SETTINGS[action.dest].choices if action.dest in SETTINGS else (),
+            takes_value=action.nargs is None,
+        )
+        for action in _parser("onelog serve")._actions
+    ]
 
 
 def _read_flags(arguments: Sequence[str]) -> dict[str, str]:
@@ -107,8 +130,15 @@ class _Parser(argparse.ArgumentParser):
         raise UnknownFlag(f"{message}; try --help")
 
 
-def _parser(program: str) -> _Parser:
-    parser = _Parser(prog=program, add_help=False, allow_abbrev=False, usage="%(prog)s [FLAGS]")
+def _parser(program: str, about: str = "") -> _Parser:
+    parser = _Parser(
+        prog=program,
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+        allow_abbrev=False,
+        usage="%(prog)s [FLAGS]",
+    )
     general = parser.add_argument_group("general")
     general.add_argument(
         FILE_FLAG,

@@ -37,6 +37,7 @@ ASK_S = 2.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 1.0
 # How often it is said whom a node waits for.
 REMIND_S = 10.0
+NOT_A_PEER_PORT = "who answers there knows no peers; is it a port for clients? Name --peer-listen"
 
 _log = logging.getLogger("onelog.node.formation")
 
@@ -236,8 +237,10 @@ class Formation:
             await asyncio.sleep(REMIND_S)
 
     def _waiting_for(self, introducer: Introducer) -> str:
-        refused = [f"{name} does not fit: {text}" for name, text in sorted(self._refused.items())]
-        return "; ".join([", ".join(introducer.unknown_names), *refused])
+        return "; ".join([", ".join(introducer.unknown_names), *self._misfits()])
+
+    def _misfits(self) -> list[str]:
+        return [f"{name} does not fit: {text}" for name, text in sorted(self._refused.items())]
 
     # Joining
 
@@ -246,9 +249,11 @@ class Formation:
     ) -> tuple[Introduction, tuple[Founder, ...]]:
         """Ask one member after the other until one answers."""
         introducer = Introducer(self._place.introduction(), {})
-        self._say(f"an answer of {', '.join(map(str, addresses))}")
+        awaited = f"an answer of {', '.join(map(str, addresses))}"
+        _log.info("joining a cluster, waiting for %s", awaited)
         pause_s = PAUSE_S_MIN
         while True:
+            self._say("; ".join([awaited, *self._misfits()]))
             for address in addresses:
                 at = str(address.plus(self._place.worker))
                 async with self._channel(at) as channel:
@@ -289,6 +294,9 @@ class Formation:
             return decode_answer(await ask(encode_introduction(mine), timeout=ASK_S))
         except grpc.RpcError as error:
             _log.debug("%s at %s does not answer: %s", name, address, error)
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                # A server that is there and knows no peers: it will not learn about them.
+                self._refuse(name, Reason.NOT_A_PEER_PORT, NOT_A_PEER_PORT, by="this node")
         except WireError as error:
             self._refuse(name, error.reason, error.detail, by="this node")
         return None

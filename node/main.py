@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from node.config_sources import SETTINGS, Loaded, help_text, load
+from node.config_sources import SETTINGS, Flag, Loaded, flags, help_text, load
 from node.driver import run_until_complete
 from node.errors import ConfigError
 from node.logs import set_up_logging
@@ -26,9 +26,14 @@ _WORKER = re.compile(r"([0-9]{1,3}):([0-9a-f-]{36})")
 _log = logging.getLogger("onelog.node")
 
 
-def serve_help() -> str:
-    """Return the help of ``onelog serve``."""
-    return help_text("onelog serve")
+def serve_help(about: str) -> str:
+    """Return the help of ``onelog serve``: what it does and examples, then every flag."""
+    return help_text("onelog serve", about)
+
+
+def serve_flags() -> list[Flag]:
+    """Return the flags of ``onelog serve``."""
+    return flags()
 
 
 def serve(arguments: Sequence[str], environment: Mapping[str, str]) -> None:

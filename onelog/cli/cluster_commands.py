@@ -106,7 +106,7 @@ def up(
     Examples:
       onelog cluster up
       onelog cluster up --nodes 5 --detach
-      onelog cluster up --dir /tmp/slow -- --raft-heartbeat-s 0.5
+      onelog cluster up --dir /tmp/quick -- --raft-heartbeat-s 0.05
     """
     from onelog.cli.cluster_watching import see_up
 

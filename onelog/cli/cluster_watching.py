@@ -82,7 +82,8 @@ async def see_up(
     stopping = _Stopping(lambda: kill_all(directory))
     numbers = [node.number for node in directory.load().nodes]
     try:
-        with _spinner(f"starting {len(numbers)} nodes in {directory.path}"):
+        nodes = "1 node" if len(numbers) == 1 else f"{len(numbers)} nodes"
+        with _spinner(f"starting {nodes} in {directory.path}"):
             status = await stopping.unless_asked(wait_until_ready(directory, numbers, ready_s))
         if status is not None:
             ready(status)

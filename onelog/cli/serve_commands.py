@@ -5,14 +5,16 @@ without it. Its settings are the flags; they are read, and their help is made, b
 ``node/config_sources.py``, where they are described once.
 """
 
+import inspect
 import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from onelog.cli.failure import CommandFailed
 
@@ -22,18 +24,72 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 config_app = typer.Typer(help="Look at the settings of a server.", rich_markup_mode=None)
 
 
+class SettingsCommand(TyperCommand):
+    """A command that takes every setting of a server as a flag, and lets shells complete them.
+
+    Only a shell that asks needs them as parameters: they would have to be loaded for every command.
+    """
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters; with the settings if this answers a shell."""
+        own = super().get_params(ctx)
+        if not ctx.resilient_parsing:
+            return own
+        known = {name for each in own for name in each.opts}
+        return [*own, *(each for each in _settings() if not known & set(each.opts))]
+
+
+def _settings() -> list[Any]:
+    """Return a parameter for each flag that ``node/config_sources.py`` reads."""
+    from node import main
+
+    def nothing(**_: object) -> None: ...
+
+    # Typer makes parameters out of the signature of a function only.
+    parameters = [
+        _parameter(f"flag_{number}", flag) for number, flag in enumerate(main.serve_flags())
+    ]
+    nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    nothing.__annotations__ = {each.name: each.annotation for each in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(nothing)
+    return list(typer.main.get_command(app).params)
+
+
+def _parameter(name: str, flag: Any) -> inspect.Parameter:
+    def choices() -> list[str]:
+        return list(flag.choices)
+
+    option = typer.Option(*flag.names, help=flag.help, autocompletion=choices)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None if flag.takes_value else False,
+        annotation=Annotated[str | None if flag.takes_value else bool, option],
+    )
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    app.command(context_settings=_PASS_ON)(serve)
+    app.command(cls=SettingsCommand, context_settings=_PASS_ON)(serve)
     app.add_typer(config_app, name="config")
 
 
 def serve(context: typer.Context) -> None:
-    """Run a database; without any flag, a single node on this machine."""
+    """Run a database; without any flag, a single node on this machine.
+
+    \b
+    Examples:
+      onelog serve
+      onelog serve --data-dir ./mine --listen 127.0.0.1:7700 --shards 4
+      onelog serve --config onelog.toml --logging-format json
+      onelog serve --name n4 --join 127.0.0.1:7500
+    """
     from node import main
 
     if any(each in HELP_FLAGS for each in context.args):
-        typer.echo(main.serve_help())
+        assert serve.__doc__ is not None
+        typer.echo(main.serve_help(inspect.cleandoc(serve.__doc__).replace("\b\n", "")))
         return
     with _server_errors():
         main.serve(context.args, os.environ)
@@ -46,7 +102,10 @@ def config(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@config_app.command(context_settings={**_PASS_ON, "help_option_names": ["--help", "-h"]})
+@config_app.command(
+    cls=SettingsCommand,
+    context_settings={**_PASS_ON, "help_option_names": ["--help", "-h"]},
+)
 def show(
     context: typer.Context,
     *,
@@ -55,6 +114,12 @@ def show(
     """Show every setting, its value, and where that came from.
 
     Takes the flags of ``onelog serve``, so that what a command line would mean can be seen first.
+
+    \b
+    Examples:
+      onelog config show
+      onelog config show --shards 4 --raft-heartbeat-s 0.05
+      onelog config show --config onelog.toml --json | jq '."cluster.shards"'
     """
     from node import main
 

@@ -75,7 +75,8 @@ def test_every_default_survives_being_written_and_read(each: object) -> None:
 def test_names_are_unique_and_every_flag_is_in_the_help() -> None:
     flags = [each.flag for each in SETTINGS.values()]
     assert len(set(flags)) == len(flags)
-    text = help_text("onelog serve")
+    text = help_text("onelog serve", "What it does.")
+    assert "What it does." in text
     assert all(f"{flag} " in text for flag in flags)
 
 
@@ -234,7 +235,9 @@ def test_serve_fails_with_one_line_before_it_opens_anything(
     assert run(["serve", "--shards", "zero"]) == 1
     assert capsys.readouterr().err.startswith("error: BAD_CONFIG: cluster.shards (--shards)")
     assert run(["serve", "--help"]) == 0
-    assert "--initial-cluster NAME=HOST:PORT" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "--initial-cluster NAME=HOST:PORT" in text
+    assert "\nExamples:\n  onelog serve\n" in text
     assert list(tmp_path.iterdir()) == []
 
 
@@ -247,7 +250,7 @@ def test_every_reason_that_ends_a_node_is_documented() -> None:
     } - {errors.NodeError.reason}
     introductions = {
         Reason.CLUSTER_NAME_MISMATCH, Reason.FOUNDERS_MISMATCH, Reason.NAME_TAKEN,
-        Reason.NODE_REPLACED, Reason.NOT_FOUNDED,
+        Reason.NODE_REPLACED, Reason.NOT_A_PEER_PORT, Reason.NOT_FOUNDED,
     }  # fmt: skip
     assert [each for each in reasons | introductions if f"`{each}`" not in text] == []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.nodes import ServeProcess, nodes
+from tests.system.nodes import ServeProcess, nodes, until
 from tests.system.processes import free_addresses
 from ual.directory import read_node, read_system
 from ual.files import DiskFiles
@@ -161,6 +161,25 @@ def test_a_newcomer_that_insists_on_something_else_gives_up(tmp_path: Path) -> N
             assert other.start().wait() == 1
             assert "error: FORMATION_REFUSED: " in other.output
             member.until_logged("CLUSTER_NAME_MISMATCH")
+        finally:
+            other.kill()
+
+
+def test_a_newcomer_that_asks_at_a_port_for_clients_says_so_once(tmp_path: Path) -> None:
+    """Whoever has mistaken one port for the other would wait for ever, and not know why."""
+    with nodes(tmp_path, "n1", **SMALL) as cluster:
+        member = cluster["n1"].start()
+        member.until_ready()
+        wrong = member.flags["listen"]
+        other = newcomer(tmp_path, "n2", member, join=f"{wrong},{wrong}").start()
+        try:
+            said = other.until_logged("NOT_A_PEER_PORT: ")
+            assert said["level"] == "warning"
+            assert said["message"].startswith(f"{wrong} ")
+            # /ready tells it before the second round; by then it has asked twice.
+            until(lambda: "NOT_A_PEER_PORT" in other.ready()[1].get("waiting_for", ""))
+            assert len(other.logged("NOT_A_PEER_PORT")) == 1
+            assert other.logged(f"joining a cluster, waiting for an answer of {wrong}")
         finally:
             other.kill()
 

@@ -17,6 +17,7 @@ from onelog.cli.bench_workloads import WORKLOADS
 from onelog.errors import Unavailable
 from tests.client.serving import ROOT
 from tests.onelog.commands import Cli
+from tests.onelog.terminals import ERASE_LINE, HIDE_CURSOR, SHOW_CURSOR, Terminal
 from tests.onelog.test_cli_help import ALL
 
 TIMEOUT_S = 120
@@ -128,3 +129,16 @@ def test_a_percentile_is_off_by_one_step_at_most() -> None:
         true_s = durations_s[max(0, round(part * 1_000) - 1)]
         assert true_s / GROWTH <= durations.percentile_s(part) <= true_s * GROWTH
     assert Durations().percentile_s(0.5) == 0.0
+
+
+def test_a_terminal_sees_the_numbers_grow_and_then_the_table(endpoint: str) -> None:
+    with Terminal("bench", "put", "-e", endpoint, "-c", 2, "-s", "1200ms") as terminal:
+        terminal.until(HIDE_CURSOR)
+        terminal.until(ERASE_LINE, times=2)  # a second look replaces the first
+        assert terminal.end() == 0
+    view, _, after = terminal.shown.rpartition(SHOW_CURSOR)
+    assert len(re.findall(r"put +2 +\d+", view)) >= 2
+    # The view goes away, and what stays is the table, once.
+    assert ERASE_LINE in after
+    assert len(re.findall(r"put +2 +\d+", after)) == 1
+    assert "Traceback" not in terminal.shown

@@ -150,9 +150,9 @@ def test_every_call_of_the_api_has_a_command() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("path", OURS)
+@pytest.mark.parametrize("path", ALL)
 def test_a_command_says_what_it_does(path: str) -> None:
-    command = OURS[path]
+    command = ALL[path]
     assert re.match(r"[A-Z]", command.help)
     # What needs a cluster, or dead letters that take their time, only says how it is used.
     assert re.search(r"(Examples|Usage):\n  \S", command.help)

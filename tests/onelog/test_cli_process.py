@@ -126,12 +126,18 @@ def test_bash_completes_commands_and_flags(tmp_path: Path) -> None:
         function=$(complete -p onelog | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
         complete_words onelog kv incr
         complete_words onelog kv get --max
+        complete_words onelog serve --init
+        complete_words onelog serve --name x --nam
+        complete_words onelog serve --logging-format js
+        complete_words onelog config show --raft-heartb
     """
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
     )
-    assert done.stdout.split() == ["increment", "--max-staleness"], done.stderr
+    assert done.stdout.splitlines() == [
+        "increment", "--max-staleness", "--initial-cluster", "", "json", "--raft-heartbeat-s",
+    ], done.stderr  # fmt: skip
 
 
 @pytest.mark.parametrize(

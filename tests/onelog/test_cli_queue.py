@@ -117,3 +117,22 @@ def test_consuming_acknowledges_what_it_prints(cli: Cli, tmp_path: Path) -> None
     cli("queue", "redrive", "q5.dead{q5}", "--limit", 10)
     bodies = [cli.lines("queue", "lease", "q5{q5}", "--wait", "30s")[0]["body"] for _ in range(3)]
     assert sorted(bodies) == ["4", "5", "6"]
+
+
+def test_a_redrive_that_is_under_way_is_stopped_where_it_is(cli: Cli) -> None:
+    letters = 120  # at one in a second: nobody is so slow that the last is on its way too soon
+    cli("queue", "create", "q6.dead{q6}")
+    cli("queue", "create", "q6{q6}", "--max-deliveries", 1, "--dead-letters", "q6.dead{q6}")
+    bodies = b"".join(b"%d\n" % number for number in range(letters))
+    cli("queue", "enqueue", "q6{q6}", "--lines", stdin=bodies)
+    cli("queue", "nack", "q6{q6}", *receipts(cli, "q6{q6}", letters))
+    redrive = cli("queue", "redrive", "q6.dead{q6}", "--rate", 1).out.strip()
+    cli("queue", "lease", "q6{q6}", "--wait", "30s")  # the first has come back
+
+    stopped = cli("queue", "cancel-redrive", "q6.dead{q6}", redrive)
+    assert stopped.out == f"redrive {redrive} stopped\n"
+    info = cli.json("queue", "show", "q6.dead{q6}")
+    assert 1 <= info["moved"] < letters
+    assert info["ready"] == letters - info["moved"]
+    said = cli("queue", "cancel-redrive", "q6.dead{q6}", redrive, code=3).err
+    assert said.startswith("error: REDRIVE_UNKNOWN: "), "it runs no more"

@@ -1,12 +1,18 @@
 """What commands say: the truth, in words that help whoever reads them."""
 
+from pathlib import Path
+
 import pytest
 
 from node.status_mapping import status_of
 from onelog.cli.main import _report
 from onelog.errors import InvalidArgument, Unavailable, Unimplemented
 from onelog.status import error_of_status
+from tests.node.test_formation import SMALL, newcomer
 from tests.onelog.commands import Cli
+from tests.system.nodes import nodes, until
+from ual.directory import read_node
+from ual.files import DiskFiles
 
 STRANGER = "018f3c5e-0000-7000-8000-000000000004"
 
@@ -63,6 +69,29 @@ def test_a_node_is_added_and_removed_as_a_learner(cli: Cli) -> None:
     assert promoted.code, "it has never said a word"
     assert cli("admin", "members", "remove", STRANGER).out == f"{STRANGER} is no member any more\n"
     assert STRANGER not in cli("admin", "members", "list", "--ids").out
+
+
+def test_a_node_that_has_joined_is_promoted(cli: Cli, tmp_path: Path) -> None:
+    """From ``serve --join`` to a voter, by the commands that docs/server.md names."""
+    with nodes(tmp_path, "n1", **SMALL) as cluster:
+        founder = cluster["n1"].start()
+        founder.until_ready()
+        joining = newcomer(tmp_path, "n2", founder).start()
+        try:
+            joining.until_report(stage="electing")
+            at = ("-e", founder.flags["listen"])
+            node_id = str(read_node(DiskFiles(), joining.directory / "data").node_id)
+            peer = joining.flags["peer-listen"]
+            cli("admin", "members", "add", node_id, peer, "--name", "n2", *at)
+            promote = ("admin", "members", "promote", node_id, *at)
+            # Until it has caught up it is refused.
+            promoted = until(lambda: None if (ran := cli(*promote, code=None)).code else ran)
+            assert promoted.out == f"{node_id} votes now\n"
+            rows = [row for row in cli("admin", "members", "list", *at).rows if node_id in row]
+            assert [row[-1] for row in rows] == ["voter"] * int(SMALL["shards"])
+            joining.until_ready()
+        finally:
+            joining.kill()
 
 
 def test_a_server_that_does_not_know_a_call_may_be_a_port_for_peers(

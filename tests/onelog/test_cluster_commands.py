@@ -25,6 +25,7 @@ from onelog.cli.failure import CommandFailed
 from onelog.cli.main import run
 from tests.onelog.forking import forking
 from tests.onelog.models import Result
+from tests.onelog.terminals import ERASE_LINE, HIDE_CURSOR, SHOW_CURSOR, Terminal
 from tests.system.nodes import until
 from tests.system.processes import ROOT
 from ual.directory import SHARDS_MAX as SERVER_SHARDS_MAX
@@ -227,6 +228,30 @@ def test_the_view_tells_what_happens_and_brings_all_down_with_it(
     finally:
         view.kill()
         view.wait()
+
+
+def test_views_on_a_terminal_replace_themselves_and_end_with_an_interrupt(
+    directory: ClusterDirectory,
+) -> None:
+    place = ("--dir", directory.path)
+    one = ("--nodes", 1, "--shards", 1, "--port", free_base())
+    with Terminal("cluster", "up", *place, *one) as owner:
+        owner.until("Ctrl-C brings all down.")
+        with Terminal("cluster", "status", "--watch", *place) as guest:
+            guest.until("Ctrl-C ends the view.", times=2)
+            guest.interrupt()
+            assert guest.end() == 0
+        assert len(directory.load().running) == 1
+        owner.interrupt()
+        assert owner.end() == 0
+    assert directory.load().running == ()
+    for shown in (owner.shown, guest.shown):
+        assert shown.count(HIDE_CURSOR) == shown.count(SHOW_CURSOR) >= 1
+        assert ERASE_LINE in shown
+        assert "1 of 1 nodes serve" in shown
+        assert "Traceback" not in shown
+    assert "starting 1 node in" in owner.shown
+    assert "all nodes have ended" in owner.shown.rpartition(SHOW_CURSOR)[2]
 
 
 def test_a_node_that_cannot_start_is_told_in_one_line_and_nothing_is_left(
