@@ -9,6 +9,7 @@ Invariant: whoever is forgotten went before everybody who is remembered. So of t
 one name, the newest are known, and the one that had it at an index is never mistaken for another.
 """
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 STREAMS_MAX = 10_000  # that are remembered, 300 bytes each
@@ -29,7 +30,8 @@ class GoneStreams:
     __slots__ = ("_by_id", "_ids", "streams_max")
 
     def __init__(self) -> None:
-        self._by_id: dict[int, GoneStream] = {}  # in the order in which they went
+        # In the order in which they went; a plain dict would walk over those that were forgotten.
+        self._by_id: OrderedDict[int, GoneStream] = OrderedDict()
         self._ids: dict[tuple[str, str], list[int]] = {}  # by namespace and name, rising
         self.streams_max = STREAMS_MAX
 
