@@ -18,7 +18,7 @@ ALARM_NS = 2_000_000_000  # so far off, the wall clock is wrong, or we are: some
 
 
 class LogTime:
-    """The log's clock on one member; it counts only while that member leads."""
+    """The log's clock on one member; ``now_ns`` is for one that leads."""
 
     def __init__(
         self,
@@ -64,6 +64,10 @@ class LogTime:
         self._now_ns = max(self._now_ns + step_ns, self._last_ns())
         self.offset_ns = offset_ns
         return self._now_ns
+
+    def estimate_ns(self) -> int:
+        """Return about what time it is for whoever leads; 0 if that was never heard."""
+        return self._now_ns and self._now_ns + max(self._monotonic_ns() - self._at_ns, 0)
 
     @property
     def is_alarming(self) -> bool:

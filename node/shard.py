@@ -194,7 +194,7 @@ class Shard:
     def sync_begin(self) -> SyncJob | None:
         """Return a sync to run, if there is something to sync and none is on its way."""
         with self._guard:
-            if self._syncing or not self.log.unsynced_bytes:
+            if self._syncing or not self.log.needs_sync:
                 return None
             job = self.log.sync_begin()
             self._syncing = True
@@ -214,7 +214,10 @@ class Shard:
     def seal_begin(self) -> SealJob | None:
         """Return a segment to seal, if there is one; run one such job at a time."""
         with self._guard:
-            return None if self.shipping.is_installing else self.log.seal_begin()
+            if self.shipping.is_installing:
+                return None
+            self.log.close_aged(self.log_time.estimate_ns())
+            return self.log.seal_begin()
 
     def on_sealed(self, job: SealJob) -> bool:
         """Take a seal back that has run; False if the disk is full: try again later."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ual.recovery import Cut, Remove
+from ual.recovery import Adopt, Cut, Remove
 
 # Every reason that verification of a log gives; docs/operations.md explains each.
 REASONS = frozenset((
@@ -24,8 +24,9 @@ REASONS = frozenset((
     "HEADER_DAMAGED", "INTERRUPTED_CUT", "INTERRUPTED_SEAL", "LEFTOVER", "MANIFEST_DAMAGED",
     "MANIFEST_MISSING", "MISSING_END", "MISSING_RANGE", "NODE_DAMAGED", "NOTES_DAMAGED",
     "NO_HEADER", "OVERLAP", "RAFT_HINT", "RAFT_LOST", "RAFT_SLOT", "READ_FAILED", "SHARD_MISSING",
-    "SYSTEM_DAMAGED", "TABLE_DAMAGED", "TOO_SHORT", "TORN_TAIL", "UNKNOWN_VERSION",
-    "UNUSED_SUMMARY", "WRONG_NAME", "WRONG_ORDER", "WRONG_PROPOSAL", "WRONG_SHARD",
+    "SYSTEM_DAMAGED", "TABLE_DAMAGED", "TOO_SHORT", "TORN_TAIL", "UNFINISHED_ROLL",
+    "UNKNOWN_VERSION", "UNUSED_SUMMARY", "WRONG_NAME", "WRONG_ORDER", "WRONG_PROPOSAL",
+    "WRONG_SHARD",
 ))  # fmt: skip
 
 ADVICE_PEER = "restore the file from a backup, or rebuild this replica from a peer"
@@ -69,7 +70,7 @@ class RebuildManifest:
     shard: int
 
 
-Remedy = Cut | Remove | RebuildTables | RewriteHardState | RebuildManifest
+Remedy = Cut | Remove | Adopt | RebuildTables | RewriteHardState | RebuildManifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ def install(
     """
     base, directory = new.base, paths.segments
     assert base.index > log.commit_index, (base, log.commit_index)
+    log.settle_roll()
     kept = []
     for segment in log.segments.segments:
         if isinstance(segment, UnsealedSegment) or segment.last_index > new.keep_through:

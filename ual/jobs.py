@@ -5,14 +5,52 @@ changes, and keeps its error: the log's thread learns of it when it hands the jo
 failure always surfaces where the log's state is decided.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 
 from ual.errors import UalError
-from ual.files import File, Files
+from ual.files import File, Files, sync_new_name
 from ual.notes import SegmentNotes
 from ual.sealed import SealedSegment
 from ual.sealing import seal_segment
+from ual.segment_format import successor_name
 from ual.unsealed import UnsealedSegment
+
+
+@dataclass(slots=True)
+class Roll:
+    """The change from a full segment to its successor, which is appended to already.
+
+    The successor gets its name last: that name says that the file before it is synced to its end,
+    and that it has a header itself. Whoever needs that calls ``run``; it is done once.
+    """
+
+    files: Files
+    closing: UnsealedSegment
+    successor: UnsealedSegment
+    unsynced_bytes: int  # of the closing one
+    _lock: Lock = field(default_factory=Lock)
+    _is_done: bool = False
+    _error: OSError | None = None
+
+    def run(self) -> bool:
+        """Block until it is done; return whether that was now, and not on another thread."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error  # a failed sync that is tried again proves nothing
+            if self._is_done:
+                return False
+            path = self.successor.path
+            try:
+                self.closing.file.sync()
+                self.successor.file.sync()
+                self.files.rename(path.with_name(successor_name(self.successor.first_index)), path)
+                sync_new_name(self.files, path.parent)
+            except OSError as error:
+                self._error = error
+                raise
+            self._is_done = True
+            return True
 
 
 @dataclass(slots=True)
@@ -23,13 +61,15 @@ class SyncJob:
     generation: int
     index: int
     position: int
+    roll: Roll | None = None  # includes the sync, if the file has just begun
     done: bool = False
     error: OSError | None = None
 
     def run(self) -> None:
         """Block until the bytes are on disk; a failure is reported by ``Log.sync_finish``."""
         try:
-            self.file.sync()
+            if self.roll is None or not self.roll.run():
+                self.file.sync()
             self.done = True
         except OSError as error:
             self.error = error

@@ -15,8 +15,10 @@ Invariants:
 
 Appending and syncing are separate, so that many groups share one fdatasync: ``sync_begin`` notes
 what a sync will cover, its ``run`` blocks and belongs on another thread, ``sync_finish`` takes the
-result. Sealing is split in the same way. Every other call that changes the log comes from one
-thread; ``read``, ``scan`` and ``seek_time`` may come from any.
+result. The change to a next file is part of such a sync: appends go on in the new file, which gets
+its name when all before it is durable (``Roll``). Sealing is split in the same way. Every other
+call that changes the log comes from one thread; ``read``, ``scan`` and ``seek_time`` may come from
+any.
 
 Failure: a full disk refuses the write that met it and everything before it stays (``DiskFull``).
 Any other failed write or sync leaves unknown bytes on disk, so the log refuses all further writes
@@ -33,13 +35,13 @@ from ual.entry import Entry, Group, decode_entry, encode_group
 from ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
 from ual.files import OUT_OF_SPACE, Files
 from ual.hard_state import HardStateFile
-from ual.jobs import SealJob, SyncJob
+from ual.jobs import Roll, SealJob, SyncJob
 from ual.log_config import LogConfig
 from ual.manifest import Base, Checkpoint, ColdRange, Manifest, SnapshotRecord
 from ual.manifest import save as write_manifest
 from ual.proposals import Proposals
 from ual.ring import HotRing
-from ual.segment_format import SegmentHeader, unsealed_name
+from ual.segment_format import SegmentHeader
 from ual.segment_set import SegmentSet
 from ual.tombstones import remove_segments
 from ual.unsealed import UnsealedSegment
@@ -83,7 +85,7 @@ class Log:
         self._durable_position = active.end
         self.ring = HotRing(config.ring_bytes, active.last_index + 1)
         self._space_credit = 0
-        self._close_due = False
+        self._roll: Roll | None = None  # what the next sync has to do before
         self.is_sealing = False  # one seal at a time
         self._failure: str | None = None
         self.manifest = Manifest(self._checkpoint(), None, snapshots, cold, base)
@@ -116,7 +118,13 @@ class Log:
     @property
     def unsynced_bytes(self) -> int:
         """How many bytes a power loss could take."""
-        return self._active.end - self._durable_position
+        closing = 0 if self._roll is None else self._roll.unsynced_bytes
+        return closing + self._active.end - self._durable_position
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether a sync would make anything durable."""
+        return self._roll is not None or self._active.end > self._durable_position
 
     # Writing. One thread only.
 
@@ -143,8 +151,8 @@ class Log:
         self._reserve_space(size)
         if self.manifest.cut_from_index is not None:
             self.save_manifest(replace(self.manifest, cut_from_index=None))
-        if self._close_due or self._active.is_outgrown_by(group, self.config):
-            self.close_active()
+        if self._active.is_outgrown_by(group, self.config):
+            self._begin_roll()
         if self.unsynced_bytes + size > self.config.unsynced_bytes_max:
             self.sync()
         active = self._active
@@ -161,7 +169,7 @@ class Log:
         """Note what a sync started now will cover."""
         self._refuse_if_failed()
         active = self._active
-        return SyncJob(active.file, self.generation, self.last_index, active.end)
+        return SyncJob(active.file, self.generation, self.last_index, active.end, self._roll)
 
     def sync_finish(self, job: SyncJob) -> None:
         """Take the result of a sync whose ``run`` has returned.
@@ -172,11 +180,15 @@ class Log:
         if job.error is not None:
             self._fail("sync", job.error)
         assert job.done, "the job did not run"
+        if job.roll is self._roll:
+            self._roll = None
         if job.generation != self.generation or job.index <= self.durable_index:
             return
         self.durable_index = job.index
         if job.file is self._active.file:
             self._durable_position = job.position
+        elif self._roll is not None and job.file is self._roll.closing.file:
+            self._roll.unsynced_bytes = self._roll.closing.end - job.position
         self._save_hint()
 
     def sync(self) -> None:
@@ -196,35 +208,42 @@ class Log:
         self.applied_index = index
 
     def close_active(self) -> None:
-        """Close the active file, synced to its end, and start the next one."""
+        """Close the active file, synced to its end, and start the next one; on this thread."""
         self._refuse_if_failed()
+        if self._active.entry_count:
+            self._begin_roll()
+            self.sync()
+
+    def _begin_roll(self) -> None:
+        """Let the next group go into a new file; the next sync makes the change durable."""
+        self.settle_roll()
         active = self._active
-        if not active.entry_count:
-            return
-        self.sync()
         header = SegmentHeader(
             active.header.shard,
             active.header.segment_id + 1,
             self.last_index + 1,
             active.last_proposal + 1,
         )
-        # From here on the next file may exist, and its name says that this one has ended. So
-        # nothing more goes into this one, even if the next cannot be made right now.
-        self._close_due = True
         try:
-            successor = UnsealedSegment.create(self._files, self._paths.segments, header)
+            successor = UnsealedSegment.create_successor(self._files, self._paths.segments, header)
         except OSError as error:
             self._refuse_or_fail("create a segment", error)
+        self._roll = Roll(self._files, active, successor, active.end - self._durable_position)
         self.segments = self.segments.with_segments((*self.segments.segments, successor))
         self._active = successor
         self._durable_position = successor.end
-        self._close_due = False
+
+    def settle_roll(self) -> None:
+        """Finish a change of files that is under way, on this thread."""
+        if self._roll is not None:
+            self.sync()
 
     def close_aged(self, now_ns: int) -> None:
-        """Close the active file if its first entry is older, in log time, than the limit."""
+        """Let the active file end if its first entry is older, in log time, than the limit."""
+        self._refuse_if_failed()
         age_ns = now_ns - self._active.first_timestamp_ns
         if self._active.entry_count and age_ns >= self.config.segment_age_ns_max:
-            self.close_active()
+            self._begin_roll()
 
     def seal_begin(self) -> SealJob | None:
         """Return the job that seals the oldest closed segment, if all of it is applied."""
@@ -235,6 +254,8 @@ class Log:
             if not isinstance(segment, UnsealedSegment):
                 continue
             if segment is self._active or segment.last_index > self.applied_index:
+                return None
+            if self._roll is not None and segment is self._roll.closing:
                 return None
             notes = self.notes.select(segment.first_index, segment.last_index)
             self.is_sealing = True
@@ -277,6 +298,7 @@ class Log:
         """
         assert self.commit_index < index <= self.last_index, (self.commit_index, index)
         self._refuse_if_failed()
+        self.settle_roll()
         parts = list(self.segments.segments)
         while parts[-1].first_index > index:
             parts.pop()
@@ -298,12 +320,10 @@ class Log:
         with self.fatal_errors("cut"):
             for segment in reversed(removed):
                 self._files.remove(segment.path)
-            self._remove_unborn()
             self._files.sync_directory(self._paths.segments)
             last.cut_from(index)
         self.segments = self.segments.with_segments(tuple(parts))
         self._active = last
-        self._close_due = False
         self._durable_position = last.end
         self.last_index = self.durable_index = index - 1
         self.last_term, self.last_timestamp_ns = self.segments.last_term_and_time(self.base)
@@ -346,7 +366,6 @@ class Log:
         self.last_index = self.durable_index = self.commit_index = self.applied_index = base.index
         self.last_term, self.last_timestamp_ns = base.term, base.timestamp_ns
         self._durable_position = active.end
-        self._close_due = False
         self.ring.clear(base.index + 1)
 
     def checkpoint(self) -> None:
@@ -448,12 +467,6 @@ class Log:
                 )
             self._space_credit = min(available, max(size, SPACE_CHECK_BYTES))
         self._space_credit -= size
-
-    def _remove_unborn(self) -> None:
-        """Remove what a creation that met a full disk left: its name says that this file ends."""
-        path = self._paths.segments / unsealed_name(self.last_index + 1)
-        if self._close_due and self._files.exists(path):
-            self._files.remove(path)
 
     def _undo_write(self, error: OSError) -> NoReturn:
         """Take back what a failed append may have left behind the end, and report it."""

@@ -35,7 +35,14 @@ from ual.manifest import load as load_manifest
 from ual.offline import ReadOnlyFiles, look_at_root
 from ual.offline_scan import Wanted, scan_segment
 from ual.opening import what_is_known
-from ual.recovery import Known, finish_deletions, refuse_corruption, scan_file, sort_names
+from ual.recovery import (
+    Known,
+    finish_deletions,
+    refuse_corruption,
+    scan_file,
+    sort_names,
+    successor_header,
+)
 from ual.sealed import SealedSegment
 from ual.segment_format import HEADER_SIZE, SegmentHeader, SegmentKind
 from ual.segment_set import Segment
@@ -261,11 +268,28 @@ class OfflineLog:
             if kind is SegmentKind.UNSEALED and path not in dropped
         ]
         successors = dict(pairwise(unsealed))
-        opened = [self._open_file(*item, successors.get(item[0])) for item in found]
+        opened: list[OfflineFile] = []
+        for first, path, kind in found:
+            # A next file without its name yet counts if it goes on where the last one ends.
+            if kind is SegmentKind.SUCCESSOR and path not in dropped:
+                if self._is_next(path, opened[-1].segment if opened else None):
+                    kind = SegmentKind.UNSEALED
+                else:
+                    dropped.add(path)
+            opened.append(self._open_file(first, path, kind, successors.get(first)))
         self.files = tuple(
             replace(file, is_dropped=file.is_dropped or file.path in dropped) for file in opened
         )
         self.losses = tuple(_find_losses(directory, self.parts, self._known))
+
+    def _is_next(self, path: Path, last: Segment | None) -> bool:
+        if not isinstance(last, UnsealedSegment):
+            return False
+        expected = SegmentHeader(self.shard, 0, last.last_index + 1, last.last_proposal + 1)
+        try:
+            return successor_header(self._reader, path, expected) is not None
+        except OSError:
+            return False
 
     def _open_small_files(self) -> None:
         self.manifest = self.hard_state = None

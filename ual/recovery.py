@@ -10,12 +10,15 @@ synced may be followed by intact entries. Damage is the harmless tail of interru
 somebody was told that the bytes are safe, and that is known in four ways:
 
 * the damaged index is at or below one recorded as durable (MANIFEST, or the hint in RAFT);
-* a file follows this one: it is created only after this one was synced to its end;
+* a file follows this one: it has its name only after this one was synced to its end;
 * an intact entry stands more than ``unsynced_bytes_max`` behind the damage: never are more bytes
   unsynced than that, so the damaged ones were synced;
 * the header is bad and something stands behind it: a header is synced before the first entry.
 
 Then it is ``CorruptFile``. Otherwise the file is cut behind its last whole group.
+
+A successor that has not got its name yet (``.flseg.next``) belongs to the log if it goes on where
+the last file ends. If that file has lost its end, the successor is worth nothing and goes too.
 """
 
 from collections.abc import Sequence
@@ -44,6 +47,7 @@ from ual.segment_format import (
     SegmentKind,
     parse_segment_name,
     segment_name,
+    successor_name,
 )
 from ual.segment_set import Segment, check_touching
 from ual.tables import ENTRY_DTYPE
@@ -56,6 +60,8 @@ SEARCH_SIZE = 4 << 20
 # Bytes that look like a header cost a checksum of what they claim to be. By chance hardly any do;
 # a file made of them would keep the search busy for hours.
 SEARCH_CHECKSUM_FACTOR = 8
+
+ORPHAN = "begun behind something that was not synced and is gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,21 @@ class Cut:
     why: str
 
 
-Action = Remove | Cut
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Give a successor its name, behind a file that must be durable first."""
+
+    path: Path
+    behind: Path
+    why: str = "an interrupted change to the next file"
+
+    @property
+    def target(self) -> Path:
+        """The path that it gets."""
+        return self.path.with_suffix(Path(SegmentKind.UNSEALED.value).suffix)
+
+
+Action = Remove | Cut | Adopt
 
 
 @dataclass(slots=True)
@@ -138,6 +158,9 @@ def survey(files: Files, directory: Path, known: Known, *, sets_aside: bool = Fa
         if segment.first_index in unsealed:
             raise CorruptFile(str(segment.path), "stands beside an unsealed file of the same name")
     scanned = _scan_unsealed(files, unsealed, known, found.actions)
+    for name in names[SegmentKind.SUCCESSOR].values():
+        if name not in gone:
+            _adopt(files, directory / name, scanned, known, found.actions)
     found.segments = [*sealed, *scanned]
     for at, damage in broken.items():
         found.segments[at] = _stand_in(files, found.segments, at, damage)
@@ -190,12 +213,17 @@ def carry_out(files: Files, directory: Path, actions: Sequence[Action]) -> None:
     """
     data = [action for action in actions if not _is_tombstone(action)]
     for action in data:
-        if isinstance(action, Remove):
-            files.remove(action.path)
-        else:
-            file = files.open(action.path)
-            file.truncate(action.size)
-            file.sync()
+        match action:
+            case Remove(path):
+                files.remove(path)
+            case Cut(path, size):
+                file = files.open(path)
+                file.truncate(size)
+                file.sync()
+            case Adopt(path, behind):
+                files.open(behind).sync()
+                files.open(path).sync()
+                files.rename(path, action.target)
     if data:
         files.sync_directory(directory)
     tombstones = [action for action in actions if _is_tombstone(action)]
@@ -226,12 +254,12 @@ def sort_names(files: Files, directory: Path) -> tuple[dict[SegmentKind, dict[in
 
 def finish_deletions(
     directory: Path, names: dict[SegmentKind, dict[int, str]], known: Known
-) -> list[Action]:
+) -> list[Remove]:
     """List what interrupted drops, compactions, cuts and transfers left behind.
 
     In the midst of an install, files that a peer sent count as sealed under the names they have.
     """
-    actions: list[Action] = []
+    actions: list[Remove] = []
     received = names[SegmentKind.RECEIVED]
     if known.install is None:
         actions.extend(
@@ -263,6 +291,10 @@ def finish_deletions(
             for first, name in names[SegmentKind.UNSEALED].items()
             if first > known.cut_from_index
         )
+        actions.extend(
+            Remove(directory / name, "an interrupted cut")
+            for name in names[SegmentKind.SUCCESSOR].values()
+        )
     actions.extend(
         Remove(directory / name, "the tombstone of a dropped segment") for name in tombs.values()
     )
@@ -271,14 +303,14 @@ def finish_deletions(
 
 def settle_install(
     directory: Path, names: dict[SegmentKind, dict[int, str]], install: Install
-) -> list[Action]:
+) -> list[Remove]:
     """List what an install replaces, and make ``names`` what it leaves.
 
     All unsealed files go: nothing is appended behind a new base before the intent is cleared.
     """
     sealed, received = names[SegmentKind.SEALED], names[SegmentKind.RECEIVED]
     taken = {segment.first_index for segment in install.segments}
-    replaced = [*names[SegmentKind.UNSEALED].values()]
+    replaced = [*names[SegmentKind.UNSEALED].values(), *names[SegmentKind.SUCCESSOR].values()]
     replaced += [name for first, name in received.items() if first not in taken]
     for first in list(sealed):
         if first > install.keep_through and first not in taken:
@@ -286,6 +318,7 @@ def settle_install(
     sealed.update((first, name) for first, name in received.items() if first in taken)
     names[SegmentKind.SEALED] = dict(sorted(sealed.items()))
     names[SegmentKind.UNSEALED] = {}
+    names[SegmentKind.SUCCESSOR] = {}
     names[SegmentKind.RECEIVED] = {}
     return [Remove(directory / name, "replaced by what a peer sent") for name in replaced]
 
@@ -341,6 +374,50 @@ def _scan_unsealed(
             actions.append(Cut(path, segment.end, size, why))
         segments.append(segment)
     return segments
+
+
+def _adopt(
+    files: Files,
+    path: Path,
+    segments: list[UnsealedSegment],
+    known: Known,
+    actions: list[Action],
+) -> None:
+    """Take a successor over that goes on where the last file ends; remove any other."""
+    last = segments[-1] if segments else None
+    header = None
+    if last is not None:
+        follows = SegmentHeader(last.header.shard, 0, last.last_index + 1, last.last_proposal + 1)
+        header = successor_header(files, path, follows)
+    if last is None or header is None:
+        actions.append(Remove(path, ORPHAN))
+        return
+    file = files.open_read(path)
+    size = file.size()
+    segment = UnsealedSegment(path, file, header)
+    damage = scan_file(files, segment, size, None)
+    if damage is not None:
+        refuse_corruption(files, segment, size, damage, known)
+        actions.append(Cut(path, segment.end, size, f"a torn write: {damage}"))
+    adopted = Adopt(path, last.path)
+    actions.append(adopted)
+    segment.path = adopted.target
+    segments.append(segment)
+
+
+def successor_header(files: Files, path: Path, expected: SegmentHeader) -> SegmentHeader | None:
+    """Return the header of a successor, if it is the one that must follow."""
+    try:
+        header = SegmentHeader.decode_identity(
+            str(path), files.open_read(path).read(HEADER_SIZE, 0)
+        )
+    except CorruptFile:
+        return None
+    is_next = path.name == successor_name(header.first_index) and (
+        (header.shard, header.first_index, header.first_proposal)
+        == (expected.shard, expected.first_index, expected.first_proposal)
+    )
+    return header if is_next else None
 
 
 def scan_file(

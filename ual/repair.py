@@ -42,7 +42,7 @@ from ual.log_config import LogConfig
 from ual.offline import COPY_SIZE, REPAIR_PREFIX, Progress, ReadOnlyFiles
 from ual.opening import open_log
 from ual.rebuilding import rebuild_sealed
-from ual.recovery import Cut, Remove, carry_out
+from ual.recovery import Action, Adopt, Cut, Remove, carry_out
 from ual.segment_format import compacting_name, parse_segment_name
 from ual.verification import verify
 
@@ -125,7 +125,7 @@ def _repair(finding: Finding, description: str) -> Repair:
 
 def _order(repair: Repair) -> int:
     """Rebuilding may need a leftover's name; MANIFEST is made from all the rest."""
-    kinds = (Cut, Remove, RewriteHardState, RebuildTables, RebuildManifest)
+    kinds = (Cut, Remove, Adopt, RewriteHardState, RebuildTables, RebuildManifest)
     return next(number for number, kind in enumerate(kinds) if isinstance(repair.remedy, kind))
 
 
@@ -135,6 +135,8 @@ def _describe(remedy: Remedy) -> str:
             return f"cut {size_before - size} bytes from offset {size} on ({why})"
         case Remove(_, why):
             return f"remove the file ({why})"
+        case Adopt():
+            return f"rename it to {remedy.target.name}, as it goes on where the log ends"
         case RebuildTables():
             return "write the file again: tables and footer follow from its intact entries"
         case RewriteHardState():
@@ -155,7 +157,8 @@ def _keep_copies(files: Files, data_dir: Path, copies: Path, remedies: Iterable[
     sources = [
         (remedy.path, remedy.size if isinstance(remedy, Cut) else 0)
         for remedy in remedies
-        if files.exists(remedy.path)  # a missing MANIFEST is made again
+        if not isinstance(remedy, Adopt)
+        and files.exists(remedy.path)  # a missing MANIFEST is made again
     ]
     needed = sum(files.open_read(path).size() - start for path, start in sources)
     free = files.free_bytes(data_dir)
@@ -191,9 +194,9 @@ def _carry_out(
     files: Files, data_dir: Path, remedies: Sequence[Remedy], unsynced_bytes_max: int
 ) -> None:
     """Do what was planned: leftovers and tails first, then the rest in the plan's order."""
-    tidying: dict[Path, list[Cut | Remove]] = defaultdict(list)
+    tidying: dict[Path, list[Action]] = defaultdict(list)
     for remedy in remedies:
-        if isinstance(remedy, Cut | Remove):
+        if isinstance(remedy, Cut | Remove | Adopt):
             tidying[remedy.path.parent].append(remedy)
     for directory, actions in tidying.items():
         carry_out(files, directory, actions)
@@ -205,7 +208,7 @@ def _carry_out(
                 _rebuild_tables(files, path, shard)
             case RebuildManifest():
                 _rebuild_manifest(files, data_dir, remedy, unsynced_bytes_max)
-            case Cut() | Remove():
+            case Cut() | Remove() | Adopt():
                 pass  # above, together, because a directory is synced once for all
             case _:
                 assert_never(remedy)

@@ -109,12 +109,13 @@ class SegmentKind(Enum):
 
     SEALED = ".flseg"
     UNSEALED = ".flseg.tmp"
+    SUCCESSOR = ".flseg.next"
     COMPACTING = ".flseg.new"
     TOMBSTONE = ".flseg.tomb"
     RECEIVED = ".flseg.recv"
 
 
-_NAME = re.compile(r"([0-9]{10,20})(\.flseg(?:\.tmp|\.new|\.tomb|\.recv)?)")
+_NAME = re.compile(r"([0-9]{10,20})(\.flseg(?:\.tmp|\.next|\.new|\.tomb|\.recv)?)")
 
 
 def segment_name(first_index: int) -> str:
@@ -125,6 +126,11 @@ def segment_name(first_index: int) -> str:
 def unsealed_name(first_index: int) -> str:
     """Return the name of a segment that is still written to, or closed and not sealed yet."""
     return f"{first_index:010d}{SegmentKind.UNSEALED.value}"
+
+
+def successor_name(first_index: int) -> str:
+    """Return the name of the next segment until the one before it is synced to its end."""
+    return f"{first_index:010d}{SegmentKind.SUCCESSOR.value}"
 
 
 def compacting_name(first_index: int) -> str:

@@ -37,9 +37,18 @@ from ual.manifest import Manifest
 from ual.manifest import load as load_manifest
 from ual.opening import what_is_known
 from ual.rebuilding import rebuild_sealed
-from ual.recovery import Cut, Remove, finish_deletions, sort_names
+from ual.recovery import (
+    ORPHAN,
+    Adopt,
+    Cut,
+    Known,
+    Remove,
+    finish_deletions,
+    sort_names,
+    successor_header,
+)
 from ual.sealed_check import Part, check_sealed
-from ual.segment_format import SegmentKind
+from ual.segment_format import SegmentHeader, SegmentKind
 from ual.unsealed_check import check_unsealed
 
 # For file types of other packages: what the name ends with, and who verifies such a file.
@@ -191,21 +200,46 @@ class ShardCheck:
         )
         for first, path in sealed.items():
             self._links.append(Link(first, path, True, self._check_sealed(path)))
-        successors = dict(zip(unsealed, [*unsealed, None][1:], strict=True))
+        behind = dict(zip(unsealed, [*unsealed, None][1:], strict=True))
         for first, path in unsealed.items():
-            try:
-                part, findings = check_unsealed(
-                    self.files, path, successors[first], known, self.shard
-                )
-            except OSError as error:
-                self._add_unreadable(path, error)
-                part, findings = None, []
-            self.findings += findings
-            if not any(isinstance(finding.remedy, Remove) for finding in findings):
-                self._links.append(Link(first, path, False, part))
+            self._check_unsealed(first, path, behind[first], known)
+        for first, name in names[SegmentKind.SUCCESSOR].items():
+            if name not in gone:
+                self._check_successor(first, directory / name, known)
         self._links.sort(key=lambda link: link.first_index)
         self.findings += check_chain(directory, self._links, known)
         self._check_commit_index()
+
+    def _check_unsealed(self, first: int, path: Path, behind: int | None, known: Known) -> None:
+        try:
+            part, findings = check_unsealed(self.files, path, behind, known, self.shard)
+        except OSError as error:
+            self._add_unreadable(path, error)
+            part, findings = None, []
+        self.findings += findings
+        if not any(isinstance(finding.remedy, Remove) for finding in findings):
+            self._links.append(Link(first, path, False, part))
+
+    def _check_successor(self, first: int, path: Path, known: Known) -> None:
+        """Check the next file of a log that was interrupted while it changed to that file."""
+        last = self._links[-1] if self._links else None
+        if last is None or last.part is None or last.is_sealed:
+            self._add_leftover(Remove(path, ORPHAN))
+            return
+        proposal = last.part.first_proposal + (last.part.proposal_count or 0)
+        expected = SegmentHeader(self.shard, 0, last.part.last_index + 1, proposal)
+        try:
+            header = successor_header(self.files, path, expected)
+        except OSError as error:
+            self._add_unreadable(path, error)
+            return
+        if header is None:
+            self._add_leftover(Remove(path, ORPHAN))
+            return
+        self._check_unsealed(first, path, None, known)
+        message = "the next file, begun before the one before it was synced"
+        remedy = Adopt(path, last.path)
+        self._add(Level.TAIL, path, "UNFINISHED_ROLL", message, found.ADVICE_OPENING, None, remedy)
 
     def _check_sealed(self, path: Path) -> Part | None:
         try:
@@ -275,7 +309,7 @@ class ShardCheck:
         if finding.reason == "TORN_TAIL" and end_is_unknown:
             return f"nothing tells whether it was durable; {found.ADVICE_PEER}"
         # What looks like a tail or a leftover may be what a missing or strange file makes it.
-        is_tidying = isinstance(finding.remedy, Cut | Remove)
+        is_tidying = isinstance(finding.remedy, Cut | Remove | Adopt)
         if is_tidying and finding.path.parent == self.paths.segments and reasons & _CHAIN_BROKEN:
             return "left as it is until the files of the log touch again"
         if isinstance(finding.remedy, RebuildManifest):

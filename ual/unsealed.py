@@ -29,7 +29,7 @@ from ual.files import File, Files
 from ual.log_config import LogConfig
 from ual.notes import IndexArray
 from ual.sealed import SealedSegment
-from ual.segment_format import HEADER_SIZE, SegmentHeader, unsealed_name
+from ual.segment_format import HEADER_SIZE, SegmentHeader, successor_name, unsealed_name
 
 # How much of the file a scan holds at once, unless one entry is larger.
 READ_SIZE = 256 << 10
@@ -72,6 +72,23 @@ class UnsealedSegment:
         file.sync()
         files.sync_directory(directory)
         return cls(path, file, header)
+
+    @classmethod
+    def create_successor(
+        cls, files: Files, directory: Path, header: SegmentHeader
+    ) -> "UnsealedSegment":
+        """Make the file behind the active one, under a name that says nothing about that one yet.
+
+        Nothing is durable. It has the name that ``path`` says once its ``Roll`` has run.
+        """
+        waiting = directory / successor_name(header.first_index)
+        file = files.open(waiting, create=True)
+        try:
+            file.write(header.encode(), 0)
+        except OSError:
+            files.remove(waiting)
+            raise
+        return cls(directory / unsealed_name(header.first_index), file, header)
 
     @property
     def first_index(self) -> int:

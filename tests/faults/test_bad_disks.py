@@ -131,9 +131,9 @@ def test_a_disk_that_lies_about_syncs_is_found_out_or_loses_only_a_tail() -> Non
     assert len(entries) >= 10
 
 
-@pytest.mark.parametrize("operation", ["write", "sync_directory"])
+@pytest.mark.parametrize("operation", ["write", "create"])
 def test_a_segment_that_could_not_be_created_does_not_outlive_a_cut(operation: str) -> None:
-    """Its name says where the file before it ends; after a cut that file goes on growing."""
+    """What is left of it must not be taken for the end of a file that goes on growing."""
     disk = SimDisk()
     paths = make_shard(disk)
     log, _ = open_shard(disk, paths)
@@ -151,6 +151,35 @@ def test_a_segment_that_could_not_be_created_does_not_outlive_a_cut(operation: s
 
     again, _ = open_shard(disk.crash(CrashPolicy.LOST), paths)
     assert again.last_index == log.last_index == 14
+
+
+@pytest.mark.parametrize("operation", ["sync", "rename", "sync_directory"])
+def test_a_change_to_the_next_file_that_fails_ends_the_log_and_loses_nothing(
+    operation: str,
+) -> None:
+    """Entries stand in the new file already, and nobody was told that they are safe."""
+    disk = SimDisk()
+    paths = make_shard(disk)
+    log, _ = open_shard(disk, paths)
+    fill(log, 3)
+    settle(log)
+    while len(log.segments.segments) == 1:
+        append_one(log, b"x" * 60)
+    disk.fail(operation, errno.ENOSPC, path_contains="seg")  # type: ignore[arg-type]
+    before = log.durable_index
+    with pytest.raises(LogFailed):
+        log.sync()
+    with pytest.raises(LogFailed):
+        append_one(log)
+    assert log.durable_index == before < log.last_index
+    disk.heal()
+
+    for policy in CrashPolicy:
+        again, _ = open_shard(disk.crash(policy, Random(1)), paths)
+        assert before <= again.last_index <= log.last_index
+        append_one(again)
+    killed, _ = open_shard(disk.crash(CrashPolicy.KEPT), paths)
+    assert killed.last_index == log.last_index
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -49,6 +49,16 @@ def read_shard(path: Path) -> tuple[list[Entry], list[Segment]]:
         if first_index <= cut_from_index and not is_unfinished:
             segments.append(_named(first_index, read_unsealed(data, end - 1)))
             need(segments[-1].last_index < end, "a group crosses the end")
+    if unsealed and segments and cut_from_index == NEVER:
+        (shard, _, _, first_proposal), last_index = segments[-1].identity, segments[-1].last_index
+        groups = sum(entry.group_left == 0 for entry in segments[-1].entries)
+        begun = found[".flseg.next"].get(last_index + 1)
+        if begun and _has_header(data := begun.read_bytes()):
+            identity = read_identity(data)
+            if identity[0::2] == [shard, last_index + 1] and (
+                identity[3] == first_proposal + groups
+            ):
+                segments.append(read_unsealed(data))
 
     next_index = checkpoint["first_index"]
     if segments:
@@ -66,13 +76,14 @@ def _segment_files(directory: Path) -> dict[str, dict[int, Path]]:
     found: dict[str, dict[int, Path]] = {
         ".flseg": {},
         ".flseg.tmp": {},
+        ".flseg.next": {},
         ".flseg.new": {},
         ".flseg.tomb": {},
     }
     for file in directory.iterdir():
         # Ten digits, or more without a zero in front.
         if match := re.fullmatch(
-            r"(\d{10}|[1-9]\d{10,19})(\.flseg(|\.tmp|\.new|\.tomb))", file.name
+            r"(\d{10}|[1-9]\d{10,19})(\.flseg(|\.tmp|\.next|\.new|\.tomb))", file.name
         ):
             found[match[2]][int(match[1])] = file
     return found

@@ -68,6 +68,10 @@ class SlowFiles(DiskFiles):
     def open(self, path: Path, *, create: bool = False) -> File:
         return SlowFile(super().open(path, create=create), self)
 
+    def sync_directory(self, path: Path) -> None:
+        time.sleep(self.delay_s)
+        super().sync_directory(path)
+
 
 def draft_of(command: dict[str, Any]) -> Draft:
     """Return the entry of a command as it came in."""
