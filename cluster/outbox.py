@@ -1,8 +1,8 @@
-"""What waits to be sent to one peer, in the order in which it should leave.
+"""What waits to be sent on one stream, in the order in which it should leave.
 
 Votes, acks and heartbeats go first: an election must not be caused by a large append in front of
 a heartbeat. Appends with groups follow in their order, divided where they do not fit a frame. The
-bytes of snapshots and segments leave when nothing else waits.
+bytes of snapshots and segments come last; in a cluster they have a stream of their own.
 
 * Of the heartbeats of a shard only the newest waits; it says all that the older ones said.
 * An ack that says that more is written than synced is *early*: the next one follows when the sync

@@ -7,6 +7,11 @@ leaders that it cannot hear, and every fault would have to be handled twice. The
 restarted node may have to wait for the other's next attempt, which comes after at most
 ``backoff_s_max``.
 
+The bytes of snapshots and segments have a second stream, on a connection of its own: megabytes that
+the network has taken but not delivered would stand before each heartbeat. It is made and guarded
+like the first one. Whether a pair is connected is a matter of the first alone; without the second,
+chunks are dropped, and whoever asked for one asks again.
+
 * No message is sent or believed before both sides have accepted each other's hello. A difference
   is refused with a reason, by whoever sees it first, and both sides report it; nothing a stranger
   sends reaches Raft.
@@ -24,6 +29,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -32,12 +38,11 @@ import grpc.aio  # type: ignore[import-untyped]
 
 from cluster.handshake import Identity, check_caller, check_hello, dials
 from cluster.link import Link, LinkEnded, PeerRefused, Stream, Traffic
-from cluster.messages import Message
+from cluster.messages import Chunk, Message
 from cluster.outbox import OutboxLimits
+from cluster.stream_ends import AnsweredStream, DialledStream
 from cluster.wire import (
-    DETAIL_SIZE_MAX,
     FRAME_SIZE_MAX,
-    REASON_SIZE_MAX,
     Hello,
     Reason,
     Refused,
@@ -45,14 +50,13 @@ from cluster.wire import (
     decode_first,
     encode_hello,
     encode_refusal,
-    printable,
 )
 from onelog.v1 import peer_pb2
 
 Deliver = Callable[[UUID, list[tuple[int, Message]]], None]
 
 _SERVICE = peer_pb2.DESCRIPTOR.services_by_name["Peer"].full_name
-_METHOD = "Exchange"
+METHODS = _EXCHANGE, _SHIP = "Exchange", "Ship"
 _log = logging.getLogger("onelog.cluster.transport")
 
 # A frame above our own limit is refused with a reason; this is where gRPC cuts without one.
@@ -116,6 +120,7 @@ class PeerStatus:
     protocol: int = 0
     last_error: str = ""
     last_reason: str = ""  # the stable word, if it was a refusal by either side
+    ship_error: str = ""  # why the last stream for chunks ended, or could not be made
     name: str = ""  # as its last hello says
     endpoints: tuple[str, ...] = ()  # where clients call it, by worker; likewise
 
@@ -130,12 +135,36 @@ class CallerRefused:
 
 
 @dataclass(slots=True)
-class _Peer:
-    node_id: UUID
-    status: PeerStatus
+class _Lane:
+    """One of the two streams to a peer."""
+
+    method: str
     link: Link | None = None
     last_hello: Hello | None = None  # of the last caller
     task: asyncio.Task[None] | None = None
+    sessions: int = 0  # streams that got through the handshake
+
+    def end(self, error: Exception) -> None:
+        """End the stream, or the attempts to make one."""
+        if self.link is not None:
+            self.link.end(error)
+        elif self.task is not None:
+            self.task.cancel()
+
+
+@dataclass(slots=True)
+class _Peer:
+    node_id: UUID
+    status: PeerStatus
+    exchange: _Lane = field(default_factory=lambda: _Lane(_EXCHANGE))
+    ship: _Lane = field(default_factory=lambda: _Lane(_SHIP))
+
+    @property
+    def lanes(self) -> tuple[_Lane, _Lane]:
+        return self.exchange, self.ship
+
+    def lane(self, method: str) -> _Lane:
+        return self.ship if method == _SHIP else self.exchange
 
 
 class PeerTransport:
@@ -163,25 +192,23 @@ class PeerTransport:
 
     # What the node calls
 
-    def handler(self) -> grpc.RpcMethodHandler:
-        """Return what answers ``Exchange``."""
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
+        """Return what answers the calls of peers, by method."""
         # Raw bytes: what cannot be parsed is our business, not a status of gRPC's.
-        return grpc.stream_stream_rpc_method_handler(self._answer)
+        make = grpc.stream_stream_rpc_method_handler
+        return {name: make(partial(self._answer, name)) for name in METHODS}
 
     def attach(self, server: grpc.aio.Server) -> None:
         """Let a server, made with ``SERVER_OPTIONS`` and its own credentials, answer peers."""
         server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: self.handler()}),)
+            (grpc.method_handlers_generic_handler(_SERVICE, self.handlers()),)
         )
 
     def set_peers(self, addresses: Mapping[UUID, str]) -> None:
         """Say who the peers are and where; others lose their streams."""
         for node_id in set(self._peers) - set(addresses):
-            peer = self._peers.pop(node_id)
-            if peer.link is not None:
-                peer.link.end(WireError(Reason.UNKNOWN_NODE, "no longer a peer of this node"))
-            elif peer.task is not None:
-                peer.task.cancel()
+            for lane in self._peers.pop(node_id).lanes:
+                lane.end(WireError(Reason.UNKNOWN_NODE, "no longer a peer of this node"))
         for node_id, address in addresses.items():
             assert node_id != self.identity.node_id, "a node is not its own peer"
             known = self._peers.get(node_id)
@@ -196,16 +223,18 @@ class PeerTransport:
         peer = self._peers.get(target)
         if peer is None:
             return
-        if peer.link is None:
+        link = peer.ship.link if isinstance(message, Chunk) else peer.exchange.link
+        if link is None:
             peer.status.traffic.dropped_unconnected += 1
         else:
-            peer.link.send(shard, message)
+            link.send(shard, message)
 
     def refuse(self, sender: UUID, error: WireError) -> None:
-        """End the stream of a peer whose message turned out to be bad after it was delivered."""
+        """End the streams of a peer whose message turned out to be bad after it was delivered."""
         peer = self._peers.get(sender)
-        if peer is not None and peer.link is not None:
-            peer.link.end(error)
+        for lane in () if peer is None else peer.lanes:
+            if lane.link is not None:
+                lane.link.end(error)
 
     def status(self) -> dict[UUID, PeerStatus]:
         """Return what is known about each peer, live."""
@@ -219,11 +248,11 @@ class PeerTransport:
                 self._start(peer)
             await self._stopping.wait()
             self._group = None
-            for peer in self._peers.values():
-                if peer.task is not None:
-                    peer.task.cancel()
-                if peer.link is not None:
-                    peer.link.end(LinkEnded("this node stops"))
+            for lane in [each for peer in self._peers.values() for each in peer.lanes]:
+                if lane.task is not None:
+                    lane.task.cancel()
+                if lane.link is not None:
+                    lane.link.end(LinkEnded("this node stops"))
 
     def stop(self) -> None:
         """End all streams; ``run`` returns."""
@@ -233,30 +262,31 @@ class PeerTransport:
 
     def _start(self, peer: _Peer) -> None:
         if self._group is not None and dials(self.identity.node_id, peer.node_id):
-            peer.task = self._group.create_task(
-                self._dial_forever(peer), name=f"dial {peer.node_id}"
-            )
+            for lane in peer.lanes:
+                lane.task = self._group.create_task(
+                    self._dial_forever(peer, lane), name=f"dial {peer.node_id} {lane.method}"
+                )
 
-    async def _dial_forever(self, peer: _Peer) -> None:
+    async def _dial_forever(self, peer: _Peer, lane: _Lane) -> None:
         config = self._config
         pause_s = config.backoff_s_min
         while self._peers.get(peer.node_id) is peer:
-            sessions, refused = peer.status.sessions, False
+            sessions, refused = lane.sessions, False
             try:
-                await self._dial(peer)
+                await self._dial(peer, lane)
             except (LinkEnded, WireError, TimeoutError) as error:
-                self._report(peer, error)
+                self._report(peer, lane, error)
                 refused = isinstance(error, WireError | PeerRefused)
-            if peer.status.sessions > sessions:
+            if lane.sessions > sessions:
                 pause_s = config.backoff_s_min
             # Chance spreads the attempts of many nodes; it decides nothing.
             jitter = random.uniform(0.5, 1.0)  # noqa: S311
             await asyncio.sleep(jitter * (config.refused_s if refused else pause_s))
             pause_s = min(2 * pause_s, config.backoff_s_max)
 
-    async def _dial(self, peer: _Peer) -> None:
+    async def _dial(self, peer: _Peer, lane: _Lane) -> None:
         """Make one stream and carry it to its end; always raises."""
-        peer.status.attempts += 1
+        peer.status.attempts += lane is peer.exchange
         # Of the whole process: a peer that was removed and is back remembers the last one.
         self._sessions += 1
         session = self._sessions
@@ -266,8 +296,8 @@ class PeerTransport:
             if self._credentials is None
             else grpc.aio.secure_channel(address, self._credentials, options=_CHANNEL_OPTIONS)
         ) as channel:
-            call = channel.stream_stream(f"/{_SERVICE}/{_METHOD}")()
-            stream = _DialledStream(call)
+            call = channel.stream_stream(f"/{_SERVICE}/{lane.method}")()
+            stream = DialledStream(call)
             try:
                 async with asyncio.timeout(self._config.handshake_s_max):
                     await stream.write(encode_hello(self.identity.hello(peer.node_id, session)))
@@ -279,7 +309,7 @@ class PeerTransport:
                         await stream.write(encode_refusal(session, error.reason, error.detail))
                         await stream.finish()
                         raise
-                await self._carry(peer, session, protocol, stream)
+                await self._carry(peer, lane, session, protocol, stream)
             finally:
                 call.cancel()
 
@@ -294,9 +324,9 @@ class PeerTransport:
 
     # Answering
 
-    async def _answer(self, _requests: Any, context: Any) -> None:
-        """Handle a call of ``Exchange``; gRPC's entry."""
-        stream = _AnsweredStream(context)
+    async def _answer(self, method: str, _requests: Any, context: Any) -> None:
+        """Handle a call of a peer; gRPC's entry."""
+        stream = AnsweredStream(context)
         if self._handshakes >= HANDSHAKES_MAX:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"{HANDSHAKES_MAX} handshakes are under way"
@@ -306,39 +336,44 @@ class PeerTransport:
         try:
             async with asyncio.timeout(self._config.handshake_s_max):
                 hello = _first(await stream.read())
-            peer, protocol = self._check_caller(hello)
+            peer, lane, protocol = self._check_caller(method, hello)
             await stream.write(encode_hello(self.identity.hello(peer.node_id, hello.session)))
         except TimeoutError:
             detail = f"no hello within {self._config.handshake_s_max} s"
-            await self._turn_away(
-                stream, context, hello, WireError(Reason.HANDSHAKE_TIMEOUT, detail)
-            )
+            error = WireError(Reason.HANDSHAKE_TIMEOUT, detail)
+            await self._turn_away(method, stream, context, hello, error)
             return
         except WireError as error:
-            await self._turn_away(stream, context, hello, error)
+            await self._turn_away(method, stream, context, hello, error)
             return
         except LinkEnded as error:
             _log.info("a caller at %s left: %s", context.peer(), error)
             return
         finally:
             self._handshakes -= 1
-        peer.last_hello = hello
+        lane.last_hello = hello
         peer.status.name, peer.status.endpoints = hello.node_name, hello.endpoints
         try:
-            await self._carry(peer, hello.session, protocol, stream)
+            await self._carry(peer, lane, hello.session, protocol, stream)
         except WireError as error:
             _set_refused(context, error)
         except LinkEnded:
             return  # reported
 
-    def _check_caller(self, hello: Hello) -> tuple[_Peer, int]:
+    def _check_caller(self, method: str, hello: Hello) -> tuple[_Peer, _Lane, int]:
         protocol = check_hello(self.identity, hello, self._peers)
         peer = self._peers[hello.node_id]
-        check_caller(self.identity, hello, peer.last_hello)
-        return peer, protocol
+        lane = peer.lane(method)
+        check_caller(self.identity, hello, lane.last_hello)
+        return peer, lane, protocol
 
     async def _turn_away(
-        self, stream: "_AnsweredStream", context: Any, hello: Hello | None, error: WireError
+        self,
+        method: str,
+        stream: AnsweredStream,
+        context: Any,
+        hello: Hello | None,
+        error: WireError,
     ) -> None:
         """Tell a caller why it is not let in, and remember it."""
         self.refused_callers += 1
@@ -347,7 +382,7 @@ class PeerTransport:
         _log.warning("refused a caller at %s: %s", refusal.address, error)
         peer = None if hello is None else self._peers.get(hello.node_id)
         if peer is not None:
-            self._report(peer, error)
+            self._report(peer, peer.lane(method), error)
         _set_refused(context, error)
         try:
             session = 0 if hello is None else hello.session
@@ -357,99 +392,53 @@ class PeerTransport:
 
     # Both
 
-    async def _carry(self, peer: _Peer, session: int, protocol: int, stream: Stream) -> None:
+    async def _carry(
+        self, peer: _Peer, lane: _Lane, session: int, protocol: int, stream: Stream
+    ) -> None:
         """Carry messages over an accepted stream; always raises why it ended."""
         status = peer.status
+
+        def deliver(messages: list[tuple[int, Message]]) -> None:
+            if lane is peer.ship and not all(isinstance(each, Chunk) for _, each in messages):
+                raise WireError(Reason.UNKNOWN_KIND, "only chunks belong on this stream")
+            self._deliver(peer.node_id, messages)
+
         link = Link(
             session,
             self.identity.shards,
-            lambda messages: self._deliver(peer.node_id, messages),
+            deliver,
             status.traffic,
             self._config.outbox,
-            lambda error: self._report(peer, error),
+            lambda error: self._report(peer, lane, error),
         )
-        if peer.link is not None:
-            peer.link.end(LinkEnded("a newer stream took its place"))
-        peer.link = link
-        status.session, status.protocol = session, protocol
-        status.sessions += 1
-        status.is_connected = True
-        _log.info("connected with %s, session %d", peer.node_id, session)
+        if lane.link is not None:
+            lane.link.end(LinkEnded("a newer stream took its place"))
+        lane.link = link
+        lane.sessions += 1
+        if lane is peer.exchange:
+            status.session, status.protocol, status.sessions = session, protocol, lane.sessions
+            status.is_connected = True
+            _log.info("connected with %s, session %d", peer.node_id, session)
         try:
             await link.run(stream)
         finally:
-            if peer.link is link:
-                peer.link = None
-                status.is_connected = False
+            if lane.link is link:
+                lane.link = None
+                status.is_connected = peer.exchange.link is not None
 
-    def _report(self, peer: _Peer, error: Exception) -> None:
+    def _report(self, peer: _Peer, lane: _Lane, error: Exception) -> None:
         """Remember and log why a stream ended; the same reason again is not logged again."""
         text = str(error) or type(error).__name__
         status = peer.status
         refusal = isinstance(error, WireError | PeerRefused)
-        if text != status.last_error:
+        if text not in (status.last_error, status.ship_error):
             level = logging.WARNING if refusal else logging.INFO
             _log.log(level, "peer %s at %s: %s", peer.node_id, status.address, text)
+        if lane is peer.ship:
+            status.ship_error = text
+            return
         status.last_error = text
         status.last_reason = str(getattr(error, "reason", "")) if refusal else ""
-
-
-# What gRPC raises when a stream is no more.
-_BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
-
-
-class _DialledStream:
-    """The end of a stream that opened it."""
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    async def read(self) -> bytes | None:
-        """See ``Stream.read``."""
-        try:
-            frame = await self._call.read()
-        except _BROKEN as error:
-            raise _why(error) from error
-        return None if frame is grpc.aio.EOF else frame
-
-    async def write(self, frame: bytes) -> None:
-        """See ``Stream.write``."""
-        try:
-            await self._call.write(frame)
-        except _BROKEN as error:
-            # A write that met the end of the call does not know why it ended; its status does.
-            raise _ended(await self._call.code(), await self._call.details()) from error
-
-    async def finish(self) -> None:
-        """Say that nothing follows, and wait until the other side has seen it."""
-        try:
-            await self._call.done_writing()
-            while await self._call.read() is not grpc.aio.EOF:
-                pass
-        except _BROKEN:
-            return
-
-
-class _AnsweredStream:
-    """The end of a stream that answered it."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-
-    async def read(self) -> bytes | None:
-        """See ``Stream.read``."""
-        try:
-            frame = await self._context.read()
-        except _BROKEN as error:
-            raise _why(error) from error
-        return None if frame is grpc.aio.EOF else frame
-
-    async def write(self, frame: bytes) -> None:
-        """See ``Stream.write``."""
-        try:
-            await self._context.write(frame)
-        except _BROKEN as error:
-            raise _why(error) from error
 
 
 def _first(frame: bytes | None) -> Hello:
@@ -466,20 +455,3 @@ def _set_refused(context: Any, error: WireError) -> None:
     """Put a reason into the status, too: gRPC may show that and lose the last message."""
     context.set_code(grpc.StatusCode.FAILED_PRECONDITION)
     context.set_details(str(error))
-
-
-def _why(error: Exception) -> LinkEnded:
-    """Return what a broken stream means."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        return _ended(error.code(), error.details())
-    return LinkEnded(str(error) or type(error).__name__)
-
-
-def _ended(code: grpc.StatusCode, details: str | None) -> LinkEnded:
-    """Return what the status of a stream means; a refusal has its reason in the details."""
-    if code == grpc.StatusCode.FAILED_PRECONDITION:
-        reason, _, detail = (details or "").partition(": ")
-        return PeerRefused(
-            Refused(printable(reason, REASON_SIZE_MAX), printable(detail, DETAIL_SIZE_MAX))
-        )
-    return LinkEnded(f"{code.name}: {details}")

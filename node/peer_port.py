@@ -15,7 +15,7 @@ import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 
 from cluster.introduction import Introduction, decode_introduction, encode_answer
-from cluster.transport import SERVER_OPTIONS, PeerTransport
+from cluster.transport import METHODS, SERVER_OPTIONS, PeerTransport
 from cluster.wire import WireError
 from node.errors import ConfigError
 from node.introducer import Introducer
@@ -126,9 +126,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def service(self, details: Any) -> grpc.RpcMethodHandler | None:
         """See gRPC's ``GenericRpcHandler``."""
-        if details.method == f"/{SERVICE}/Exchange":
+        service, _, method = details.method.rpartition("/")
+        if service == f"/{SERVICE}" and method in METHODS:
             transport = self._port.transport
-            return self._later if transport is None else transport.handler()
+            return self._later if transport is None else transport.handlers()[method]
         return self._unary.get(details.method)
 
 

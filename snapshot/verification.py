@@ -20,8 +20,8 @@ from ual.files import Files
 from ual.findings import Finding, Level
 from ual.manifest import Manifest
 from ual.manifest import load as load_manifest
-from ual.recovery import Remove
 from ual.shard_check import FileVerifier
+from ual.tidying import Remove
 
 ADVICE_DAMAGED = (
     "nothing is lost while the older snapshot or the whole log is there: opening the shard uses it "

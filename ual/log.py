@@ -34,6 +34,7 @@ from ual.directory import ShardPaths
 from ual.entry import Entry, Group, decode_entry, encode_group
 from ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
 from ual.files import OUT_OF_SPACE, Files
+from ual.free_space import FreeSpace
 from ual.hard_state import HardStateFile
 from ual.jobs import Roll, SealJob, SyncJob
 from ual.log_config import LogConfig
@@ -45,9 +46,6 @@ from ual.segment_format import SegmentHeader
 from ual.segment_set import SegmentSet
 from ual.tombstones import remove_segments
 from ual.unsealed import UnsealedSegment
-
-# Free space is asked for again after so many bytes; the call costs more than a small write.
-SPACE_CHECK_BYTES = 4 << 20
 
 
 class Log:
@@ -84,7 +82,7 @@ class Log:
         self.last_term, self.last_timestamp_ns = segments.last_term_and_time(base)
         self._durable_position = active.end
         self.ring = HotRing(config.ring_bytes, active.last_index + 1)
-        self._space_credit = 0
+        self._space = FreeSpace(files, paths.segments, config.free_bytes_min)
         self._roll: Roll | None = None  # what the next sync has to do before
         self.is_sealing = False  # one seal at a time
         self._failure: str | None = None
@@ -148,7 +146,7 @@ class Log:
             limit = self.config.unsynced_bytes_max
             raise GroupTooLarge(f"a group of {size} bytes, limit {limit}")
         self._refuse_if_failed()
-        self._reserve_space(size)
+        self._space.reserve(size)
         if self.manifest.cut_from_index is not None:
             self.save_manifest(replace(self.manifest, cut_from_index=None))
         if self._active.is_outgrown_by(group, self.config):
@@ -455,19 +453,6 @@ class Log:
             generation=self.generation,
         )
 
-    def _reserve_space(self, size: int) -> None:
-        """Refuse a write that would go below the minimum of free space."""
-        if self._space_credit < size:
-            free = self._files.free_bytes(self._paths.segments)
-            available = free - self.config.free_bytes_min
-            if available < size:
-                raise DiskFull(
-                    f"{free} bytes free in {self._paths.segments}, "
-                    f"{self.config.free_bytes_min} must stay free; free some space"
-                )
-            self._space_credit = min(available, max(size, SPACE_CHECK_BYTES))
-        self._space_credit -= size
-
     def _undo_write(self, error: OSError) -> NoReturn:
         """Take back what a failed append may have left behind the end, and report it."""
         try:
@@ -494,7 +479,7 @@ class Log:
     def _refuse_or_fail(self, what: str, error: OSError) -> NoReturn:
         """A full disk is the caller's to wait out; anything else ends this log's writing."""
         if error.errno in OUT_OF_SPACE:
-            self._space_credit = 0
+            self._space.ask_again()
             raise DiskFull(f"{what}: {error}; free some space") from error
         self._fail(what, error)
 

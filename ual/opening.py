@@ -18,9 +18,10 @@ from ual.log_config import LogConfig
 from ual.manifest import Manifest
 from ual.manifest import load as load_manifest
 from ual.notes import ApplyNotes
-from ual.recovery import Known, Survey, carry_out, finish_install, survey
+from ual.recovery import Known, Survey, finish_install, survey
 from ual.segment_format import SegmentHeader
 from ual.segment_set import Segment, SegmentSet
+from ual.tidying import carry_out
 from ual.unsealed import UnsealedSegment
 
 

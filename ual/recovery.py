@@ -2,8 +2,9 @@
 
 ``survey`` only reads. It opens sealed files by their tables, scans unsealed ones entry by entry,
 and returns the segments together with the ``Action`` list that makes the directory match them.
-The log carries the list out when it opens; ``onelog log verify`` reports it, and ``repair`` shows
-it before doing the same. Surveying again after the actions finds the same log and nothing to do.
+The log carries the list out when it opens (ual/tidying.py); ``onelog log verify`` reports it, and
+``repair`` shows it before doing the same. Surveying again afterwards finds the same log and nothing
+to do.
 
 Torn or corrupt. Pages reach the disk in any order, so after a power loss a hole in what was not
 synced may be followed by intact entries. Damage is the harmless tail of interrupted writes unless
@@ -51,6 +52,7 @@ from ual.segment_format import (
 )
 from ual.segment_set import Segment, check_touching
 from ual.tables import ENTRY_DTYPE
+from ual.tidying import Action, Adopt, Cut, Remove
 from ual.unsealed import UnsealedSegment
 
 # The search for an intact entry behind damage looks at every byte offset; in pieces, so that
@@ -76,41 +78,6 @@ class Known:
     unsynced_bytes_max: int
     install: Install | None = None  # an interrupted install: these files count as renamed
     base: Base | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """Remove a file that has no part in the log."""
-
-    path: Path
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Cut a file to ``size`` bytes."""
-
-    path: Path
-    size: int
-    size_before: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Adopt:
-    """Give a successor its name, behind a file that must be durable first."""
-
-    path: Path
-    behind: Path
-    why: str = "an interrupted change to the next file"
-
-    @property
-    def target(self) -> Path:
-        """The path that it gets."""
-        return self.path.with_suffix(Path(SegmentKind.UNSEALED.value).suffix)
-
-
-Action = Remove | Cut | Adopt
 
 
 @dataclass(slots=True)
@@ -203,39 +170,6 @@ def _stand_in(
     if header.first_index != first_index:
         raise error
     return DamagedSegment(path, header, error.rule, error.offset)
-
-
-def carry_out(files: Files, directory: Path, actions: Sequence[Action]) -> None:
-    """Do what a survey found necessary; interrupted, it is surveyed and done again.
-
-    Tombstones are listed last. They go only once the removals before them are durable, or a
-    crash could bring a dropped file back with nothing to say that it was dropped.
-    """
-    data = [action for action in actions if not _is_tombstone(action)]
-    for action in data:
-        match action:
-            case Remove(path):
-                files.remove(path)
-            case Cut(path, size):
-                file = files.open(path)
-                file.truncate(size)
-                file.sync()
-            case Adopt(path, behind):
-                files.open(behind).sync()
-                files.open(path).sync()
-                files.rename(path, action.target)
-    if data:
-        files.sync_directory(directory)
-    tombstones = [action for action in actions if _is_tombstone(action)]
-    for action in tombstones:
-        files.remove(action.path)
-    if tombstones:
-        files.sync_directory(directory)
-
-
-def _is_tombstone(action: Action) -> bool:
-    parsed = parse_segment_name(action.path.name)
-    return parsed is not None and parsed[1] is SegmentKind.TOMBSTONE
 
 
 def sort_names(files: Files, directory: Path) -> tuple[dict[SegmentKind, dict[int, str]], Survey]:

@@ -42,8 +42,8 @@ from ual.log_config import LogConfig
 from ual.offline import COPY_SIZE, REPAIR_PREFIX, Progress, ReadOnlyFiles
 from ual.opening import open_log
 from ual.rebuilding import rebuild_sealed
-from ual.recovery import Action, Adopt, Cut, Remove, carry_out
 from ual.segment_format import compacting_name, parse_segment_name
+from ual.tidying import Action, Adopt, Cut, Remove, carry_out
 from ual.verification import verify
 
 # A log that is opened only to make MANIFEST again has no readers.

@@ -37,18 +37,10 @@ from ual.manifest import Manifest
 from ual.manifest import load as load_manifest
 from ual.opening import what_is_known
 from ual.rebuilding import rebuild_sealed
-from ual.recovery import (
-    ORPHAN,
-    Adopt,
-    Cut,
-    Known,
-    Remove,
-    finish_deletions,
-    sort_names,
-    successor_header,
-)
+from ual.recovery import ORPHAN, Known, finish_deletions, sort_names, successor_header
 from ual.sealed_check import Part, check_sealed
 from ual.segment_format import SegmentHeader, SegmentKind
+from ual.tidying import Adopt, Cut, Remove
 from ual.unsealed_check import check_unsealed
 
 # For file types of other packages: what the name ends with, and who verifies such a file.

@@ -10,9 +10,10 @@ from ual import findings as found
 from ual.errors import CorruptFile, UnknownVersion
 from ual.files import Files
 from ual.findings import Finding, Level
-from ual.recovery import Cut, Known, Remove, refuse_corruption, scan_file
+from ual.recovery import Known, refuse_corruption, scan_file
 from ual.sealed_check import Part, identity_problems
 from ual.segment_format import HEADER_SIZE, SUMMARY_OFFSET, SUMMARY_SIZE, SegmentHeader
+from ual.tidying import Cut, Remove
 from ual.unsealed import UnsealedSegment
 
 

@@ -27,8 +27,8 @@ from ual.errors import CorruptFile, UnknownVersion
 from ual.files import Files
 from ual.findings import Finding, Level
 from ual.offline import Progress, ReadOnlyFiles, Root, look_at_root
-from ual.recovery import Remove
 from ual.shard_check import FileVerifier, ShardCheck
+from ual.tidying import Remove
 
 NO_VERIFIERS: Mapping[str, FileVerifier] = MappingProxyType({})
 

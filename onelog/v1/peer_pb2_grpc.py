@@ -40,6 +40,11 @@ class PeerStub:
                 request_serializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.SerializeToString,
                 response_deserializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.FromString,
                 _registered_method=True)
+        self.Ship = channel.stream_stream(
+                '/onelog.v1.Peer/Ship',
+                request_serializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.FromString,
+                _registered_method=True)
         self.Introduce = channel.unary_unary(
                 '/onelog.v1.Peer/Introduce',
                 request_serializer=onelog_dot_v1_dot_peer__pb2.PeerIntroduction.SerializeToString,
@@ -59,6 +64,13 @@ class PeerServicer:
     def Exchange(self, request_iterator, context):
         """Opens the stream of a pair. It ends when either side goes, refuses or is superseded by a
         newer stream of the same pair.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Ship(self, request_iterator, context):
+        """Opens the stream of a pair that carries PeerChunks and nothing else, in the same way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,6 +96,11 @@ def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Exchange': grpc.stream_stream_rpc_method_handler(
                     servicer.Exchange,
+                    request_deserializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.FromString,
+                    response_serializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.SerializeToString,
+            ),
+            'Ship': grpc.stream_stream_rpc_method_handler(
+                    servicer.Ship,
                     request_deserializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.FromString,
                     response_serializer=onelog_dot_v1_dot_peer__pb2.PeerFrame.SerializeToString,
             ),
@@ -124,6 +141,33 @@ class Peer:
             request_iterator,
             target,
             '/onelog.v1.Peer/Exchange',
+            onelog_dot_v1_dot_peer__pb2.PeerFrame.SerializeToString,
+            onelog_dot_v1_dot_peer__pb2.PeerFrame.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ship(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/onelog.v1.Peer/Ship',
             onelog_dot_v1_dot_peer__pb2.PeerFrame.SerializeToString,
             onelog_dot_v1_dot_peer__pb2.PeerFrame.FromString,
             options,

@@ -271,7 +271,7 @@ def test_a_follower_whose_disk_is_full_stays_alive_and_takes_it_later() -> None:
 def test_a_leader_whose_disk_is_full_refuses_and_goes_on_later() -> None:
     lone = LoneShard()
     lone.lead()
-    lone.shard.log._space_credit = 0
+    lone.shard.log._space.ask_again()
     lone.disk.capacity = 0
     lone.propose()
     assert isinstance(lone.outcomes[0], StorageFull)
@@ -287,7 +287,7 @@ def test_nobody_leads_who_has_no_room_for_its_first_entry() -> None:
     lone.pass_time(1.0)
     lone.hear(PEER, Vote(1, pre_vote=True))
     lone.shard.tick()
-    lone.shard.log._space_credit = 0
+    lone.shard.log._space.ask_again()
     lone.disk.capacity = 0
     lone.hear(PEER, Vote(1))
     assert lone.member.state == FOLLOWER

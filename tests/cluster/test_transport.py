@@ -10,7 +10,8 @@ import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from cluster import wire
-from cluster.messages import Ack, Append, Message, Vote
+from cluster.link import LinkEnded
+from cluster.messages import Ack, Append, Chunk, Message, Vote
 from cluster.wire import Reason, WireError
 from onelog.v1 import peer_pb2
 from tests.cluster.pairs import (
@@ -27,6 +28,7 @@ from tests.cluster.pairs import (
 from tests.cluster.wire_samples import group_of
 
 METHOD = "/onelog.v1.Peer/Exchange"
+SHIP = "/onelog.v1.Peer/Ship"
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -56,6 +58,36 @@ def test_messages_of_all_shards_arrive_in_order_both_ways() -> None:
             assert traffic.received_messages == len(sent)
             await until(lambda: traffic.sent_messages == len(sent))
             assert traffic.sent_frames < len(sent)  # small ones travel together
+
+    run(test())
+
+
+def chunk(size: int) -> Chunk:
+    return Chunk(3, True, 1, 9, 0, 5, 9, size, 1, bytes(size))
+
+
+def test_chunks_arrive_both_ways_on_a_stream_of_their_own() -> None:
+    async def test() -> None:
+        async with endpoint(identity(SMALL)) as one, endpoint(identity(LARGE)) as two:
+            await connected(one, two)
+            peers = (one.transport._peers[LARGE], two.transport._peers[SMALL])
+            await until(lambda: all(peer.ship.link for peer in peers))
+            one.transport.send(LARGE, 1, chunk(200_000))
+            two.transport.send(SMALL, 2, chunk(100))
+            await until(lambda: one.got and two.got)
+            assert (one.got, two.got) == ([(LARGE, 2, chunk(100))], [(SMALL, 1, chunk(200_000))])
+
+            for peer in peers:
+                assert peer.ship.link is not None
+                peer.ship.link.end(LinkEnded("by a test"))
+            one.transport.send(LARGE, 1, chunk(100))
+            one.transport.send(LARGE, 1, Vote(1))
+            await until(lambda: len(two.got) == 2)
+            status = one.transport.status()[LARGE]
+            assert (status.is_connected, status.sessions) == (True, 1)
+            assert two.got[1] == (SMALL, 1, Vote(1)), "votes need only the first stream"
+            await until(lambda: all(peer.ship.sessions == 2 for peer in peers))
+            assert status.last_error == ""
 
     run(test())
 
@@ -194,10 +226,10 @@ class _Impostor:
 # A caller that is not a transport of ours
 
 
-async def call(target: Endpoint, *frames: bytes) -> wire.Refused:
+async def call(target: Endpoint, *frames: bytes, method: str = METHOD) -> wire.Refused:
     """Send frames by hand; return how the other side refused them."""
     async with grpc.aio.insecure_channel(target.address) as channel:
-        stream = channel.stream_stream(METHOD)()
+        stream = channel.stream_stream(method)()
         try:
             for frame in frames:
                 await stream.write(frame)
@@ -218,6 +250,21 @@ def hello(node_id: UUID = SMALL, session: int = 1, **change: Any) -> bytes:
 def framed(message: peer_pb2.PeerMessage, session: int = 1) -> bytes:
     frame = peer_pb2.PeerFrame(session=session, messages=[message])
     return bytes(frame.SerializeToString())
+
+
+def test_what_is_no_chunk_is_refused_on_the_stream_of_the_chunks() -> None:
+    async def test() -> None:
+        async with endpoint(identity(LARGE)) as two:
+            two.transport.set_peers({SMALL: "localhost:1"})
+            vote = peer_pb2.PeerMessage(shard=1, term=9, vote=peer_pb2.PeerVote())
+            refused = await call(two, hello(), framed(vote), method=SHIP)
+            assert refused.reason == Reason.UNKNOWN_KIND
+            stranger = await call(two, hello(UUID(int=55)), method=SHIP)
+            assert stranger.reason == Reason.UNKNOWN_NODE
+            assert two.got == []
+            assert two.transport.status()[SMALL].sessions == 0
+
+    run(test())
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from ual.log import Log
 from ual.log_config import LogConfig
 from ual.manifest import load as load_manifest
 from ual.manifest import save as save_manifest
-from ual.recovery import Cut, Remove
 from ual.sealed import SealedSegment
 from ual.segment_format import SegmentHeader
+from ual.tidying import Cut, Remove
 
 CONFIG = LogConfig(
     ring_bytes=4096, segment_bytes_max=1200, unsynced_bytes_max=600, free_bytes_min=0

@@ -21,13 +21,13 @@ from ual.findings import (
 )
 from ual.hard_state import HINT_OFFSET, SLOT_SIZE
 from ual.manifest import load
-from ual.recovery import Cut, Remove
 from ual.repair import apply_repairs, plan_repairs
 from ual.segment_format import (
     compacting_name,
     tomb_name,
     unsealed_name,
 )
+from ual.tidying import Cut, Remove
 from ual.verification import verify
 
 
