@@ -11,7 +11,7 @@ from onelog.cli.command import Session, command, group
 from onelog.cli.connect import CONNECT_S, VARIABLES
 from onelog.cli.messages import document_of, shown_hash, word_of
 from onelog.cli.output import cell
-from onelog.cli.values import shown_duration, shown_time
+from onelog.cli.values import endpoint_of, shown_duration, shown_time
 
 if TYPE_CHECKING:
     from onelog.v1 import admin_pb2
@@ -23,7 +23,12 @@ app.add_typer(namespace_commands.app, name="namespaces")
 Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The shard.")]
 Node = Annotated[
     str | None,
-    typer.Option("--node", metavar="HOST:PORT", help="Who is asked; else the shard's leader."),
+    typer.Option(
+        "--node",
+        metavar="HOST:PORT",
+        parser=endpoint_of,
+        help="Who is asked; else the shard's leader.",
+    ),
 ]
 Follow = Annotated[bool, typer.Option("--follow", "-F", help="Go on with new ones.")]
 
@@ -33,7 +38,8 @@ def status(
     session: Session,
     *,
     node: Annotated[
-        str | None, typer.Option("--node", metavar="HOST:PORT", help="Only this node.")
+        str | None,
+        typer.Option("--node", metavar="HOST:PORT", parser=endpoint_of, help="Only this node."),
     ] = None,
 ) -> None:
     """Show every node with its shards: roles, terms, positions, lag, alarms.

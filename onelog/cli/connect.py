@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from onelog.cli.failure import CommandFailed
-from onelog.cli.values import duration_s
+from onelog.cli.values import duration_s, is_endpoint
 
 if TYPE_CHECKING:
     from onelog import Client, ClientOptions
@@ -144,8 +144,13 @@ def options_of(settings: Mapping[str, Setting]) -> "ClientOptions":
     """Return how a client of these settings behaves."""
     from onelog import ClientOptions
 
-    tls, token = _tls(settings), settings["token"].text or None
-    return ClientOptions(timeout_s=timeout_of(settings["timeout"]), token=token, tls=tls)
+    tls, token = _tls(settings), settings["token"]
+    if not (token.text.isascii() and token.text.isprintable()):
+        # Not shown: it is a secret.
+        raise CommandFailed("USAGE", f"the token of {token.origin} has what no token can have")
+    return ClientOptions(
+        timeout_s=timeout_of(settings["timeout"]), token=token.text or None, tls=tls
+    )
 
 
 def durability_of(setting: Setting) -> "Durability":
@@ -159,8 +164,7 @@ def endpoints_of(setting: Setting) -> Sequence[str]:
     """Return the list: ``host:port``, separated by commas."""
     endpoints = [each.strip() for each in setting.text.split(",") if each.strip()]
     for each in endpoints:
-        host, _, port = each.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        if not is_endpoint(each):
             raise setting.wrong("is not HOST:PORT, or several with commas")
     if not endpoints:
         raise setting.wrong("names nobody")

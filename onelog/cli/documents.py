@@ -6,7 +6,6 @@ the document (``then[2].key``), before anything is sent.
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -50,15 +49,23 @@ def read(data: bytes, parts: Sequence[str]) -> dict[str, list[Entry]]:
 def bytes_field(entry: Entry, name: str, where: str) -> bytes:
     """Return a field of bytes, under any of its names."""
     if isinstance(entry.get(name), str):
-        return str(entry[name]).encode()
+        return _encoded(str(entry[name]), f"{where}.{name}")
     if isinstance(entry.get(f"{name}_base64"), str):
         try:
             return base64.b64decode(entry[f"{name}_base64"], validate=True)
-        except binascii.Error:
+        except ValueError:  # also of what is not ASCII
             raise wrong(f"{where}.{name}_base64", "is no base64") from None
     if f"{name}_json" in entry:
-        return json.dumps(entry[f"{name}_json"], ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(entry[f"{name}_json"], ensure_ascii=False, separators=(",", ":"))
+        return _encoded(text, f"{where}.{name}_json")
     raise wrong(f"{where}.{name}", f"is no text, and there is no {name}_base64")
+
+
+def _encoded(text: str, where: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # JSON can name half of a character
+        raise wrong(where, "is no text that UTF-8 can hold") from None
 
 
 def _typed(kinds: tuple[type, ...], what: str) -> Callable[[Entry, str, str], Any]:

@@ -58,9 +58,8 @@ def points_of_csv(
     integer_columns: Sequence[str],
 ) -> Iterator[Point]:
     """Yield the points of a CSV file; an empty cell is no value."""
-    text = (line.decode("utf-8-sig", "replace") for line in lines)
-    rows = csv.DictReader(text)
-    columns = rows.fieldnames or ()
+    rows = _rows(lines)
+    _, columns = next(rows, (0, []))
     if not columns:
         raise CommandFailed("POINTS_INVALID", "nothing was read; the first line names the columns")
     for column in (time_column, *tag_columns, *integer_columns):
@@ -69,10 +68,11 @@ def points_of_csv(
                 "POINTS_INVALID", f"there is no column '{column}' in {', '.join(columns)}"
             )
     others = [each for each in columns if each not in (time_column, *tag_columns)]
-    for row in rows:
-        where = f"line {rows.line_num}"
-        if None in row or None in row.values():
+    for number, cells in rows:
+        where = f"line {number}"
+        if len(cells) != len(columns):
             raise _wrong(where, f"has not {len(columns)} columns")
+        row = dict(zip(columns, cells, strict=True))
         fields = {
             name: _value(row[name] + "i" * (name in integer_columns), where)
             for name in others
@@ -81,6 +81,17 @@ def points_of_csv(
         if fields:
             tags = tuple(sorted((name, row[name]) for name in tag_columns if row[name]))
             yield Point(measurement, tags, fields, time_of(row[time_column], where))
+
+
+def _rows(lines: Iterable[bytes]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV file that are not empty, each with the number of its line."""
+    rows = csv.reader(line.decode("utf-8-sig", "replace") for line in lines)
+    try:
+        for row in rows:
+            if row:
+                yield rows.line_num, row
+    except csv.Error as error:
+        raise _wrong(f"line {rows.line_num}", str(error)) from None
 
 
 def chunks(points: Iterable[Point]) -> Iterator[tuple[str, int, "list[SeriesData]"]]:

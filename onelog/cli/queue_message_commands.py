@@ -4,7 +4,9 @@ A leased message is named by its receipt, ``ID:TOKEN``, which ``lease`` prints: 
 settle the message, in another process as well.
 """
 
+import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -221,12 +223,19 @@ def _work(
 ) -> None:
     from onelog import Reject
 
+    if shutil.which(arguments[0]) is None:
+        # Before a message is taken: a slip of the pen must not make dead letters of them.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), arguments[0])
+
     def run(message: "Message") -> None:
         environment = os.environ | {
             "ONELOG_MESSAGE_ID": str(message.message_id),
             "ONELOG_DELIVERY_COUNT": str(message.delivery_count),
         }
-        done = subprocess.run(arguments, input=message.body, env=environment, check=False)  # noqa: S603 - it was asked for
+        try:
+            done = subprocess.run(arguments, input=message.body, env=environment, check=False)  # noqa: S603 - it was asked for
+        except OSError as error:
+            raise Reject(f"{arguments[0]} cannot be run: {error.strerror}") from None
         if done.returncode:
             raise Reject(f"{arguments[0]} ended with {done.returncode}")
 

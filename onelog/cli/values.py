@@ -7,6 +7,7 @@ UTF-8 arrive as they were typed; with ``--escaped`` arguments may hold any byte 
 
 import codecs
 import json
+import math
 import os
 import re
 import sys
@@ -26,11 +27,14 @@ _UNITS_NS = {
     "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9,
     "d": 86_400 * 10**9, "w": 604_800 * 10**9,
 }  # fmt: skip
+# Of ASCII digits and no more of them than any number of the API has: int() refuses other ones.
+_NUMBER = r"[0-9]{1,20}"
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d|w)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 _RELATIVE = re.compile(r"now(?:([+-])(.+))?")
-_STEP = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+)\]")
-_MEMBER = re.compile(r"(\d+):(\d+)")
+_STEP = re.compile(rf"\.?([^.\[\]]+)|\[(-?{_NUMBER})\]")
+_MEMBER = re.compile(rf"({_NUMBER}):({_NUMBER})")
+_ENDPOINT = re.compile(rf".+:({_NUMBER})", re.DOTALL)
 U64_MAX = (1 << 64) - 1  # what a number of the API can be at most
 
 
@@ -41,7 +45,10 @@ def duration_ns(text: str) -> int:
     if not _DURATION.fullmatch(text):
         hint = f"; a number needs its unit: {text}s" if text.isdigit() else ""
         raise typer.BadParameter(f"'{text}' is no duration like 30s, 5m, 100ms or 1h30m{hint}")
-    return round(sum(float(count) * _UNITS_NS[unit] for count, unit in _PART.findall(text)))
+    found = sum(float(count) * _UNITS_NS[unit] for count, unit in _PART.findall(text))
+    if math.isinf(found):
+        raise typer.BadParameter(f"'{text}' is longer than any duration")
+    return round(found)
 
 
 def duration_s(text: str) -> float:
@@ -57,7 +64,7 @@ def lifetime_s(text: str) -> float:
 def time_ns(text: str) -> int:
     """Return a moment: RFC 3339, ``now``, ``now-1h``, or nanoseconds since 1970."""
     if text.isdigit():
-        if int(text) > U64_MAX:
+        if not re.fullmatch(_NUMBER, text) or int(text) > U64_MAX:
             raise typer.BadParameter(f"{text} is no number of nanoseconds")
         return int(text)
     if relative := _RELATIVE.fullmatch(text):
@@ -95,6 +102,19 @@ def shown_duration(seconds: float) -> str:
         count, left = divmod(left, size)
         shown += f"{count}{unit}" if count else ""
     return shown or "0"
+
+
+def is_endpoint(text: str) -> bool:
+    """Tell whether this is ``host:port``."""
+    found = _ENDPOINT.fullmatch(text)
+    return found is not None and 0 < int(found[1]) < 1 << 16
+
+
+def endpoint_of(text: str) -> str:
+    """Return ``host:port`` as it is."""
+    if not is_endpoint(text):
+        raise typer.BadParameter(f"'{text}' is not HOST:PORT")
+    return text
 
 
 def to_bytes(text: str, *, escaped: bool = False) -> bytes:
@@ -144,6 +164,8 @@ def json_of(data: bytes, what: str) -> Any:
         return json.loads(data)
     except ValueError as error:
         raise CommandFailed("JSON_INVALID", f"{what} is no JSON: {error}") from None
+    except RecursionError:
+        raise CommandFailed("JSON_INVALID", f"{what} is nested too deeply") from None
 
 
 def path_of(text: str) -> list[str | int]:

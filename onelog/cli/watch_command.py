@@ -1,7 +1,6 @@
 """``onelog watch``: what happens in all models, each event once and in order."""
 
 import base64
-import binascii
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,7 +127,7 @@ def cursor_of(text: str) -> bytes:
     """Return a cursor that was pasted."""
     try:
         return base64.b64decode(text, altchars=b"-_", validate=True)
-    except binascii.Error:
+    except ValueError:  # also of what is not ASCII
         raise CommandFailed("USAGE", f"'{text}' is no cursor") from None
 
 

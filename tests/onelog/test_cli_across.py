@@ -30,7 +30,8 @@ def test_a_watch_sees_what_happened_and_goes_on_without_a_gap(cli: Cli) -> None:
 
 def test_a_watch_that_is_wrong_is_refused(cli: Cli) -> None:
     assert "does not begin with one of kv" in cli("watch", "disk:a", code=2).err
-    assert "no cursor" in cli("watch", "--from", "nowhere!", code=2).err
+    for cursor in ("nowhere!", "é", "\udcff"):
+        assert "no cursor" in cli("watch", "--from", cursor, code=2).err
     assert "CURSOR_INVALID" in cli("watch", "--from", "AAAA", code=1).err
     assert "USAGE" in cli("kv", "watch", "a", "--key", "b", code=2).err
 

@@ -96,6 +96,8 @@ def test_commands_use_the_file(
         (["--timeout", "0"], "leaves no time"),
         (["--durability", "maybe"], "is neither sync nor async"),
         (["--tls-cert", "x"], "belong together"),
+        (["--token", "é"], "the token of the command line has what no token can have"),
+        (["--token", "a\nb"], "the token of the command line has what no token can have"),
     ],
 )
 def test_a_flag_that_is_wrong_is_refused_before_anybody_is_asked(

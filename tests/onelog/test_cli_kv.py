@@ -96,7 +96,10 @@ def test_what_is_listed_can_be_imported(cli: Cli) -> None:
     ("line", "what"),
     [(b"no", "line 2 is no JSON"), (b"[]", "line 2 is no object"),
      (b'{"key": 1, "value": "x"}', "line 2.key"), (b'{"key": "a"}', "line 2.value"),
-     (b'{"key_base64": "?", "value": ""}', "is no base64")],
+     (b'{"key_base64": "?", "value": ""}', "is no base64"),
+     ('{"key_base64": "é", "value": ""}'.encode(), "is no base64"),
+     (b'{"key": "\\ud800", "value": ""}', "line 2.key is no text"),
+     (b'{"key": "a", "value_json": ["\\ud800"]}', "line 2.value_json is no text")],
 )  # fmt: skip
 def test_a_line_that_cannot_be_imported_is_named(line: bytes, what: str, cli: Cli) -> None:
     ran = cli("kv", "import", stdin=b'{"key": "imp2:1", "value": "1"}\n' + line, code=1)

@@ -108,6 +108,9 @@ def test_consuming_acknowledges_what_it_prints(cli: Cli, tmp_path: Path) -> None
     info = cli.json("queue", "show", "q5{q5}")
     assert (info["acked"], info["dead"], info["ready"]) == (3, 1, 2)
     assert "QUEUE_UNKNOWN" in cli("queue", "consume", "nothing", "--", "true", code=3).err
+    said = cli("queue", "consume", "q5{q5}", "--limit", 1, "--", "/no/such", code=1).err
+    assert said == "error: ENOENT: /no/such: No such file or directory\n"
+    assert cli.json("queue", "show", "q5{q5}")["dead"] == 1, "no message was taken for it"
 
     (dead,) = cli.lines("queue", "peek", "q5.dead{q5}")
     assert dead["body"] == "4"

@@ -63,6 +63,11 @@ def test_a_table_of_values_is_read_by_its_header() -> None:
     for wrong in ([b"time,load", b"5"], [b"time,load", b"5,x"], [b"when,load", b"5,1"]):
         with pytest.raises(CommandFailed):
             list(points_of_csv(wrong, "cpu", "time", [], []))
+    huge = b"x" * 200_000
+    for broken in ([huge], [b"time,load", b"5," + huge], [b"time,load", b"5\r6,1"]):
+        with pytest.raises(CommandFailed, match=rf"^line {len(broken)}: ") as refused:
+            list(points_of_csv(broken, "cpu", "time", [], []))
+        assert refused.value.reason == "POINTS_INVALID"
 
 
 def test_points_are_written_and_asked_for(cli: Cli) -> None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from onelog.cli import values
 from onelog.cli.failure import CommandFailed
 
+ENDLESS = "9" * 5_000  # more digits than Python reads
+
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
@@ -20,10 +22,16 @@ def test_a_duration_is_numbers_with_units(text: str, seconds: float) -> None:
     assert values.duration_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "10", "s", "1 s", "-5s", "5x", "1s2", "s1"])
+@pytest.mark.parametrize("text", ["", "10", "s", "1 s", "-5s", "5x", "1s2", "s1", "²s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """A number without a unit would be seconds to one and milliseconds to another."""
     with pytest.raises(typer.BadParameter, match="no duration"):
+        values.duration_s(text)
+
+
+@pytest.mark.parametrize("text", [f"{ENDLESS}s", f"{'9' * 400}w", f"1s{'9' * 400}s"])
+def test_a_duration_that_no_number_holds_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="longer than any duration"):
         values.duration_s(text)
 
 
@@ -47,7 +55,7 @@ def test_a_time_is_relative_to_now_or_a_number() -> None:
 
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "now-1", "now*2s", "2026-13-01T00:00:00Z", "2026-11-16T12:00:00",
-             "1969-01-01T00:00:00Z", str(1 << 64), "-5"],
+             "1969-01-01T00:00:00Z", str(1 << 64), "-5", ENDLESS, "²", f"now+{'9' * 400}w"],
 )  # fmt: skip
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
@@ -64,7 +72,10 @@ def test_a_path_leads_into_a_document(text: str, steps: list[str | int]) -> None
     assert values.path_of(text) == steps
 
 
-@pytest.mark.parametrize("text", ["a[", "a]", "a[x]", "[1.5]", "[true]", '["a"', "a..b", "a."])
+@pytest.mark.parametrize(
+    "text", ["a[", "a]", "a[x]", "[1.5]", "[true]", '["a"', "a..b", "a.", f"a[{ENDLESS}]",
+             f"[{ENDLESS}]"],
+)  # fmt: skip
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(CommandFailed):
         values.path_of(text)
@@ -78,8 +89,23 @@ def test_arguments_may_hold_any_byte() -> None:
         values.to_bytes(r"\x0", escaped=True)
 
 
-@pytest.mark.parametrize("text", ["1", "1:", ":1", "1:2:3", "a:1", "-1:2", f"1:{1 << 64}"])
+@pytest.mark.parametrize(
+    "text", ["1", "1:", ":1", "1:2:3", "a:1", "-1:2", f"1:{1 << 64}", f"{ENDLESS}:1", "²:1"]
+)
 def test_what_is_no_receipt_is_refused(text: str) -> None:
     assert values.number_pairs_of(["1:2"], "a receipt") == [(1, 2)]
     with pytest.raises(CommandFailed, match="is not a receipt"):
         values.number_pairs_of([text], "a receipt")
+
+
+def test_json_that_nobody_can_read_is_refused() -> None:
+    for text, what in (("[" * 200_000, "nested too deeply"), (ENDLESS, "is no JSON")):
+        with pytest.raises(CommandFailed, match=what):
+            values.json_of(text.encode(), "the value")
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:²", f"a:{ENDLESS}"])
+def test_what_is_no_endpoint_is_refused(text: str) -> None:
+    assert values.endpoint_of("[::1]:7400") == "[::1]:7400"
+    with pytest.raises(typer.BadParameter, match="is not HOST:PORT"):
+        values.endpoint_of(text)
