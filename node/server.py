@@ -52,6 +52,7 @@ from node.snapshot_metrics import SnapshotMetrics
 from node.snapshot_schedule import SnapshotSchedule
 from node.snapshots import Snapshots
 from node.topology import LeaderView, LiveTopology, NodeView
+from node.tracing import Tracer, open_tracer
 from ual.directory import Claim, DataDirectory, Node, System
 from ual.errors import UalError
 from ual.files import DiskFiles
@@ -200,7 +201,18 @@ class Server:
             self.clock.now_s(),
             drivers,
             forward_credentials=forward_channel_credentials(self.config.security),
+            tracer=self._open_tracer(place.node),
         )
+
+    def _open_tracer(self, node: Node) -> Tracer | None:
+        path = self.config.trace.file
+        if path is None:
+            return None
+        if self.config.node.workers > 1:
+            path = path.with_stem(f"{path.stem}-{self.worker}")  # each has one of its own
+        about = {"service.instance.id": f"{node.node_id}/{self.worker}", "onelog.node": node.name}
+        dropped = self.metrics.trace_spans_dropped
+        return open_tracer(path, self.config.trace.ratio, about, dropped)
 
     def _add_services(self, api: grpc.aio.Server) -> None:
         assert self.context is not None
