@@ -161,9 +161,7 @@ class Calls:
         """
         assert self.tracer is not None
         if not parents:
-            # Two of them are as good as none.
-            given = [value for key, value in call.metadata if key == traceparent.KEY]
-            parents = given if len(given) == 1 else ()
+            parents = [value for key, value in call.metadata if key == traceparent.KEY]
         span = self.tracer.begin(call.method, parents, is_forwarded=call.is_forwarded)
         if span is not None:
             call.metadata = with_parent(call.metadata, span.traceparent)

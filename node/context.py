@@ -63,8 +63,6 @@ class NodeContext:
             await self.edge.close()
         await self.past.close()
         self.snapshots.close()
-        if self.tracer is not None:
-            self.tracer.close()
 
 
 @dataclass(frozen=True, slots=True)
