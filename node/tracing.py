@@ -40,7 +40,8 @@ from onelog.traceparent import KEY, PARENTS_MAX, TraceParent, parse
 
 # Spans that wait to be written; one takes about a kilobyte.
 SPANS_WAITING_MAX = 8192
-# How often they are written, and how many in one line.
+# How often they are written, and how many in one line, which stays below the 1 MiB that a collector
+# reads of one.
 FLUSH_S = 0.5
 LINE_SPANS_MAX = 256
 # A file that would become larger is renamed to FILE.1, in the place of the one before.
