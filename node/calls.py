@@ -124,6 +124,8 @@ class Calls:
                 return await attempt()
             except Elsewhere as elsewhere:
                 error = elsewhere.error()
+                if call.span is not None:
+                    call.span.shards.add(elsewhere.shard)
                 if call.is_forwarded:
                     raise error from None
                 if elsewhere.endpoint is not None:

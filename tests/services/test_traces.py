@@ -108,6 +108,7 @@ def test_a_forwarded_request_is_one_trace_over_both_nodes(tmp_path: Path) -> Non
     for first, name in zip(
         firsts, ("onelog.v1.KV/Put", "onelog.v1.Pipeline/ExecuteOnce"), strict=True
     ):
+        assert first.attributes["onelog.shard"] == 0
         (second,) = children(spans, first)
         assert (second.name, second.kind, second.resource["onelog.node"]) == (name, SERVER, leader)
         assert [each.name for each in children(spans, second)] == ["onelog.commit"]
