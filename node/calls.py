@@ -15,7 +15,7 @@ waits a little for who will.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
@@ -27,6 +27,8 @@ from node.admission import Admission
 from node.context import NodeContext, Service
 from node.forwarding import FORWARDED_KEY, PASSED_KEYS, SHARD_KEY, Elsewhere, Forwarder
 from node.status_mapping import abort, answer_too_large, too_large
+from node.tracing import Metadata, Span, with_parent
+from onelog import traceparent
 from onelog.errors import InvalidArgument, OnelogError, ResourceExhausted, Unavailable
 
 DEADLINE_DEFAULT_S = 10.0
@@ -46,7 +48,7 @@ class Call:
 
     __slots__ = (
         "arrived_s", "client", "deadline_s", "is_forwarded", "metadata", "method", "only_shard",
-        "response",
+        "response", "span",
     )  # fmt: skip
 
     def __init__(
@@ -60,7 +62,9 @@ class Call:
         self.is_forwarded = False
         # A part of a call over all shards, asked of the node that leads this one.
         self.only_shard: int | None = None
-        self.metadata: tuple[tuple[str, str], ...] = ()
+        self.metadata: Metadata = ()
+        # Where what takes long is noted, if it is traced and not a stream.
+        self.span: Span | None = None
 
 
 class Calls:
@@ -71,6 +75,7 @@ class Calls:
         self.context = context
         self.admission = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
         self.forwarder = Forwarder(context.forward_credentials, limits.message_bytes_max)
+        self.tracer = context.tracer
         self.stall_s = STALL_S
         self._streams: set[asyncio.Task[Any]] = set()
         self._writing: set[asyncio.Task[Any]] = set()  # of these, those that are just sending
@@ -119,6 +124,8 @@ class Calls:
                 return await attempt()
             except Elsewhere as elsewhere:
                 error = elsewhere.error()
+                if call.span is not None:
+                    call.span.shards.add(elsewhere.shard)
                 if call.is_forwarded:
                     raise error from None
                 if elsewhere.endpoint is not None:
@@ -149,14 +156,30 @@ class Calls:
             elsewhere.endpoint, call.method, data, timeout_s, metadata
         )
 
+    def begin_span(self, call: Call, parents: Sequence[str] = ()) -> Span | None:
+        """Return the span of a call or a message, if it is traced; what it asks of others is too.
+
+        ``parents``: what a message says itself, if something.
+        """
+        assert self.tracer is not None
+        if not parents:
+            parents = [value for key, value in call.metadata if key == traceparent.KEY]
+        span = self.tracer.begin(call.method, parents, is_forwarded=call.is_forwarded)
+        if span is not None:
+            call.metadata = with_parent(call.metadata, span.traceparent)
+        return span
+
     # What gRPC calls
 
     def _unary(self, method: str, response: type[Any], handler: Any) -> Any:
         admission = self.admission
 
         async def serve(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            span: Span | None = None
             try:
                 call = self._open(method, response, context)
+                if self.tracer is not None:
+                    span = call.span = self.begin_span(call)
                 size = request.ByteSize()
                 admission.enter(call.client, size)
                 try:
@@ -169,14 +192,20 @@ class Calls:
                     admission.leave(call.client, size)
                 return self._fitting(answer)
             except Exception as error:  # noqa: BLE001 - the root of a call
-                await abort(context, error, self.context.metrics.rpc_refused)
+                await abort(context, error, self.context.metrics.rpc_refused, span)
+            finally:
+                if span is not None:
+                    span.end()
 
         return serve
 
     def _stream(self, method: str, response: type[Any], handler: Any) -> Any:
         async def serve(request: Any, context: grpc.aio.ServicerContext) -> None:
+            span: Span | None = None
             try:
                 call = self._open(method, response, context, has_deadline=False)
+                if self.tracer is not None:
+                    span = self.begin_span(call)
                 size = request.ByteSize()
                 self.admission.enter(call.client, size)
                 try:
@@ -192,7 +221,10 @@ class Calls:
                 finally:
                     self.admission.leave(call.client, size)
             except Exception as error:  # noqa: BLE001 - the root of a call
-                await abort(context, error, self.context.metrics.rpc_refused)
+                await abort(context, error, self.context.metrics.rpc_refused, span)
+            finally:
+                if span is not None:
+                    span.end()
 
         return serve
 

@@ -11,7 +11,6 @@ No setting: the window of unsynced bytes (``LogConfig.unsynced_bytes_max``). It 
 directory, where a lower value would turn a torn tail into corruption.
 """
 
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -193,6 +192,17 @@ class LoggingSettings:
     format: str = setting(
         "plain", "Lines for people, or one JSON object a line.", choices=("plain", "json")
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """Spans of requests (node/tracing.py)."""
+
+    file: Path | None = setting(None, "Where spans are written, as OTLP JSON. Empty: nowhere.")
+    ratio: float = setting(
+        0.01, "The part of requests that is traced, of those that nobody has decided for.",
+        minimum=0, maximum=1,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +395,7 @@ class Config:
     memory: MemorySettings = field(default_factory=MemorySettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     logging: LoggingSettings = field(default_factory=LoggingSettings)
+    trace: TraceSettings = field(default_factory=TraceSettings)
     shutdown: ShutdownSettings = field(default_factory=ShutdownSettings)
     raft: RaftSettings = field(default_factory=RaftSettings)
     shard: ShardSettings = field(default_factory=ShardSettings)
@@ -477,21 +488,3 @@ class Config:
                 each.chunks_max,
             ),
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether nobody but this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def is_wildcard(host: str) -> bool:
-    """Tell whether an address means all of this machine's."""
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False

@@ -4,11 +4,12 @@ Each rule names the settings, and where their values came from, since the one th
 stand in a file that the reader of the message has not seen.
 """
 
+import ipaddress
 from collections.abc import Callable
 from pathlib import Path
 
 from cluster.membership import VOTERS_MAX
-from node.config import Config, is_loopback, is_wildcard
+from node.config import Config
 from node.errors import ConfigError
 from ual.errors import DirectoryError
 
@@ -70,7 +71,7 @@ def _check_listening(config: Config, refuse: Callable[[str, str], None]) -> None
         key = f"listen.{name}"
         if (
             not is_secure[name]
-            and not is_loopback(address.host)
+            and not _is_loopback(address.host)
             and not config.security.insecure_bind
         ):
             refuse(
@@ -93,13 +94,31 @@ def _check_listening(config: Config, refuse: Callable[[str, str], None]) -> None
         ranges[key] = ports
     for name, address in (("api", listen.api), ("peers", listen.peers)):
         given = getattr(config.advertise, name)
-        if given is None and is_wildcard(address.host):
+        if given is None and _is_wildcard(address.host):
             refuse(
                 f"listen.{name}",
                 f"is {address}, which others cannot call; set advertise.{name} to what they can",
             )
-        if given is not None and (given.port == 0 or is_wildcard(given.host)):
+        if given is not None and (given.port == 0 or _is_wildcard(given.host)):
             refuse(f"advertise.{name}", f"is {given}, which nobody can call")
+
+
+def _is_loopback(host: str) -> bool:
+    """Tell whether nobody but this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_wildcard(host: str) -> bool:
+    """Tell whether an address means all of this machine's."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _check_cluster(config: Config, refuse: Callable[[str, str], None]) -> None:

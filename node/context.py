@@ -21,6 +21,7 @@ from node.shard import NodeClock
 from node.shard_driver import ShardDriver
 from node.snapshots import Snapshots
 from node.topology import LiveTopology
+from node.tracing import Tracer
 
 if TYPE_CHECKING:
     from cluster.transport import PeerTransport
@@ -51,6 +52,8 @@ class NodeContext:
     balance: "LeaderBalance | None" = None
     # How this node calls other nodes' API endpoints when it forwards; None: without TLS.
     forward_credentials: grpc.ChannelCredentials | None = None
+    # Writes spans of requests, if the settings want that.
+    tracer: Tracer | None = None
     # What all services share; see ``node.edge.edge_of``.
     edge: "Edge | None" = None
 

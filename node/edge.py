@@ -35,6 +35,7 @@ from node.series_reads import SeriesReads
 from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from node.status_mapping import error_of_cluster, error_of_reason, too_large
+from node.tracing import COMMIT, READ
 from node.waits import Waits
 from onelog.errors import InvalidArgument, NotFound, OutOfRange
 from onelog.v1 import common_pb2
@@ -193,7 +194,10 @@ class Edge:
         if not drafts:
             return Written(shard, 0, ())
         self.check_size(drafts)
-        outcome = await driver.propose(drafts, call.deadline_s, durability_of(options))
+        future = driver.propose(drafts, call.deadline_s, durability_of(options))
+        if call.span is not None:
+            call.span.waits(COMMIT, shard, future)
+        outcome = await future
         if isinstance(outcome, Results):
             cost = None
             if options.with_cost:
@@ -240,7 +244,7 @@ class Edge:
         if options.level == common_pb2.READ_LEVEL_STALE:
             driver = self.replica(shard)
             staleness_ms = options.max_staleness_ms
-            error = await driver.read(
+            future = driver.read(
                 call.deadline_s,
                 level=Level.STALE,
                 max_staleness_s=staleness_ms / 1000 if staleness_ms else None,
@@ -248,7 +252,10 @@ class Edge:
             )
         else:
             driver = self.leading(shard)
-            error = await driver.read(call.deadline_s, min_index=options.min_index)
+            future = driver.read(call.deadline_s, min_index=options.min_index)
+        if call.span is not None:
+            call.span.waits(READ, shard, future)
+        error = await future
         if error is not None:
             raise self.failure(shard, error)
         return View(
@@ -277,7 +284,10 @@ class Edge:
                 return make(driver.shard.projections, False)
             except NotFound:
                 pass
-        error = await driver.read(call.deadline_s)
+        future = driver.read(call.deadline_s)
+        if call.span is not None:
+            call.span.waits(READ, shard, future)
+        error = await future
         if error is not None:
             raise self.failure(shard, error)
         return make(driver.shard.projections, True)

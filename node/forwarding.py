@@ -13,14 +13,15 @@ from functools import partial
 import grpc.aio  # type: ignore[import-untyped]
 
 from node.api_port import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
+from onelog import traceparent
 from onelog.errors import NotLeader, OnelogError, OutcomeUnknown, Unavailable
 from onelog.spread import OWN_CONNECTION, Spread
 from onelog.status import DETAILS_KEY, error_of
 
 FORWARDED_KEY = "onelog-forwarded"
 SHARD_KEY = "onelog-shard"
-# Who the caller is must arrive with what it wants.
-PASSED_KEYS = frozenset(("authorization",))
+# Who the caller is must arrive with what it wants, and the trace that it is part of.
+PASSED_KEYS = frozenset(("authorization", traceparent.KEY))
 RETRY_S = 0.1
 
 

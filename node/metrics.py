@@ -118,6 +118,12 @@ class Metrics:
             ("outcome",),
             registry=self.registry,
         )
+        self.trace_spans_dropped = Counter(
+            "onelog_trace_spans_dropped",
+            "Spans that are in no file: too many waited, or they could not be written",
+            ("reason",),
+            registry=self.registry,
+        )
         self.ready = Gauge(
             "onelog_ready", "1 while this process serves clients", registry=self.registry
         )

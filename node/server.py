@@ -52,6 +52,7 @@ from node.snapshot_metrics import SnapshotMetrics
 from node.snapshot_schedule import SnapshotSchedule
 from node.snapshots import Snapshots
 from node.topology import LeaderView, LiveTopology, NodeView
+from node.tracing import Tracer, open_tracer
 from ual.directory import Claim, DataDirectory, Node, System
 from ual.errors import UalError
 from ual.files import DiskFiles
@@ -132,7 +133,9 @@ class Server:
             str(config.listen.peers.plus(worker)), peer_server_credentials(config.security)
         )
         api: grpc.aio.Server | None = None
+        tracer: Tracer | None = None
         try:
+            tracer = self._open_tracer(claim.node)
             await self._listen_http(http)
             # The ports are part of what a node says of itself: they come first.
             api, self.api_port = make_api(config, worker, self._gate)
@@ -140,7 +143,7 @@ class Server:
             place = Place(
                 config, claim.node, worker, self._endpoints(self.api_port), self._peer_address(port)
             )
-            self._make_context(place)
+            self._make_context(place, tracer)
             self._add_services(api)
             await api.start()
             await self._serve(place, claim, port, api)
@@ -152,6 +155,8 @@ class Server:
                 await self.context.close()
             await port.stop()
             await http.stop()
+            if tracer is not None:
+                tracer.close()
             claim.close()
             _log.info("stopped")
 
@@ -179,7 +184,7 @@ class Server:
         advertised = self.config.peers_advertised
         return str(advertised) if advertised.port else f"{advertised.host}:{port.port}"
 
-    def _make_context(self, place: Place) -> None:
+    def _make_context(self, place: Place, tracer: Tracer | None) -> None:
         view = NodeView(
             place.node.node_id,
             place.node.name,
@@ -200,7 +205,18 @@ class Server:
             self.clock.now_s(),
             drivers,
             forward_credentials=forward_channel_credentials(self.config.security),
+            tracer=tracer,
         )
+
+    def _open_tracer(self, node: Node) -> Tracer | None:
+        path = self.config.trace.file
+        if path is None:
+            return None
+        if self.config.node.workers > 1:
+            path = path.with_stem(f"{path.stem}-{self.worker}")  # each has one of its own
+        about = {"service.instance.id": f"{node.node_id}/{self.worker}", "onelog.node": node.name}
+        dropped = self.metrics.trace_spans_dropped
+        return open_tracer(path, self.config.trace.ratio, about, dropped)
 
     def _add_services(self, api: grpc.aio.Server) -> None:
         assert self.context is not None

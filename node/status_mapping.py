@@ -38,6 +38,7 @@ from cluster.errors import (
     TransferFailed,
 )
 from node.shard_driver import Stopping
+from node.tracing import Span
 from onelog import errors
 from onelog.errors import OnelogError
 from onelog.status import DOMAIN
@@ -217,8 +218,8 @@ def _pack(add: Callable[[], any_pb2.Any], detail: Any) -> None:
     add().Pack(detail)
 
 
-async def abort(context: Any, error: Exception, refused: Counter) -> None:
-    """End a call with the status of an error, and count it by its reason.
+async def abort(context: Any, error: Exception, refused: Counter, span: Span | None = None) -> None:
+    """End a call with the status of an error, and count it by its reason, which its span has too.
 
     An abort that was decided before stays as it is.
     """
@@ -226,6 +227,8 @@ async def abort(context: Any, error: Exception, refused: Counter) -> None:
         raise error
     public = error_of_exception(error)
     refused.labels(public.reason).inc()
+    if span is not None:
+        span.fail(public.reason, public.code)
     status = rpc_status.to_status(status_of(public))
     await context.abort(status.code, status.details, status.trailing_metadata)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onelog.client.stream_values import GroupConfig, NewRecord, RecordFilter, Retention
     from onelog.client.sync.aio import Client
     from onelog.client.timeseries import MeasurementConfig, Rule
+    from onelog.client.tracing import traced
     from onelog.client.values import Item, Message, Read, Record
     from onelog.client.watch import Event, Watched
     from onelog.client.worker import Reject
@@ -52,13 +53,14 @@ _HOMES = {
     "Tls": "onelog.client.options",
     "Watched": "onelog.client.watch",
     "costs": "onelog.client.costs",
+    "traced": "onelog.client.tracing",
 }
 
 __all__ = [
     "AsyncClient", "Client", "ClientOptions", "Cost", "Event", "GroupConfig", "Item",
     "MeasurementConfig", "Message", "NewMessage", "NewRecord", "OnelogError", "QueueConfig", "Read",
     "Record", "RecordFilter", "Reject", "Retention", "Rule", "SeriesData", "Tls", "Watched",
-    "costs", "errors",
+    "costs", "errors", "traced",
 ]  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from node.requests import Results
 from node.services.execute_message import Message
 from node.services.execute_runs import Operation, Run
 from node.status_mapping import error_of_exception, error_of_reason, put_error
+from node.tracing import COMMIT, with_parent
 from onelog.status import error_of_result
 from onelog.v1 import common_pb2, pipeline_pb2
 from projections.reasons import Reason
@@ -65,6 +66,8 @@ class Executor:
             await gather(
                 *(self._run_shard(message, shard, runs, call) for shard, runs in shards.items())
             )
+        if call.span is not None:
+            message.describe(call.span)
         return message.answer
 
     async def _run_shard(self, message: Message, shard: int, runs: list[Run], call: Call) -> None:
@@ -106,7 +109,10 @@ class Executor:
             message.fill(shard, run, state, (), 0)
             return
         self._edge.check_size(run.drafts, message.size)
-        outcome = await driver.propose(run.drafts, call.deadline_s, run.durability)
+        future = driver.propose(run.drafts, call.deadline_s, run.durability)
+        if call.span is not None:
+            call.span.waits(COMMIT, shard, future)
+        outcome = await future
         lacking: Sequence[Lacking] = ()
         state = driver.shard.projections
         if isinstance(outcome, Results):
@@ -187,6 +193,8 @@ class Executor:
             call.deadline_s,
         )
         forwarded.metadata = call.metadata
+        if call.span is None and message.traceparent:
+            forwarded.metadata = with_parent(call.metadata, message.traceparent)
         data = await self._edge.calls.forward(forwarded, elsewhere, part)
         message.answer.forwarded = True
         results = pipeline_pb2.ExecuteResponse.FromString(data).results

@@ -27,6 +27,7 @@ from node.services.execute_appends import answer_appends, take_appends
 from node.services.execute_puts import add_plain_puts
 from node.services.execute_runs import Operation, Run, Singles, of_one_message
 from node.status_mapping import error_of_exception, put_error
+from node.tracing import Span
 from onelog.errors import InvalidArgument, NotFound, OnelogError, OutcomeUnknown
 from onelog.v1 import common_pb2, pipeline_pb2
 from projections.payload import SessionRef
@@ -406,6 +407,19 @@ class Message:
         """Answer all operations of a run with the same error."""
         for position in run.positions:
             put_error(self.results[position].error, error)
+
+    @property
+    def traceparent(self) -> str:
+        """The trace of the first of those who called, if there is one."""
+        return next(iter(self._request.traceparent), "")
+
+    def describe(self, span: Span) -> None:
+        """Say in a span what the answer says: how many operations, and what is wrong with one."""
+        span.attributes["onelog.operations"] = len(self.results)
+        for result in self.results:
+            if result.HasField("error"):
+                span.fail(result.error.reason, result.error.code)
+                break
 
     def part(self, runs: Iterable[Run]) -> tuple[Sequence[int], pipeline_pb2.ExecuteRequest]:
         """Return a message of what is left to do, and which operations of this one these are.

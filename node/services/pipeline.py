@@ -92,6 +92,8 @@ class PipelineService:
         )
         call.is_forwarded, call.metadata = stream.is_forwarded, stream.metadata
         admission, size = self._edge.calls.admission, request.ByteSize()
+        if self._edge.calls.tracer is not None:
+            call.span = self._edge.calls.begin_span(call, request.traceparent)
         try:
             self._edge.calls.check_request(size)
             admission.enter(call.client, size)
@@ -106,6 +108,11 @@ class PipelineService:
             self._edge.context.metrics.rpc_refused.labels(refused.reason).inc()
             for _ in request.operations:
                 put_error(response.results.add().error, refused)
+            if call.span is not None:
+                call.span.fail(refused.reason, refused.code)
+        finally:
+            if call.span is not None:
+                call.span.end()
         return response
 
     async def transact(

@@ -76,7 +76,9 @@ class Batch:
         if len(left) == len(self.waiters):
             return
         operations = self.request.operations
-        request = pipeline_pb2.ExecuteRequest(with_cost=self.request.with_cost)
+        request = pipeline_pb2.ExecuteRequest(
+            with_cost=self.request.with_cost, traceparent=self.request.traceparent
+        )
         request.operations.extend(operations[at] for at in left)
         self.request, self.add = request, request.operations.add
         self.waiters = [self.waiters[at] for at in left]

@@ -17,6 +17,7 @@ from onelog.client.costs import COLLECTING, ask, take
 from onelog.client.options import ClientOptions
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.topology import Topology
+from onelog.client.tracing import with_parent
 from onelog.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -180,7 +181,8 @@ class Calls:
             raise DeadlineExceeded("no time was left for the call", reason="EXPIRED")
         await channel.ready(min(timeout_s, self._options.connect_timeout_s))
         try:
-            return await channel.method(path)(request, timeout=timeout_s, metadata=channel.metadata)
+            metadata = with_parent(channel.metadata)
+            return await channel.method(path)(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as failure:
             raise error_of(failure) from None
         except asyncio.CancelledError:
@@ -190,7 +192,7 @@ class Calls:
     async def _stream(self, endpoint: str, path: str, request: Any) -> AsyncGenerator[Any, None]:
         with self._channels.place(endpoint) as channel:
             await channel.ready(self._options.connect_timeout_s)
-            call = channel.method(path)(request, metadata=channel.metadata)
+            call = channel.method(path)(request, metadata=with_parent(channel.metadata))
             try:
                 async for answer in call:
                     yield answer

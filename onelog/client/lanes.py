@@ -25,6 +25,7 @@ from onelog.client.options import ClientOptions
 from onelog.client.pipe import ANSWER_TOO_LARGE, Pipe
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.sessions import Session
+from onelog.client.tracing import PARENT, note, traced
 from onelog.errors import (
     DeadlineExceeded,
     Internal,
@@ -124,6 +125,9 @@ class Lane:
         if spent is not None:
             batch.request.with_cost = True
             decode = taking(spent, decode)
+        parent = PARENT.get()
+        if parent is not None:
+            note(batch.request, (parent,))
         future: Future[Any] = Future(loop=self._loop)
         batch.waiters.append((future, decode, deadline_s, shard))
         return batch.add(), future
@@ -148,12 +152,14 @@ class Lane:
         """Take over an operation of another lane, with whoever waits for it."""
         theirs = batch.request.operations[at]
         future, decode, deadline_s, shard = batch.waiters[at]
-        operation, mine = self.begin(theirs.ByteSize(), decode, 0.0, shard)
+        with traced(None):  # whoever is here now is not who called
+            operation, mine = self.begin(theirs.ByteSize(), decode, 0.0, shard)
         operation.CopyFrom(theirs)
         mine.cancel()
         joined = self._open
         assert joined is not None
         joined.request.with_cost |= batch.request.with_cost
+        note(joined.request, batch.request.traceparent)
         joined.waiters[-1] = (future, decode, deadline_s, shard)
         joined.earliest_s = min(deadline_s, *(waiter[2] for waiter in joined.waiters))
         joined.backoff, joined.error = batch.backoff, batch.error

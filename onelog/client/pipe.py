@@ -11,6 +11,7 @@ back first. Batches that were not written when the stream broke did not reach th
 
 import asyncio
 from collections import deque
+from contextvars import Context
 from typing import Any, Protocol
 
 import grpc.aio  # type: ignore[import-untyped]
@@ -64,7 +65,9 @@ class Pipe:
         self._wake.set()
         if self._task is None:
             loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._run(), name=f"onelog {self._channel.endpoint}")
+            # Of no caller's costs or trace: it is everybody's.
+            name = f"onelog {self._channel.endpoint}"
+            self._task = loop.create_task(self._run(), name=name, context=Context())
 
     def take_back(self, batch: Batch) -> None:
         """Forget a batch: its answer, if one comes, is for nobody."""

@@ -16,6 +16,7 @@ a request whose earlier attempt may have had an effect fails with SessionExpired
 
 import asyncio
 from collections.abc import Awaitable
+from contextvars import Context
 from time import monotonic
 
 from onelog.client.calls import Calls, raise_if_closed
@@ -137,7 +138,9 @@ class Sessions:
         self._open_ones[shard, for_calls] = session
         if self._keeper is None:
             loop = asyncio.get_running_loop()
-            self._keeper = loop.create_task(self._keep(), name="onelog sessions")
+            # Of no caller's costs or trace: it goes on when that one is done.
+            keeping = self._keep()
+            self._keeper = loop.create_task(keeping, name="onelog sessions", context=Context())
         return session
 
     def _opened(self, place: tuple[int, bool], task: asyncio.Task[Session]) -> None:

@@ -94,18 +94,20 @@ class OperationResult(_message.Message):
     def __init__(self, get: _Optional[_Union[_kv_pb2.GetResponse, _Mapping]] = ..., put: _Optional[_Union[_kv_pb2.PutResponse, _Mapping]] = ..., delete: _Optional[_Union[_kv_pb2.DeleteResponse, _Mapping]] = ..., touch: _Optional[_Union[_kv_pb2.TouchResponse, _Mapping]] = ..., count: _Optional[_Union[_kv_pb2.CountResponse, _Mapping]] = ..., append: _Optional[_Union[_kv_pb2.AppendResponse, _Mapping]] = ..., set_json: _Optional[_Union[_kv_pb2.SetJsonResponse, _Mapping]] = ..., txn: _Optional[_Union[_kv_pb2.TxnResponse, _Mapping]] = ..., enqueue: _Optional[_Union[_queue_pb2.EnqueueResponse, _Mapping]] = ..., lease: _Optional[_Union[_queue_pb2.LeaseResponse, _Mapping]] = ..., settle: _Optional[_Union[_queue_pb2.SettleResponse, _Mapping]] = ..., append_records: _Optional[_Union[_stream_pb2.AppendRecordsResponse, _Mapping]] = ..., ack_records: _Optional[_Union[_stream_pb2.AckRecordsResponse, _Mapping]] = ..., commit_offsets: _Optional[_Union[_stream_pb2.CommitOffsetsResponse, _Mapping]] = ..., write_points: _Optional[_Union[_timeseries_pb2.WritePointsResponse, _Mapping]] = ..., query: _Optional[_Union[_timeseries_pb2.QueryResponse, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class ExecuteRequest(_message.Message):
-    __slots__ = ("request_id", "operations", "session", "more", "with_cost")
+    __slots__ = ("request_id", "operations", "session", "more", "with_cost", "traceparent")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     WITH_COST_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     operations: _containers.RepeatedCompositeFieldContainer[Operation]
     session: _common_pb2.Session
     more: _containers.RepeatedCompositeFieldContainer[ExecuteRequest]
     with_cost: bool
-    def __init__(self, request_id: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., session: _Optional[_Union[_common_pb2.Session, _Mapping]] = ..., more: _Optional[_Iterable[_Union[ExecuteRequest, _Mapping]]] = ..., with_cost: _Optional[bool] = ...) -> None: ...
+    traceparent: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., session: _Optional[_Union[_common_pb2.Session, _Mapping]] = ..., more: _Optional[_Iterable[_Union[ExecuteRequest, _Mapping]]] = ..., with_cost: _Optional[bool] = ..., traceparent: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExecuteResponse(_message.Message):
     __slots__ = ("request_id", "results", "forwarded", "more")
