@@ -25,6 +25,7 @@ driver starts a new one on the same directory.
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 from uuid import UUID
 
@@ -216,7 +217,8 @@ class Shard:
         with self._guard:
             if self.shipping.is_installing:
                 return None
-            self.log.close_aged(self.log_time.estimate_ns())
+            with suppress(DiskFull):  # there is no room for the next file: another time
+                self.log.close_aged(self.log_time.estimate_ns())
             return self.log.seal_begin()
 
     def on_sealed(self, job: SealJob) -> bool:

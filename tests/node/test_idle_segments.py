@@ -31,6 +31,21 @@ def test_an_idle_leader_closes_its_segment_after_an_hour_and_seals_it() -> None:
     assert lone.shard.log.segments.sealed_index == lone.shard.log.last_index
 
 
+def test_a_full_disk_leaves_an_idle_segment_as_it_is() -> None:
+    lone = LoneShard()
+    lone.lead()
+    lone.propose()
+    lone.acknowledge()
+    before = seal(lone)
+    lone.clock.time_s += 2 * LOG.segment_age_ns_max / SECOND
+    lone.disk.capacity = 0
+
+    assert seal(lone) == before
+    assert lone.shard.failure is None
+    lone.disk.capacity = None
+    assert seal(lone) == before + 1
+
+
 def test_a_follower_goes_by_the_time_of_its_leader() -> None:
     lone = LoneShard()
     group = lone.next_group(b"v", term=1)
