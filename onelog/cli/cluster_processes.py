@@ -20,7 +20,7 @@ from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Fields of /proc/PID/stat behind the name, which is in brackets and may hold anything.
-_STATE_FIELD, _START_FIELD = 0, 19
+_STATE_FIELD, _THREADS_FIELD, _START_FIELD = 0, 17, 19
 _ENDED_STATES = ("Z", "X")
 
 
@@ -107,6 +107,6 @@ def _started(pid: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat.rpartition(")")[2].split()
-    if fields[_STATE_FIELD] in _ENDED_STATES:
-        return None
+    if fields[_STATE_FIELD] in _ENDED_STATES and int(fields[_THREADS_FIELD]) <= 1:
+        return None  # with other threads left it still has its ports and its files
     return f"{boot}/{fields[_START_FIELD]}"

@@ -1,0 +1,31 @@
+"""Processes of a local cluster: which are still there."""
+
+import signal
+import sys
+from pathlib import Path
+
+from onelog.cli.cluster_processes import launch, send, wait_for_end
+
+# Its first thread ends, and another one goes on; 60 is exit(2), which ends one thread.
+SPLIT = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall(60, 0)
+"""
+WAIT_S = 20.0
+
+
+def test_a_process_is_there_until_its_last_thread_has_ended(tmp_path: Path) -> None:
+    """A kill ends the threads one by one, and the ports stay taken until the last is gone."""
+    process = launch(
+        [sys.executable, "-c", SPLIT], directory=tmp_path, output=tmp_path / "out", environment={}
+    )
+    stat = Path(f"/proc/{process.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert process.is_running
+
+    assert process.is_running
+    assert wait_for_end([process], 0.0) == [process]
+    assert send(process, signal.SIGKILL)
+    assert wait_for_end([process], WAIT_S) == []
+    assert not process.is_running
