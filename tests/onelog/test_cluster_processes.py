@@ -1,10 +1,12 @@
 """Processes of a local cluster: which are still there."""
 
+import os
 import signal
 import sys
 from pathlib import Path
 
-from onelog.cli.cluster_processes import launch, send, wait_for_end
+from onelog.cli.cluster_processes import launch, wait_for_end
+from tests.system.nodes import until
 
 # Its first thread ends, and another one goes on; 60 is exit(2), which ends one thread.
 SPLIT = """
@@ -21,11 +23,11 @@ def test_a_process_is_there_until_its_last_thread_has_ended(tmp_path: Path) -> N
         [sys.executable, "-c", SPLIT], directory=tmp_path, output=tmp_path / "out", environment={}
     )
     stat = Path(f"/proc/{process.pid}/stat")
-    while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+    try:
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
         assert process.is_running
-
-    assert process.is_running
-    assert wait_for_end([process], 0.0) == [process]
-    assert send(process, signal.SIGKILL)
+        assert wait_for_end([process], 0.0) == [process]
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
     assert wait_for_end([process], WAIT_S) == []
     assert not process.is_running
