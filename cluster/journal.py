@@ -336,8 +336,9 @@ class RaftJournal:
         assert number == self._last + 1, (number, self._last)
         drafts = _NOOP if command == KIND_NOOP else command.drafts
         group = self.log.append(drafts, term=term, timestamp_ns=self.now_ns())
+        # A change of members counts from here on. A crash before its sync takes back nothing that
+        # was promised: nothing from it on is committed before this replica has synced it.
         if group.data[_TYPE_AT] == _CONFIG_TYPE:
-            self.log.sync()
             self._note_membership(number, group.data)
 
     def _add_as_follower(self, group: Group, number: int, term: int) -> None:

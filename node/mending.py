@@ -319,7 +319,7 @@ class Mending:
     def _install(self, damaged: DamagedSegment) -> None:
         """Let the copy take the place of the damaged file, durably."""
         files, path = self._files, damaged.path
-        with self._log.fatal_errors("replace a damaged segment"):
+        with self._log.guard.fatal_errors("replace a damaged segment"):
             files.rename(path.with_name(compacting_name(damaged.first_index)), path)
             sync_new_name(files, path.parent)
             segment = SealedSegment.open(files, path)

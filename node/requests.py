@@ -110,6 +110,12 @@ class Requests:
         """Whether there is something to propose."""
         return bool(self._pending)
 
+    @property
+    def next_bytes_max(self) -> int:
+        """The bytes of the next group, at most."""
+        first = self._pending[0].size if self._pending else 0
+        return max(first, self._config.group_bytes_max)
+
     def add(self, request: Request) -> bool:
         """Let a request wait for its group, or refuse it; tell whether it waits."""
         config, size = self._config, request.size

@@ -64,7 +64,7 @@ from ual.directory import ShardPaths
 from ual.entry import HEADER_SIZE, Draft, Entry, decode_entries
 from ual.errors import CorruptFile, DataError, DiskFull, GroupTooLarge, IndexUnavailable
 from ual.files import Files
-from ual.jobs import SealJob, SyncJob
+from ual.jobs import ManifestJob, SealJob, SyncJob
 from ual.log_config import LogConfig
 from ual.opening import open_hard_state, open_log
 
@@ -311,13 +311,16 @@ class Shard:
                 self._answers.append((callback, error))
         self._deliver()
 
-    def trim(self, keep_from: int | None = None, segments_max: int | None = None) -> int:
-        """Drop what snapshots have made needless and nobody is being sent; return how many.
+    def trim_begin(
+        self, keep_from: int | None = None, segments_max: int | None = None
+    ) -> ManifestJob | None:
+        """Let go of what snapshots have made needless and nobody is being sent.
 
-        Nothing from ``keep_from`` on, and no more than ``segments_max`` at a time.
+        Nothing from ``keep_from`` on, and no more than ``segments_max`` at a time. The log takes
+        the job back.
         """
         with self._guard:
-            return self.shipping.trim(keep_from, segments_max)
+            return self.shipping.trim_begin(keep_from, segments_max)
 
     def ship_begin(self) -> ShipJob | None:
         """Return something that may block, if there is something: run it, then hand it back."""
@@ -421,8 +424,14 @@ class Shard:
             self._flush()
 
     def _flush(self) -> None:
-        """Turn what is pending into proposals, as large as the limits allow."""
+        """Turn what is pending into proposals, as large as the limits allow.
+
+        What the log has no room for waits for the next sync. Waiting for it here would keep
+        heartbeats back, and on a slow disk cost the leadership.
+        """
         while self._requests.is_pending and self._transfer is None and self.member.state == LEADER:
+            if not self.log.has_room(self._requests.next_bytes_max):
+                return
             requests = self._requests.next_group(self.clock.now_s())
             if not requests:
                 continue
@@ -451,6 +460,8 @@ class Shard:
         """As leader, propose what is due by now; again only when the last of it is applied."""
         deadline_ns = self.router.next_deadline()
         if deadline_ns is None or self._due_number > self.member.applied:
+            return
+        if not self.log.has_room(self.config.group_bytes_max):
             return
         now_ns = self.log_time.now_ns()
         if deadline_ns > now_ns:

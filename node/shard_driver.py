@@ -30,7 +30,7 @@ from node.shard import Shard
 from node.stale_reads import Level
 from node.status import ShardStatus
 from ual.entry import HEADER_SIZE
-from ual.jobs import SealJob, SyncJob
+from ual.jobs import ManifestJob, SealJob, SyncJob
 
 # Requests that were handed in and have no outcome yet, for each shard.
 REQUESTS_MAX = 65_536
@@ -86,6 +86,7 @@ class ShardDriver:
         self._membership = shard.member.membership
         self.on_members: Callable[[], None] = lambda: None  # they have changed
         self._is_sealing = False
+        self._recording = asyncio.Lock()
         self._scheduled = False
         self._is_tick_due = False
         self._stopping = False
@@ -387,6 +388,19 @@ class ShardDriver:
                 self.seal_failures += 1  # the disk is full; the timer tries again
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)
+
+    async def record(self, begin: Callable[[], ManifestJob | None]) -> ManifestJob | None:
+        """Change MANIFEST while the shard goes on: a slow disk must not keep its heartbeats back.
+
+        One change after the other; the next one's ``begin`` finds the last one done. Who leaves
+        meanwhile leaves a change that the log settles.
+        """
+        async with self._recording:
+            job = begin()
+            if job is not None:
+                await asyncio.to_thread(job.run)
+                self.shard.log.manifest_file.finish(job)
+            return job
 
     # Deadlines
 

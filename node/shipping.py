@@ -25,6 +25,7 @@ from ual.directory import ShardPaths
 from ual.errors import CorruptFile, DiskFull
 from ual.files import Files
 from ual.installing import install
+from ual.jobs import ManifestJob
 from ual.sealed import SealedSegment
 from ual.unsealed import UnsealedSegment
 
@@ -170,18 +171,18 @@ class Shipping:
         """Whether the log is about to be replaced: nothing should be sealed any more."""
         return self.receiving.is_ready
 
-    def trim(self, keep_from: int | None = None, segments_max: int | None = None) -> int:
-        """Drop the segments before the older kept snapshot, Raft's start first; return how many.
+    def trim_begin(self, keep_from: int | None, segments_max: int | None) -> ManifestJob | None:
+        """Let go of the segments before the older kept snapshot, Raft's start first.
 
         What is being shipped stays, what the state refers to (node/retention.py), and everything
         from ``keep_from`` on; with ``segments_max``, no more than so many go at a time. A segment
         that turns out to be damaged on the way is set aside, and the trim is for another time.
         """
         try:
-            return self._trim(keep_from, segments_max)
+            return self._trim_begin(keep_from, segments_max)
         except CorruptFile as error:
             self.note_damage(error)
-            return 0
+            return None
 
     def note_damage(self, error: CorruptFile) -> None:
         """Set aside a segment that turned out to be damaged when it was read."""
@@ -213,7 +214,7 @@ class Shipping:
 
     # Inside
 
-    def _trim(self, keep_from: int | None, segments_max: int | None) -> int:
+    def _trim_begin(self, keep_from: int | None, segments_max: int | None) -> ManifestJob | None:
         log, journal = self._shard.log, self._shard.member.journal
         keep_index = min(self._shard.snapshots.keep_from_index, log.last_index)
         for floor in (self.shipments.floor, keep_from):
@@ -227,13 +228,10 @@ class Shipping:
         segments = log.segments.segments
         if segments_max is not None and segments_max < len(segments):
             keep_index = min(keep_index, segments[segments_max].first_index)
-        try:
-            needless_before = self.mending.needless_before
-            return log.drop_before(
-                droppable_before(log, self._shard.projections, keep_index, needless_before)
-            )
-        except DiskFull:
-            return 0  # MANIFEST could not be written; another time
+        needless_before = self.mending.needless_before
+        return log.drop_begin(
+            droppable_before(log, self._shard.projections, keep_index, needless_before)
+        )
 
     def _begin_behind_damage(self) -> None:
         """Let Raft's window begin behind what is damaged and in a snapshot.

@@ -9,9 +9,8 @@ on as before, with a longer log. Only an error of the log itself ends the schedu
 process: a log that cannot write its MANIFEST is not to be trusted with more.
 
 After each snapshot, and now and then because messages are acknowledged and repairs done, the log
-loses what nobody needs any more (``Shard.trim``). What reads of the past are replaying stays. A
-trim writes MANIFEST, and removes files, on the loop that owns the log, as the simulator does it;
-so it takes a few segments at a time.
+loses what nobody needs any more (``Shard.trim_begin``). What reads of the past are replaying stays.
+Files are removed on a thread, but what is in them is looked at on the loop: a few at a time.
 """
 
 import asyncio
@@ -63,7 +62,7 @@ class SnapshotSchedule:
                 cause = self.due(driver)
                 if cause is not None:
                     await self._take(driver, cause)
-                self._trim(driver)
+                await self._trim(driver)
                 await asyncio.sleep(0)
             await asyncio.sleep(pause_s)
 
@@ -92,17 +91,23 @@ class SnapshotSchedule:
             return  # reported; the trigger knows when to try again
         self._trim_at_s[driver.number] = self._clock.now_s()
 
-    def _trim(self, driver: ShardDriver) -> None:
+    async def _trim(self, driver: ShardDriver) -> None:
         """Let the log lose what it may, if it is time to look."""
         number, shard, now_s = driver.number, driver.shard, self._clock.now_s()
-        if now_s < self._trim_at_s[number]:
+        if now_s < self._trim_at_s[number] or shard.failure is not None:
             return
         self._trim_at_s[number] = now_s + min(TRIM_S, self._config.interval_s)
         if shard.log.segments.segments[0].last_index >= shard.snapshots.keep_from_index:
             return
-        count = shard.trim(self._needed_from(number), TRIM_SEGMENTS_MAX)
-        if not count:
+        try:
+            job = await driver.record(
+                lambda: shard.trim_begin(self._needed_from(number), TRIM_SEGMENTS_MAX)
+            )
+        except DiskFull:
+            return  # another time
+        if job is None:
             return
+        count = len(job.segments)
         report = self._snapshots.report(number)
         report.trims += 1
         report.trimmed_segments += count

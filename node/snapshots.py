@@ -3,8 +3,8 @@
 The builder is another process (snapshot/builder_process.py). Starting it, waiting for it and
 cleaning up behind it happen on a thread: a process that held gigabytes takes a while to go, and no
 shard should wait for that. Its result is accepted on the loop, if it has the hash that the live
-state had; MANIFEST belongs to the loop. Who asks while a build runs waits, and is given the newest
-snapshot if nothing is newer by then.
+state had, and MANIFEST is replaced on a thread. Who asks while a build runs waits, and is given the
+newest snapshot if nothing is newer by then.
 
 ``reports`` says of each shard how it went, for operators. A snapshot that differs from the live
 state is an alarm until one does not: replay and apply disagree, and this replica should be rebuilt.
@@ -144,9 +144,8 @@ class Snapshots:
         result = await self._run(request)
         for why in result.rejected:
             _log.error("shard %d: a kept snapshot is damaged: %s", driver.number, why)
-        # One that stayed would count as one of the two that are kept, and push out a good one.
-        store.forget(each for each in store.records if each.file in result.rejected_files)
-        store.accept(result.record, capture.state_hash)
+        rejected = [each for each in store.records if each.file in result.rejected_files]
+        await driver.record(lambda: store.accept_begin(result.record, capture.state_hash, rejected))
         _log.info(
             "shard %d: snapshot at index %d, %d bytes, %d entries replayed",
             driver.number, result.record.index, result.record.size, result.entry_count,

@@ -92,7 +92,7 @@ def recover_state(
             raise _nothing_to_start_from(error, rejected) from error
         raise
     log.mark_applied(router.applied_index)
-    store.forget(at.record for at in rejected)
+    store.forget([at.record for at in rejected])
     return Recovered(state, loaded, tuple(rejected), replayed)
 
 

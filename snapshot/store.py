@@ -13,14 +13,15 @@ Invariants:
 Used by the thread that owns the log: it writes MANIFEST.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from snapshot.errors import NotDurable, StateMismatch
 from snapshot.format import parse_snapshot_name
 from ual.directory import ShardPaths
-from ual.files import Files
+from ual.files import Files, remove_files
+from ual.jobs import ManifestJob
 from ual.log import Log
 from ual.manifest import SnapshotRecord
 
@@ -78,56 +79,74 @@ class SnapshotStore:
         self._files.sync_directory(self.directory)
         return leftovers
 
-    def install(self, record: SnapshotRecord) -> None:
-        """Keep a snapshot whose file is durable in the directory, and let go of the oldest."""
+    def install_begin(
+        self, record: SnapshotRecord, rejected: Collection[SnapshotRecord] = ()
+    ) -> ManifestJob:
+        """Keep a snapshot whose file is durable in the directory, and let go of the oldest.
+
+        And of those that turned out to be unusable: one that stayed would count as one of the two
+        that are kept, and push out a good one.
+        """
         newest = self.newest
         assert newest is None or record.index > newest.index, (record, newest)
         if record.index > self._log.durable_index:
             raise NotDurable(record.index, self._log.durable_index)
-        # What was durable when the snapshot was made must be known to have been: then recovery
-        # cannot take damage below the snapshot for a torn tail.
-        self._log.checkpoint()
-        self._replace((*self.records, record)[-KEEP:])
+        kept = [each for each in self.records if each not in rejected]
+        return self._replace_begin((*kept, record)[-KEEP:])
 
-    def accept(self, record: SnapshotRecord, live_hash: str) -> bool:
+    def install(self, record: SnapshotRecord) -> None:
+        """Keep a snapshot, on this thread."""
+        self._finish(self.install_begin(record))
+
+    def accept_begin(
+        self, record: SnapshotRecord, live_hash: str, rejected: Collection[SnapshotRecord] = ()
+    ) -> ManifestJob | None:
         """Install a snapshot if it holds the state that the server had at that index.
 
         Otherwise the file is removed and ``StateMismatch`` raised: replay and apply disagree. One
-        that is not newer than what is kept by now is removed too, and the answer is False.
+        that is not newer than what is kept by now is removed too, and there is nothing to run.
         """
         if record.state_hash != live_hash:
-            self._remove([record.file])
+            self._remove([record])
             raise StateMismatch(record.index, live_hash, record.state_hash, "the live state")
         if self.newest is not None and record.index <= self.newest.index:
-            if record.file not in {kept.file for kept in self.records}:
-                self._remove([record.file])
-            return False
-        self.install(record)
-        return True
+            self.remove_unlisted([record])
+            return None
+        return self.install_begin(record, rejected)
 
-    def forget(self, records: Iterable[SnapshotRecord]) -> None:
+    def accept(self, record: SnapshotRecord, live_hash: str) -> bool:
+        """Accept a snapshot, on this thread; return whether it was installed."""
+        job = self.accept_begin(record, live_hash)
+        if job is not None:
+            self._finish(job)
+        return job is not None
+
+    def forget(self, records: Collection[SnapshotRecord]) -> None:
         """Let go of snapshots that turned out to be unusable, so that they do not count as kept."""
-        gone = set(records)
-        if gone:
-            self._replace(tuple(record for record in self.records if record not in gone))
+        if records:
+            kept = (record for record in self.records if record not in records)
+            self._finish(self._replace_begin(tuple(kept)))
 
     def remove_unlisted(self, records: Iterable[SnapshotRecord]) -> None:
         """Remove the files of snapshots that MANIFEST has let go of."""
         listed = {record.file for record in self.records}
-        self._remove(record.file for record in records if record.file not in listed)
+        self._remove([record for record in records if record.file not in listed])
 
     def path(self, record: SnapshotRecord) -> Path:
         """Return where a snapshot's file is."""
         return self.directory / record.file
 
-    def _replace(self, records: tuple[SnapshotRecord, ...]) -> None:
-        dropped = [record.file for record in self.records if record not in records]
-        self._log.save_manifest(replace(self._log.manifest, snapshots=records))
-        self._remove(dropped)
+    def _replace_begin(self, records: tuple[SnapshotRecord, ...]) -> ManifestJob:
+        self._log.manifest_file.settle()
+        dropped = tuple(self.path(record) for record in self.records if record not in records)
+        # What was durable when the snapshot was made must be known to have been: then recovery
+        # cannot take damage below the snapshot for a torn tail.
+        manifest = replace(self._log.checkpointed(), snapshots=records)
+        return self._log.manifest_file.begin(manifest, snapshots=dropped)
 
-    def _remove(self, names: Iterable[str]) -> None:
-        present = [name for name in names if self._files.exists(self.directory / name)]
-        for name in present:
-            self._files.remove(self.directory / name)
-        if present:
-            self._files.sync_directory(self.directory)
+    def _finish(self, job: ManifestJob) -> None:
+        job.run()
+        self._log.manifest_file.finish(job)
+
+    def _remove(self, records: Iterable[SnapshotRecord]) -> None:
+        remove_files(self._files, [self.path(record) for record in records])

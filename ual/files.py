@@ -22,7 +22,7 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -268,3 +268,12 @@ def sync_new_name(files: Files, directory: Path) -> None:
         files.sync_directory(directory)
     except OSError as error:
         raise OSError(errno.EIO, f"a rename may or may not be durable: {error}") from error
+
+
+def remove_files(files: Files, paths: Sequence[Path]) -> None:
+    """Remove files of one directory, those that are there; durable when this returns."""
+    present = [path for path in paths if files.exists(path)]
+    for path in present:
+        files.remove(path)
+    if present:
+        files.sync_directory(present[0].parent)

@@ -49,6 +49,7 @@ def install(
     base, directory = new.base, paths.segments
     assert base.index > log.commit_index, (base, log.commit_index)
     log.settle_roll()
+    log.manifest_file.settle()
     kept = []
     for segment in log.segments.segments:
         if isinstance(segment, UnsealedSegment) or segment.last_index > new.keep_through:
@@ -74,7 +75,7 @@ def install(
     intent = Install(new.keep_through if kept else 0, segments)
     files.sync_directory(directory)  # the names of the files that wait
     files.sync_directory(paths.snapshots)
-    log.save_manifest(
+    log.manifest_file.save(
         replace(
             log.manifest,
             checkpoint=checkpoint,
@@ -85,7 +86,7 @@ def install(
         )
     )
     log.generation = generation
-    with log.fatal_errors("install a snapshot"):
+    with log.guard.fatal_errors("install a snapshot"):
         finish_install(files, directory, intent)
         parts: list[Segment] = [*kept]
         for header in new.received:
@@ -97,7 +98,7 @@ def install(
         )
         parts.append(UnsealedSegment.create(files, directory, active))
     log.begin_behind(base, SegmentSet(tuple(parts), notes))
-    log.save_manifest(replace(log.manifest, install=None))
+    log.manifest_file.save(replace(log.manifest, install=None))
 
 
 def _check_sequence(paths: ShardPaths, headers: Sequence[SegmentHeader], base: Base) -> None:

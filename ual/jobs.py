@@ -1,4 +1,4 @@
-"""The blocking halves of a sync and a seal, to be run on whichever thread may block.
+"""The blocking halves of what a log does, to be run on whichever thread may block.
 
 A job is made by the log with everything it needs, touches nothing that the log's own thread
 changes, and keeps its error: the log's thread learns of it when it hands the job back, so a
@@ -6,14 +6,19 @@ failure always surfaces where the log's state is decided.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
 
 from ual.errors import UalError
-from ual.files import File, Files, sync_new_name
+from ual.files import File, Files, remove_files, sync_new_name
+from ual.manifest import Manifest
+from ual.manifest import save as write_manifest
 from ual.notes import SegmentNotes
 from ual.sealed import SealedSegment
 from ual.sealing import seal_segment
 from ual.segment_format import successor_name
+from ual.segment_set import Segment
+from ual.tombstones import remove_segments
 from ual.unsealed import UnsealedSegment
 
 
@@ -100,3 +105,39 @@ class SealJob:
             self.sealed = SealedSegment.open(self.files, path)
         except (OSError, UalError) as error:
             self.error = error
+
+
+@dataclass(slots=True)
+class ManifestJob:
+    """The replacing of MANIFEST, and then the removal of what it has let go of.
+
+    ``run`` may be called on any thread, and by whoever cannot wait for another one: it is done
+    once, and everybody returns when it is.
+    """
+
+    files: Files
+    path: Path
+    before: Manifest
+    after: Manifest
+    segments: tuple[Segment, ...] = ()
+    snapshots: tuple[Path, ...] = ()
+    is_decided: bool = False  # the new one stands, durably
+    error: OSError | None = None
+    _lock: Lock = field(default_factory=Lock)
+    _has_run: bool = False
+
+    def run(self) -> None:
+        """Write and remove; a failure is reported by ``Log.manifest_finish``."""
+        with self._lock:
+            if self._has_run:
+                return
+            self._has_run = True
+            try:
+                write_manifest(self.files, self.path, self.after)
+                self.is_decided = True
+                if self.segments:
+                    remove_segments(self.files, self.segments[0].path.parent, self.segments)
+                if self.snapshots:
+                    remove_files(self.files, self.snapshots)
+            except OSError as error:
+                self.error = error

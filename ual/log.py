@@ -16,9 +16,9 @@ Invariants:
 Appending and syncing are separate, so that many groups share one fdatasync: ``sync_begin`` notes
 what a sync will cover, its ``run`` blocks and belongs on another thread, ``sync_finish`` takes the
 result. The change to a next file is part of such a sync: appends go on in the new file, which gets
-its name when all before it is durable (``Roll``). Sealing is split in the same way. Every other
-call that changes the log comes from one thread; ``read``, ``scan`` and ``seek_time`` may come from
-any.
+its name when all before it is durable (``Roll``). Sealing is split in the same way, and what
+changes MANIFEST because of a snapshot or a trim. Every other call that changes the log comes from
+one thread; ``read``, ``scan`` and ``seek_time`` may come from any.
 
 Failure: a full disk refuses the write that met it and everything before it stays (``DiskFull``).
 Any other failed write or sync leaves unknown bytes on disk, so the log refuses all further writes
@@ -26,26 +26,25 @@ Any other failed write or sync leaves unknown bytes on disk, so the log refuses 
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
 
 from ual.directory import ShardPaths
 from ual.entry import Entry, Group, decode_entry, encode_group
 from ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
-from ual.files import OUT_OF_SPACE, Files
+from ual.files import Files
 from ual.free_space import FreeSpace
 from ual.hard_state import HardStateFile
-from ual.jobs import Roll, SealJob, SyncJob
+from ual.jobs import ManifestJob, Roll, SealJob, SyncJob
 from ual.log_config import LogConfig
 from ual.manifest import Base, Checkpoint, ColdRange, Manifest, SnapshotRecord
-from ual.manifest import save as write_manifest
+from ual.manifest_file import ManifestFile
 from ual.proposals import Proposals
 from ual.ring import HotRing
 from ual.segment_format import SegmentHeader
-from ual.segment_set import SegmentSet
-from ual.tombstones import remove_segments
+from ual.segment_set import Segment, SegmentSet
 from ual.unsealed import UnsealedSegment
+from ual.write_guard import WriteGuard
 
 
 class Log:
@@ -83,15 +82,23 @@ class Log:
         self._durable_position = active.end
         self.ring = HotRing(config.ring_bytes, active.last_index + 1)
         self._space = FreeSpace(files, paths.segments, config.free_bytes_min)
+        self.guard = WriteGuard(self._space)
         self._roll: Roll | None = None  # what the next sync has to do before
         self.is_sealing = False  # one seal at a time
-        self._failure: str | None = None
-        self.manifest = Manifest(self._checkpoint(), None, snapshots, cold, base)
+        manifest = Manifest(self._checkpoint(), None, snapshots, cold, base)
+        self.manifest_file = ManifestFile(
+            files, paths.manifest, manifest, self.guard, self._take_back
+        )
 
     @property
     def first_index(self) -> int:
         """The first index that is kept."""
         return self.segments.first_index
+
+    @property
+    def manifest(self) -> Manifest:
+        """What MANIFEST says, or is about to."""
+        return self.manifest_file.content
 
     @property
     def base(self) -> Base | None:
@@ -124,6 +131,14 @@ class Log:
         """Whether a sync would make anything durable."""
         return self._roll is not None or self._active.end > self._durable_position
 
+    def has_room(self, size: int) -> bool:
+        """Tell whether a group of so many bytes can be appended without waiting for a sync."""
+        if not self.needs_sync:
+            return True
+        if self.unsynced_bytes + size > self.config.unsynced_bytes_max:
+            return False
+        return self._roll is None or self._active.end + size <= self.config.segment_bytes_max
+
     # Writing. One thread only.
 
     def append(
@@ -145,10 +160,11 @@ class Log:
         if size > self.config.unsynced_bytes_max:
             limit = self.config.unsynced_bytes_max
             raise GroupTooLarge(f"a group of {size} bytes, limit {limit}")
-        self._refuse_if_failed()
+        self.guard.refuse_if_failed()
         self._space.reserve(size)
         if self.manifest.cut_from_index is not None:
-            self.save_manifest(replace(self.manifest, cut_from_index=None))
+            self.manifest_file.settle()
+            self.manifest_file.save(replace(self.manifest, cut_from_index=None))
         if self._active.is_outgrown_by(group, self.config):
             self._begin_roll()
         if self.unsynced_bytes + size > self.config.unsynced_bytes_max:
@@ -165,7 +181,7 @@ class Log:
 
     def sync_begin(self) -> SyncJob:
         """Note what a sync started now will cover."""
-        self._refuse_if_failed()
+        self.guard.refuse_if_failed()
         active = self._active
         return SyncJob(active.file, self.generation, self.last_index, active.end, self._roll)
 
@@ -176,7 +192,7 @@ class Log:
         so trying again proves nothing: the log has failed.
         """
         if job.error is not None:
-            self._fail("sync", job.error)
+            self.guard.fail("sync", job.error)
         assert job.done, "the job did not run"
         if job.roll is self._roll:
             self._roll = None
@@ -207,7 +223,7 @@ class Log:
 
     def close_active(self) -> None:
         """Close the active file, synced to its end, and start the next one; on this thread."""
-        self._refuse_if_failed()
+        self.guard.refuse_if_failed()
         if self._active.entry_count:
             self._begin_roll()
             self.sync()
@@ -225,7 +241,7 @@ class Log:
         try:
             successor = UnsealedSegment.create_successor(self._files, self._paths.segments, header)
         except OSError as error:
-            self._refuse_or_fail("create a segment", error)
+            self.guard.refuse_or_fail("create a segment", error)
         self._roll = Roll(self._files, active, successor, active.end - self._durable_position)
         self.segments = self.segments.with_segments((*self.segments.segments, successor))
         self._active = successor
@@ -238,14 +254,14 @@ class Log:
 
     def close_aged(self, now_ns: int) -> None:
         """Let the active file end if its first entry is older, in log time, than the limit."""
-        self._refuse_if_failed()
+        self.guard.refuse_if_failed()
         age_ns = now_ns - self._active.first_timestamp_ns
         if self._active.entry_count and age_ns >= self.config.segment_age_ns_max:
             self._begin_roll()
 
     def seal_begin(self) -> SealJob | None:
         """Return the job that seals the oldest closed segment, if all of it is applied."""
-        self._refuse_if_failed()
+        self.guard.refuse_if_failed()
         if self.is_sealing:
             return None
         for segment in self.segments.segments:
@@ -267,7 +283,7 @@ class Log:
         """
         self.is_sealing = False
         if isinstance(job.error, OSError):
-            self._refuse_or_fail("seal a segment", job.error)
+            self.guard.refuse_or_fail("seal a segment", job.error)
         if job.error is not None:
             raise job.error
         assert job.sealed is not None, "the job did not run"
@@ -295,8 +311,9 @@ class Log:
         finishes the cut and does not mistake what is missing for a loss.
         """
         assert self.commit_index < index <= self.last_index, (self.commit_index, index)
-        self._refuse_if_failed()
+        self.guard.refuse_if_failed()
         self.settle_roll()
+        self.manifest_file.settle()
         parts = list(self.segments.segments)
         while parts[-1].first_index > index:
             parts.pop()
@@ -313,9 +330,9 @@ class Log:
             active_file=last.path.name,
             generation=self.generation + 1,
         )
-        self.save_manifest(replace(self.manifest, checkpoint=checkpoint, cut_from_index=index))
+        self.manifest_file.save(replace(self.manifest, checkpoint=checkpoint, cut_from_index=index))
         self.generation += 1
-        with self.fatal_errors("cut"):
+        with self.guard.fatal_errors("cut"):
             for segment in reversed(removed):
                 self._files.remove(segment.path)
             self._files.sync_directory(self._paths.segments)
@@ -327,14 +344,15 @@ class Log:
         self.last_term, self.last_timestamp_ns = self.segments.last_term_and_time(self.base)
         self.ring.clear(index)
         self.notes.cut_from(index)
-        self.save_manifest(replace(self.manifest, cut_from_index=None))
+        self.manifest_file.save(replace(self.manifest, cut_from_index=None))
 
-    def drop_before(self, index: int) -> int:
-        """Delete the sealed segments that end before ``index``; return how many.
+    def drop_begin(self, index: int) -> ManifestJob | None:
+        """Let go of the sealed segments that end before ``index``; return what deletes them.
 
         The newest segment with an entry stays: the log must know its last term and time.
         """
-        self._refuse_if_failed()
+        self.guard.refuse_if_failed()
+        self.manifest_file.settle()
         parts = self.segments.segments
         count = 0
         while not isinstance(parts[count], UnsealedSegment) and parts[count].last_index < min(
@@ -342,19 +360,22 @@ class Log:
         ):
             count += 1
         if not count:
-            return 0
-        start = parts[count]
-        checkpoint = replace(
-            self._checkpoint(),
-            first_index=start.first_index,
-            first_proposal=start.first_proposal,
-        )
-        self.save_manifest(replace(self.manifest, checkpoint=checkpoint))
-        # From here on the drop is decided.
+            return None
+        # Nobody begins to read them from here on. Until MANIFEST knows, a crash brings them back.
         self.segments = self.segments.with_segments(parts[count:])
-        with self.fatal_errors("drop"):
-            remove_segments(self._files, self._paths.segments, parts[:count])
-        return count
+        return self.manifest_file.begin(self.checkpointed(), segments=parts[:count])
+
+    def drop_before(self, index: int) -> int:
+        """Delete the sealed segments that end before ``index``, on this thread; return how many."""
+        job = self.drop_begin(index)
+        if job is None:
+            return 0
+        job.run()
+        self.manifest_file.finish(job)
+        return len(job.segments)
+
+    def _take_back(self, dropped: tuple[Segment, ...]) -> None:
+        self.segments = self.segments.with_segments((*dropped, *self.segments.segments))
 
     def begin_behind(self, base: Base, segments: SegmentSet) -> None:
         """Go on behind a base whose install (ual/installing.py) is durable; all up to it counts."""
@@ -368,24 +389,20 @@ class Log:
 
     def checkpoint(self) -> None:
         """Record in MANIFEST how far the log is known to be good."""
-        self.save_manifest(replace(self.manifest, checkpoint=self._checkpoint()))
+        self.manifest_file.settle()
+        self.manifest_file.save(self.checkpointed())
 
-    def save_manifest(self, manifest: Manifest) -> None:
-        """Replace MANIFEST, durably; a full disk leaves the old one."""
-        self._refuse_if_failed()
-        try:
-            write_manifest(self._files, self._paths.manifest, manifest)
-        except OSError as error:
-            self._refuse_or_fail("write MANIFEST", error)
-        self.manifest = manifest
+    def checkpointed(self) -> Manifest:
+        """Return what MANIFEST says, with a checkpoint of now."""
+        return replace(self.manifest, checkpoint=self._checkpoint())
 
     def close(self) -> None:
         """Sync and record the end; the log is not used after this."""
-        if self._failure is None:
+        if self.guard.failure is None:
             self.sync()
             self._save_hint()
             self.checkpoint()
-            self._failure = "the log was closed"
+            self.guard.failure = "the log was closed"
 
     # Reading. Any thread.
 
@@ -460,8 +477,8 @@ class Log:
             # Or what was refused could come back behind what is written next.
             self._active.file.sync()
         except OSError as second:
-            self._fail("undo a write", second)
-        self._refuse_or_fail("append", error)
+            self.guard.fail("undo a write", second)
+        self.guard.refuse_or_fail("append", error)
 
     def _save_hint(self) -> None:
         try:
@@ -469,28 +486,5 @@ class Log:
         except DiskFull:
             pass  # costs no more than an older hint; the sync itself has succeeded
         except LogFailed as error:
-            self._failure = str(error)
+            self.guard.failure = str(error)
             raise
-
-    def _refuse_if_failed(self) -> None:
-        if self._failure is not None:
-            raise LogFailed(f"{self._failure}; open the log again to recover")
-
-    def _refuse_or_fail(self, what: str, error: OSError) -> NoReturn:
-        """A full disk is the caller's to wait out; anything else ends this log's writing."""
-        if error.errno in OUT_OF_SPACE:
-            self._space.ask_again()
-            raise DiskFull(f"{what}: {error}; free some space") from error
-        self._fail(what, error)
-
-    @contextmanager
-    def fatal_errors(self, what: str) -> Iterator[None]:
-        """Let an error in something that MANIFEST has decided end this log's writing."""
-        try:
-            yield
-        except OSError as error:
-            self._fail(what, error)
-
-    def _fail(self, what: str, error: OSError) -> NoReturn:
-        self._failure = f"{what} failed: {error}"
-        raise LogFailed(f"{self._failure}; open the log again to recover") from error

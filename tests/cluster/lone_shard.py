@@ -16,6 +16,8 @@ from ual.entry import Draft, Group, encode_group
 from ual.log_config import LogConfig
 
 ME, PEER, OTHER, STRANGER = (UUID(int=each) for each in (1, 2, 3, 99))
+# Several groups fit what may be unsynced, as with the usual limits.
+SHARD = ShardConfig(group_bytes_max=1 << 10, request_bytes_max=4 << 10)
 LOG = LogConfig(ring_bytes=4096, unsynced_bytes_max=8 << 10, free_bytes_min=0)
 SECOND = 1_000_000_000
 
@@ -61,7 +63,7 @@ class LoneShard:
             [each for each in members if each != ME],
             self.clock,
             lambda target, message: self.sent.append((target, message)),
-            config=config,
+            config=config or SHARD,
             log_config=LOG,
             founders=Membership.of(members),
         )

@@ -11,6 +11,7 @@ from cluster.member import LEADER
 from cluster.membership import LEARNERS_MAX, VOTERS_MAX, Membership, decode_membership
 from cluster.messages import Ack, Append, TimeoutNow
 from tests.cluster.lone_shard import ME, OTHER, PEER, LoneShard
+from tests.simulation.disk import CrashPolicy
 from ual.entry import encode_group
 from ual.errors import CorruptEntry
 
@@ -124,13 +125,26 @@ def test_a_restart_finds_the_members_again_committed_or_not() -> None:
     lone = LoneShard()
     lone.lead()
     change(lone, lone.member.membership.with_learner(NEW))
-    assert lone.shard.log.unsynced_bytes == 0, "durable before anybody hears of it"
-    again = LoneShard(lone.disk)
+    lone.sync()
+    again = LoneShard(lone.disk.crash(CrashPolicy.LOST))
     assert again.member.membership.learners == (NEW,)
 
     lone.acknowledge()
-    again = LoneShard(lone.disk)
+    again = LoneShard(lone.disk.crash(CrashPolicy.LOST))
     assert again.member.membership.learners == (NEW,)
+
+
+def test_a_change_of_members_that_a_power_loss_took_was_promised_to_nobody() -> None:
+    """The leader had not synced it, so it was not committed: the old members count again."""
+    lone = LoneShard()
+    lone.lead()
+    change(lone, lone.member.membership.with_learner(NEW))
+    lone.hear(PEER, lone.ack())
+    lone.hear(OTHER, lone.ack())
+    lone.shard.tick()
+    assert lone.outcomes == []
+    again = LoneShard(lone.disk.crash(CrashPolicy.LOST))
+    assert again.member.membership.learners == ()
 
 
 def test_who_is_no_voter_does_not_stand_for_election() -> None:

@@ -142,7 +142,17 @@ class Workload:
     def drop(self) -> None:
         index = max(1, self.log.applied_index - self.rng.choice([0, 0, 10, 30]))
         self.promise.first_index_max = max(self.promise.first_index_max, index)
-        self.log.drop_before(index)
+        job = self.log.drop_begin(index)
+        if job is None:
+            return
+        # MANIFEST is replaced and files are removed beside all this; some of it cannot wait.
+        meanwhile = [self.append, self.sync, self.seal, self.truncate, self.log.checkpoint]
+        for action in self.rng.choices(meanwhile, k=self.rng.randrange(3)):
+            action()
+        job.run()
+        for action in self.rng.choices(meanwhile, k=self.rng.randrange(3)):
+            action()
+        self.log.manifest_file.finish(job)
         self.promise.first_index_max = self.log.first_index
 
 

@@ -9,7 +9,7 @@ from cluster.config import ShippingConfig
 from cluster.member import LEADER
 from cluster.membership import Membership
 from cluster.messages import Message
-from node.requests import Outcome
+from node.requests import Outcome, ShardConfig
 from node.shard import Shard
 from projections.table import build_projections
 from snapshot.build import Capture, build_in_process, plan_build
@@ -21,6 +21,7 @@ from ual.log_config import LogConfig
 LOG = LogConfig(
     ring_bytes=4096, segment_bytes_max=1500, unsynced_bytes_max=8 << 10, free_bytes_min=0
 )
+SHARD = ShardConfig(group_bytes_max=1 << 10, request_bytes_max=4 << 10)
 SHIPPING = ShippingConfig(
     chunk_bytes=400, window_chunks=2, retry_s=0.2, give_up_s=6.0, pause_s=0.1, scrub_pause_s=0.5
 )
@@ -45,6 +46,16 @@ class StepClock:
     def random(self) -> float:
         self._state = (self._state * 1103515245 + 12345) % (1 << 31)
         return self._state / (1 << 31)
+
+
+def trim(shard: Shard) -> int:
+    """Let a log lose what it may; return how many segments that were."""
+    job = shard.trim_begin()
+    if job is None:
+        return 0
+    job.run()
+    shard.log.manifest_file.finish(job)
+    return len(job.segments)
 
 
 @dataclass
@@ -84,6 +95,7 @@ class Group:
             [each for each in self.founders.voters if each != node_id],
             clock,
             lambda target, message: self.queue.append((node_id, target, message)),
+            config=SHARD,
             log_config=LOG,
             founders=self.founders,
             shipping=SHIPPING,
@@ -190,7 +202,7 @@ class Group:
             for node in self.nodes.values():
                 if node.node_id not in self.down:
                     self.snapshot(node)
-                    node.shard.trim()
+                    trim(node.shard)
         assert self.leader.shard.log.first_index > 1
 
     def join(self, node_id: UUID) -> Node:

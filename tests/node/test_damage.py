@@ -2,7 +2,7 @@
 
 from cluster.messages import Fetch, Message, Unavailable
 from tests.cluster.lone_shard import put
-from tests.node.group import IDS, Group, Node
+from tests.node.group import IDS, Group, Node, trim
 from ual.errors import CorruptFile
 from ual.sealed import SealedSegment
 
@@ -27,7 +27,7 @@ def damaged_and_dropped_elsewhere() -> tuple[Group, Node, SealedSegment]:
         for node in group.nodes.values():
             group.snapshot(node)
             if node is not leader:
-                node.shard.trim()
+                trim(node.shard)
     assert group.leader is leader
     dropped = min(each.shard.log.first_index for each in group.nodes.values() if each is not leader)
     segments = leader.shard.log.segments.segments
@@ -54,11 +54,11 @@ def test_damage_that_others_have_dropped_keeps_nobody_from_joining() -> None:
 def test_damage_that_others_have_dropped_is_trimmed_with_the_rest() -> None:
     """A log that keeps one rotten segment for ever grows for ever."""
     group, leader, segment = damaged_and_dropped_elsewhere()
-    assert leader.shard.trim() == 1  # what is before it; of itself nobody knows yet
+    assert trim(leader.shard) == 1  # what is before it; of itself nobody knows yet
     mending = leader.shard.shipping.mending
     group.until(lambda: mending.needless_before > segment.last_index)
 
-    assert leader.shard.trim() > 0
+    assert trim(leader.shard) > 0
     assert leader.shard.log.first_index > segment.last_index
 
 

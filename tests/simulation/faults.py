@@ -186,8 +186,7 @@ class Faults:
 
         def snapshot() -> None:
             for replica in others:
-                replica.snapshot()
-                replica.trim()
+                self._snapshot_and_trim(replica)
 
         away_s = self._rng.uniform(2.0, 4.0)
         for share in (0.5, 0.75, 1.0):
@@ -328,12 +327,18 @@ class Faults:
             self._snapshot(replica)
 
     def _snapshot(self, replica: Replica) -> None:
+        if self._rng.random() < 0.7:
+            self._snapshot_and_trim(replica)
+        else:
+            replica.snapshot()
+
+    def _snapshot_and_trim(self, replica: Replica) -> None:
+        """Trim at once, while MANIFEST is being replaced for the snapshot, or a little later."""
         replica.snapshot()
-        if replica.shard is not None and self._rng.random() < 0.7:
-            before = replica.shard.log.first_index
+        if self._rng.random() < 0.5:
             replica.trim()
-            if replica.shard is not None and replica.shard.log.first_index > before:
-                self._note(f"trim {replica.name} to {replica.shard.log.first_index}")
+        else:
+            self._schedule.after(self._rng.uniform(0.0, 0.03), replica.trim)
 
     def transfer(self) -> None:
         """Hand a leadership over."""

@@ -21,7 +21,7 @@ from tests.simulation.network import Network
 from tests.simulation.schedule import Schedule
 from tests.ual.shards import make_shard
 from ual.errors import CorruptFile, DiskFull, LogFailed
-from ual.jobs import SealJob, SyncJob
+from ual.jobs import ManifestJob, SealJob, SyncJob
 from ual.log_config import LogConfig
 from ual.sealed import SealedSegment
 
@@ -221,7 +221,7 @@ class Replica:
             )
             with suppress(OSError):  # the builder is another process
                 result = build_in_process(self.disk, request, build_projections)
-                shard.snapshots.accept(result.record, capture.state_hash)
+                self._record(shard.snapshots.accept_begin(result.record, capture.state_hash))
 
     def has_rotten_files(self) -> bool:
         """Tell whether a sealed file on the disk is damaged, known or not."""
@@ -236,11 +236,34 @@ class Replica:
 
     def trim(self) -> None:
         """Drop the log before the older snapshot."""
+        self.run(self._trim)
 
+    def _trim(self, shard: Shard) -> None:
+        job = shard.trim_begin()
+        if job is not None:
+            self._note(f"trim {self.name} to {shard.log.first_index}")
+            self._record(job)
+
+    def _record(self, job: ManifestJob | None) -> None:
+        """Replace MANIFEST beside everything else; who cannot wait for it finishes it."""
+        if job is None:
+            return
+        life, rng = self._lives, self._rng
+        delay_s = rng.uniform(0.0001, 5 * self.sync_s_max)
+        if rng.random() < self.slow_sync:
+            delay_s += rng.uniform(0.0, 2.5)
+        if rng.random() < 0.5:
+            job.run()
+        self._schedule.after(delay_s, lambda: self._recorded(life, job))
+
+    def _recorded(self, life: int, job: ManifestJob) -> None:
         def act(shard: Shard) -> None:
-            shard.trim()
+            job.run()
+            with suppress(DiskFull):
+                shard.log.manifest_file.finish(job)
 
-        self.run(act)
+        if life == self._lives:
+            self.run(act)
 
     def _tick(self, life: int) -> None:
         if life == self._lives and self.shard is not None:

@@ -70,11 +70,19 @@ class Sweep:
                 self.live.commit(last)
                 self.hashes[last] = self.live.state_hash
 
-    def snapshot(self) -> None:
-        newest = self.live.store.newest
-        if self.live.log.applied_index > (newest.index if newest else 0):
+    def snapshot(self, meanwhile: list[Draft]) -> None:
+        live, newest = self.live, self.live.store.newest
+        if live.log.applied_index > (newest.index if newest else 0):
             self.is_snapshotting = True
-            self.kept_index = self.live.snapshot().record.index
+            result, capture = live.build()
+            job = live.store.accept_begin(result.record, capture.state_hash)
+            assert job is not None
+            self.append(meanwhile)
+            if self.rng.random() < 0.5:
+                self.sync_and_commit()
+            job.run()
+            self.kept_index = result.record.index
+            live.log.manifest_file.finish(job)
             self.is_snapshotting = False
 
     def crash_here(self, operation: str) -> None:
@@ -125,7 +133,7 @@ def run(sweep: Sweep, next_group: Callable[[int], list[Draft]]) -> None:
             case 3:
                 live.log.seal()
             case 4:
-                sweep.snapshot()
+                sweep.snapshot(next_group(live.log.last_index + 1))
             case 5:
                 live.log.drop_before(live.store.keep_from_index)
     for _ in range(2):
@@ -133,7 +141,7 @@ def run(sweep: Sweep, next_group: Callable[[int], list[Draft]]) -> None:
         sweep.sync_and_commit()
         live.log.close_active()
         live.log.seal()
-        sweep.snapshot()
+        sweep.snapshot(next_group(live.log.last_index + 1))
     live.log.drop_before(live.store.keep_from_index)
 
 

@@ -189,9 +189,10 @@ class Server:
             case "stale":
                 return {"values": {key: self._value(key) for key in request["keys"]}}
             case "snapshot":
-                return self._snapshot()
+                return await self._snapshot(seals=request.get("seals", True))
             case "trim":
-                return {"dropped": self.driver.shard.trim()}
+                job = await self.driver.record(self.driver.shard.trim_begin)
+                return {"dropped": 0 if job is None else len(job.segments)}
             case "change":
                 return await self._change(request)
             case "slow":
@@ -213,11 +214,12 @@ class Server:
         value = found.value
         return value.decode() if isinstance(value, bytes) else value
 
-    def _snapshot(self) -> dict[str, Any]:
-        """Close and seal what there is, and keep a snapshot of the present state."""
+    async def _snapshot(self, *, seals: bool) -> dict[str, Any]:
+        """Keep a snapshot of the present state; before, close and seal what there is, or not."""
         shard = self.driver.shard
-        shard.log.close_active()
-        shard.log.seal()
+        if seals:
+            shard.log.close_active()
+            shard.log.seal()
         capture = Capture.of(shard.router)
         data_dir = Path(self._settings["data_dir"])
         created_s = int(time.time())
@@ -227,8 +229,10 @@ class Server:
             )
         except NotDurable as error:
             return {"error": "NOT_DURABLE", "detail": str(error)}
-        result = build_in_process(self.files, request, build_projections)
-        shard.snapshots.accept(result.record, capture.state_hash)
+        result = await asyncio.to_thread(build_in_process, self.files, request, build_projections)
+        await self.driver.record(
+            lambda: shard.snapshots.accept_begin(result.record, capture.state_hash)
+        )
         return {"index": result.record.index, "size": result.record.size}
 
     async def _change(self, request: dict[str, Any]) -> dict[str, Any]:

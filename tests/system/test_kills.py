@@ -190,3 +190,32 @@ def test_a_node_that_is_asked_to_stop_ends_cleanly_and_comes_back(tmp_path: Path
             await load.verify()
 
     run(test())
+
+
+def test_a_leader_with_a_slow_disk_takes_a_snapshot_and_trims_without_an_election(
+    tmp_path: Path,
+) -> None:
+    """Both replace MANIFEST and remove files: several syncs, each as long as a heartbeat's wait."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, settings={"segment_bytes": 4096}) as nodes:
+            await nodes.leader()
+            async with Load(nodes, patience_s=10.0) as load:
+                for _ in range(2):
+                    await load.answered(50)
+                    leader, before = await nodes.leader()
+                    assert "index" in await nodes.connections[leader].ask("snapshot")
+                connection = nodes.connections[leader]
+                await connection.ask("slow", ms=500)
+                taken = await connection.ask("snapshot", seals=False, timeout_s=30.0)
+                assert "index" in taken, taken
+                assert (await connection.ask("trim", timeout_s=30.0))["dropped"] > 0
+                await connection.ask("slow", ms=0)
+                await load.answered(12)
+            after = await nodes.settled()
+            assert {status["term"] for status in after.values()} == {before["term"]}
+            assert after[leader]["leads"]
+            assert after[leader]["first_index"] > 1
+            await load.verify()
+
+    run(test())
