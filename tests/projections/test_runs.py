@@ -11,6 +11,7 @@ from projections import queue_commands as queues
 from projections.conditions import Condition, Target
 from projections.kv_plain import PlainPuts
 from projections.kv_reads import Range
+from projections.limits import KEYS_RESERVED
 from projections.namespaces import Limits
 from projections.payload import SessionRef
 from projections.queue_config import QueueConfig
@@ -119,7 +120,7 @@ class Triplets:
                 (kv.Put(key, draw.randbytes(1_600)), NAMESPACE),  # too large
                 (kv.Put(key, value, ttl_ns=HOUR), NAMESPACE),
                 (kv.Put(key, value, expected=0), NAMESPACE),
-                (kv.Put(b"\x00k", value), NAMESPACE),
+                (kv.Put(KEYS_RESERVED[0] + b"k", value), NAMESPACE),
                 (kv.Delete(key), NAMESPACE),
                 (kv.Increment(key, 1), NAMESPACE),
             )
