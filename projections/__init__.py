@@ -12,10 +12,11 @@
     state_hash.py  deadlines.py  undo.py             machinery that projections share
 
     system.py  system_commands.py                    owner 0x00: time, sessions, namespaces
-    sessions.py  namespaces.py  batch.py
+    sessions.py  namespaces.py  batch.py  runs.py
     kv.py                                            owner 0x01: the KV projection
     kv_commands.py  conditions.py                    its commands and their bytes
     kv_record.py  kv_store.py  kv_order.py           records, namespaces of keys, ordered index
+    kv_plain.py                                      plain puts, in one loop
     kv_values.py  kv_evict.py                        values beside the records, and moving them out
     kv_leases.py  kv_operations.py  kv_json.py       leases; what each command does
     kv_transaction.py  kv_reads.py  kv_section.py    compare/then/else; reads; snapshot section

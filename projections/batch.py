@@ -12,9 +12,10 @@ from typing import Protocol
 
 from projections.conditions import Condition
 from projections.payload import Prefix
-from projections.projection import FastPath, Projection
+from projections.projection import FastPath, Projection, RunPath
 from projections.reasons import Reason
-from projections.result import Applied, Duplicate, Outcome, Refused, Result
+from projections.result import APPLIED, Applied, Duplicate, Outcome, Refused, Result
+from projections.runs import plain_run
 from projections.system_commands import Batch
 from ual.entry import FLAG_CONDITIONAL, Entry
 
@@ -56,6 +57,7 @@ def run_batch(
     judge: Judge,
     owners: Sequence[Projection],
     fast_paths: Mapping[int, FastPath],
+    run_paths: Mapping[int, RunPath],
     apply_entry: Callable[[Entry], Outcome],
 ) -> Outcome:
     """Run a complete batch. ``apply_entry`` applies an entry that no fast path is for."""
@@ -66,13 +68,21 @@ def run_batch(
     for projection in owners:
         projection.begin_batch()
     results: list[Outcome] = []
-    for entry in batch.entries:
-        entry_type, flags, _, index, _, _, payload = entry
+    entries, tried = batch.entries, 0
+    while (at := len(results)) < len(entries):
+        entry_type, flags, _, index, _, _, payload = entry = entries[at]
         outcome: Outcome | None = None
-        if flags == FLAG_CONDITIONAL:
-            fast = fast_paths.get(entry_type)
-            if fast is not None:
-                outcome = fast(index, payload)
+        if flags == FLAG_CONDITIONAL and (fast := fast_paths.get(entry_type)) is not None:
+            path = run_paths.get(entry_type)
+            if path is not None and at >= tried and len(payload) > 2:
+                prefix = payload[: payload[2] + 3]
+                payloads = plain_run(entries, at, prefix)
+                tried = at + len(payloads)  # what the run leaves goes one by one
+                done = path.run(index, prefix, payloads)
+                if done:
+                    results += [APPLIED] * done
+                    continue
+            outcome = fast(index, payload)
         if outcome is None:
             outcome = apply_entry(entry)
             if isinstance(outcome, Refused):

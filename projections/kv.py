@@ -1,15 +1,11 @@
 """The KV projection: versioned keys in namespaces, owner 0x01.
 
 ``apply`` decodes a command and executes it (kv_operations.py, kv_transaction.py); reads are in
-kv_reads.py. The plain put, which is most of what a database does, has a path of its own:
-``_put_plain`` is the straight-line form of decode, execute, ``Store.put`` and ``Store._set`` for
-a put without options whose key has nothing bound to it. Whatever is unusual it leaves to the long
-way, by returning None before it has changed anything. That both ways agree is a test.
+kv_reads.py. The plain put, which is most of what a database does, has a path of its own
+(kv_plain.py).
 """
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import count
 
 from projections.conditions import Condition
@@ -18,48 +14,26 @@ from projections.kv_changes import Changes
 from projections.kv_commands import TYPE_PUT, Transaction, decode_command
 from projections.kv_evict import Evictor
 from projections.kv_operations import end_lease, execute
+from projections.kv_plain import PlainPuts
 from projections.kv_reads import KvReads
-from projections.kv_record import (
-    BOUND,
-    EXPIRED,
-    EXPIRES,
-    FLAGS_AT,
-    HEAD,
-    NODE_OVERHEAD,
-    OUTSIDE,
-    TOMBSTONE,
-    TRAILER,
-    TRIMMED,
-)
+from projections.kv_record import EXPIRED, EXPIRES, HEAD
 from projections.kv_section import dump_parts, load_section
 from projections.kv_store import Store
 from projections.kv_transaction import first_failed, transact
-from projections.kv_values import OBJECT_SIZE, Values
-from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED
+from projections.kv_values import Values
+from projections.limits import KEYS_RESERVED
 from projections.namespaces import Namespace
 from projections.payload import U8, U64, Reader, encode_sized
 from projections.projection import Due, FastPath, Position, SpillStore
 from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
+from projections.result import Outcome, Refused
 from projections.section import chunked
-from projections.state_hash import item_hash, reduce_total
+from projections.state_hash import reduce_total
 from projections.undo import UndoLog
 from ual.entry import OWNER_KV, Draft, Entry
 
 EXPIRE_KEY = 1
 EXPIRE_LEASE = 2
-
-# The put path counts its name lookups: these are bound once.
-_unpack_put_head = struct.Struct("<BH").unpack_from
-_unpack_digest = struct.Struct("<8xQ").unpack_from  # of a version, from its start
-_unpack_size = TRAILER.unpack_from
-_pack_head = HEAD.pack
-_pack_size = TRAILER.pack
-_join = b"".join
-_KEY_OVERHEAD = 2 * OBJECT_SIZE
-_RESERVED_FIRST = bytes({prefix[0] for prefix in KEYS_RESERVED})
-_UNUSUAL_NEWEST = TOMBSTONE | EXPIRED | BOUND
-_UNUSUAL_OLDEST = BOUND | OUTSIDE
 
 
 class KV(KvReads):
@@ -73,12 +47,13 @@ class KV(KvReads):
         self._value_ids = count(1)
         self._undo = UndoLog()
         self._by_prefix: dict[bytes, Store] = {}  # the same stores, by the prefix of a payload
+        self._plain = PlainPuts(self._by_prefix, self._undo)
         self._evictor = Evictor(self._stores)
         self.changes = Changes()
 
     def fast_paths(self) -> Mapping[int, FastPath]:
         """Return the handler of plain puts."""
-        return {TYPE_PUT: self._put_plain}
+        return {TYPE_PUT: self._plain}
 
     def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
         """Fold one entry into the state."""
@@ -252,74 +227,3 @@ class KV(KvReads):
         assert [store.items.prefix for store in self._stores.values()] == list(self._by_prefix)
         for store in self._stores.values():
             store.check()
-
-    def _put_plain(self, index: int, payload: bytes) -> Applied | None:
-        """Apply a put that has no options, or return None and change nothing.
-
-        One slice of the payload finds version, flags and namespace at once. The payload itself
-        is the canonical item, so it is hashed as it stands.
-        """
-        try:
-            body = payload[2] + 3
-            store = self._by_prefix.get(payload[:body])
-            if store is None:
-                return None
-            options, key_size = _unpack_put_head(payload, body)
-        except (IndexError, struct.error):
-            return None
-        key_at = body + 3
-        value_at = key_at + key_size
-        size = len(payload) - value_at
-        if (
-            options
-            or not 0 < key_size <= KEY_SIZE_MAX
-            or not 0 <= size <= store.inline_size_max
-            or payload[key_at] in _RESERVED_FIRST
-        ):
-            return None
-        key = payload[key_at:value_at]
-        records = store.records
-        record = records.get(key)
-        if record is None:
-            if len(records) >= store.keys_room:
-                return None
-            digest = item_hash(payload, index)
-            size += NODE_OVERHEAD
-            head = _pack_head(index, digest, 0, 1, size)
-            records[key] = _join((head, payload[value_at:], _pack_size(size)))
-            store.resident_size += key_size + size + _KEY_OVERHEAD
-            pending = store.order.pending
-            if pending is not None:
-                pending.append(key)
-            store.hash_total += digest
-            if self._undo.active:
-                self._undo.note(partial(store.put_back, key, None, digest))
-            return APPLIED
-        flags = record[FLAGS_AT]
-        if flags & _UNUSUAL_NEWEST:
-            return None
-        version_count = record[FLAGS_AT + 1]
-        change = 0
-        tail = record
-        if version_count >= store.versions_max:
-            cut = len(record) - _unpack_size(record, len(record) - 4)[0]
-            if version_count > store.versions_max or record[cut + FLAGS_AT] & _UNUSUAL_OLDEST:
-                return None
-            (change,) = _unpack_digest(record, cut)
-            if not flags & TRIMMED:
-                flags = TRIMMED
-                change -= store.items.trimmed(key)
-            tail = record[:cut]
-        else:
-            version_count += 1
-            store.extra_versions += 1
-        digest = item_hash(payload, index)
-        size += NODE_OVERHEAD
-        head = _pack_head(index, digest, flags & TRIMMED, version_count, size)
-        after = _join((head, payload[value_at:], _pack_size(size), tail))
-        records[key] = after
-        store.resident_size += len(after) - len(record)
-        store.hash_total += digest - change
-        if self._undo.active:
-            self._undo.note(partial(store.put_back, key, record, digest - change))
-        return APPLIED

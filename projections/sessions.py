@@ -12,6 +12,7 @@ kept results; every session has its deadline scheduled; ``hash_total`` is the su
 """
 
 import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from projections.deadlines import Deadlines
@@ -44,6 +45,9 @@ _KIND_RESULT = 0x03
 _SESSION_ITEM = struct.Struct("<BQQQQ")
 _RESULT_ITEM = struct.Struct("<BQQ")
 _APPLIED = encode_result(APPLIED)  # what most requests get
+_STORED_SIZE = U64.size + len(_APPLIED)
+_APPLIED_ITEM = struct.Struct(f"<BQQQ{len(_APPLIED)}s")  # _RESULT_ITEM, and what is stored
+assert _APPLIED_ITEM.size == _RESULT_ITEM.size + _STORED_SIZE
 
 
 @dataclass(slots=True)
@@ -175,6 +179,38 @@ class Sessions:
         elif timestamp_ns + session.ttl_ns != session.deadline_ns:  # of another group
             self._renew(session_id, session, known, timestamp_ns)
         return True
+
+    def begin_run(self, ref: SessionRef, sequences: Sequence[int], timestamp_ns: int) -> int:
+        """Do what ``begin_usual`` does for requests whose results will be APPLIED, up to a first.
+
+        ``ref`` is the first of them; the others differ in their sequences alone, which rise.
+        Return how many it were.
+        """
+        if not self.begin_usual(ref, timestamp_ns):
+            return 0
+        session = self._by_id[ref.session]
+        results = session.results
+        room = min(
+            SESSION_RESULTS_MAX - len(results),
+            -((session.results_size - SESSION_RESULTS_SIZE_MAX) // _STORED_SIZE),
+        )
+        count = min(len(sequences), room)
+        if results.keys().isdisjoint(sequences):
+            return count
+        return next(n for n, each in enumerate(sequences) if n == count or each in results)
+
+    def record_run(self, session_id: int, sequences: Iterable[int], index: int) -> None:
+        """Keep APPLIED as the result of requests at ``index`` and those that follow it."""
+        session = self._by_id[session_id]
+        results, pack, digest_of = session.results, _APPLIED_ITEM.pack, item_hash
+        kind, applied, stored_at = _KIND_RESULT, _APPLIED, _RESULT_ITEM.size
+        total, before = 0, len(results)
+        for number, sequence in enumerate(sequences, index):
+            item = pack(kind, session_id, sequence, number, applied)
+            results[sequence] = item[stored_at:]
+            total += digest_of(item, 0)
+        session.results_size += (len(results) - before) * _STORED_SIZE
+        self.hash_total += total
 
     def insert(self, session_id: int, session: Session) -> None:
         """Take in a session, new or from a snapshot."""

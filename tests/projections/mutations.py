@@ -59,7 +59,7 @@ def builtin_hash(patch: pytest.MonkeyPatch) -> None:
         return hash((data, seed)) % 2**64
 
     patch.setattr("projections.kv_record.item_hash", item_hash)
-    patch.setattr("projections.kv.item_hash", item_hash)
+    patch.setattr("projections.kv_plain.item_hash", item_hash)
 
 
 def dropping_eviction(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,300 @@
+"""Runs of plain puts: as a group, one by one and by the long way, nobody may tell them apart."""
+
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from projections import kv_commands as kv
+from projections import queue_commands as queues
+from projections.conditions import Condition, Target
+from projections.kv_plain import PlainPuts
+from projections.kv_reads import Range
+from projections.limits import KEYS_RESERVED
+from projections.namespaces import Limits
+from projections.payload import SessionRef
+from projections.queue_config import QueueConfig
+from projections.queue_message import Enqueue
+from projections.reasons import Reason
+from projections.result import APPLIED, PENDING, Applied, Duplicate, Refused, Result, Skipped
+from projections.runs import RUN_ENTRIES_MAX
+from projections.system_commands import (
+    NamespaceConfigure,
+    NamespaceCreate,
+    SessionClose,
+    SessionOpen,
+    encode_batch,
+)
+from projections.system_commands import encode_command as encode_system
+from tests.projections.world import NAMESPACE, SECOND, World
+from ual.entry import FLAG_CONDITIONAL, TYPE_NOOP, Draft, Entry, decode_group, encode_group
+
+OTHER = "other"
+KEYS = [b"k%d" % number for number in range(60)]
+HOUR = 3_600 * SECOND
+GROUPS = 60
+NOTHING = Draft(TYPE_NOOP, b"")
+
+
+@dataclass
+class Caller:
+    """A session, and what it has sent."""
+
+    session: int
+    sequence: int = 0
+    first: int = 1
+
+
+class Triplets:
+    """Three worlds that get the same entries: in groups, one by one, and without fast paths."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(seed)
+        self.grouped, self.single, self.long = self.worlds = World(), World(), World()
+        self.long.state.router._fast_paths.clear()
+        self.now_ns = self.grouped.now_ns
+        self.entries: list[Entry] = []
+        self.sent: list[Draft] = []
+        self.seen: Counter[object] = Counter()
+        limits = Limits(versions_max=3, value_size_max=1_500, keys_max=50, tombstones_max=2)
+        self.send([encode_system(NamespaceConfigure(limits), NAMESPACE)])
+        self.send([encode_system(NamespaceCreate(Limits()), OTHER)])
+        self.callers = [self.open(HOUR), self.open(HOUR), self.open(2 * SECOND)]
+        self.send([queues.encode_command(queues.QueueCreate("q", QueueConfig()), NAMESPACE)])
+        self.queue = self.grouped.index
+
+    def open(self, ttl_ns: int) -> Caller:
+        self.send([encode_system(SessionOpen(ttl_ns))])
+        return Caller(self.grouped.index)
+
+    def send(self, drafts: list[Draft], *, again: int = 0, slips_at: int | None = None) -> None:
+        """Apply a group; everything that can be seen is the same afterwards.
+
+        ``again``: so many entries of before come with it. ``slips_at``: there its time goes on.
+        """
+        first = self.grouped.index + 1
+        group = encode_group(drafts, term=1, first_index=first, timestamp_ns=self.now_ns)
+        new = decode_group(group)
+        if slips_at is not None:
+            self.now_ns += 1
+            new[slips_at:] = [each._replace(timestamp_ns=self.now_ns) for each in new[slips_at:]]
+        entries = [*(self.entries[-again:] if again else ()), *new]
+        self.entries += new
+        results = self.grouped.state.router.apply_group(entries)
+        for world in (self.single, self.long):
+            assert one_by_one(world, entries) == results
+        for result in results:
+            self.seen[result.reason if isinstance(result, Refused) else type(result)] += 1
+        self.compare(range(first, first + len(new)))
+
+    def compare(self, indexes: range) -> None:
+        expected, router = self.grouped, self.grouped.state.router
+        for world in (self.single, self.long):
+            other = world.state.router
+            assert other.state_hash() == router.state_hash()
+            assert other.state_hashes() == router.state_hashes()
+            assert (other.counts(), other.next_deadline()) == (
+                router.counts(),
+                router.next_deadline(),
+            )
+            assert world.notes.voids == expected.notes.voids
+            for index in indexes:
+                if not any(first <= index <= last for first, last in expected.notes.voids):
+                    found = world.state.kv.changes.get(index)
+                    assert found == expected.state.kv.changes.get(index)
+        assert self.single.state.router.memory() == router.memory()
+
+    def put(self, *, is_plain: bool = False) -> tuple[kv.Command, str]:
+        draw = self.draw
+        key = draw.choice(KEYS[: draw.choice((4, len(KEYS)))])
+        value = draw.randbytes(draw.choice((0, 5, 100)))
+        if is_plain or draw.random() < 0.9:
+            return kv.Put(key, value), NAMESPACE
+        return draw.choice(
+            (
+                (kv.Put(key, value), OTHER),
+                (kv.Put(key, value), "unknown"),
+                (kv.Put(key, draw.randbytes(900)), NAMESPACE),
+                (kv.Put(key, bytes(1_400)), NAMESPACE),  # compressed in the log
+                (kv.Put(key, draw.randbytes(1_600)), NAMESPACE),  # too large
+                (kv.Put(key, value, ttl_ns=HOUR), NAMESPACE),
+                (kv.Put(key, value, expected=0), NAMESPACE),
+                (kv.Put(KEYS_RESERVED[0] + b"k", value), NAMESPACE),
+                (kv.Delete(key), NAMESPACE),
+                (kv.Increment(key, 1), NAMESPACE),
+            )
+        )
+
+    def in_session(self, caller: Caller) -> Draft:
+        """Return a request as clients send them, and now and then one that no client should."""
+        draw = self.draw
+        chance = draw.random()
+        if chance < 0.02 and self.sent:
+            return draw.choice(self.sent[-60:])
+        caller.sequence += draw.choice((1, 1, 1, 1, 1, 2))
+        if draw.random() < 0.04:
+            caller.first = max(caller.first, caller.sequence - draw.choice((0, 5, 30)))
+        sequence, first = caller.sequence, caller.first
+        if chance < 0.04:
+            sequence -= draw.randrange(8)
+        elif chance < 0.05:
+            first = sequence + 1
+        elif chance < 0.06:
+            sequence = first = caller.first - 1  # acknowledged
+        session = 10**6 if chance > 0.99 else caller.session
+        command, namespace = self.put()
+        draft = kv.encode_command(command, namespace, SessionRef(session, max(sequence, 0), first))
+        if chance > 0.98:
+            draft = draft._replace(payload=draft.payload[: draw.randrange(len(draft.payload))])
+        if chance > 0.97:
+            draft = draft._replace(flags=FLAG_CONDITIONAL)  # of no batch
+        self.sent.append(draft)
+        return draft
+
+    def part(self) -> list[Draft]:
+        """Return a few entries of one kind."""
+        draw = self.draw
+        kind = draw.randrange(10)
+        count = draw.choice((1, 2, 5, 20))
+        if kind < 5:
+            caller = draw.choice(self.callers)
+            again = self.sent[-count:] if draw.random() < 0.15 else []
+            return [*again, *(self.in_session(caller) for _ in range(count))]
+        if kind < 7:
+            return [kv.encode_command(*self.put()) for _ in range(count)]
+        if kind == 7:
+            return [queues.encode_command(Enqueue(self.queue, b"m"), NAMESPACE)] * count
+        inner = [kv.encode_command(*self.put(is_plain=draw.random() < 0.9)) for _ in range(count)]
+        conditions = (Condition(KEYS[0], draw.choice(list(Target)[:2])),) * draw.randrange(2)
+        caller = draw.choice(self.callers)
+        caller.sequence += 1
+        ref = SessionRef(caller.session, caller.sequence, caller.first)
+        batch = encode_batch(inner, conditions, NAMESPACE, draw.choice((None, ref)))
+        if draw.random() < 0.1:
+            batch[-1] = batch[-1]._replace(flags=0)
+        return batch * draw.choice((1, 1, 2))
+
+
+def one_by_one(world: World, entries: list[Entry]) -> list[Result]:
+    """Return the results of entries that are applied by themselves, as those of a group."""
+    results: list[Result] = []
+    waiting = 0
+    for entry in entries:
+        result = world.state.router.apply(entry)
+        if result is PENDING:
+            waiting += 1
+            continue
+        results.append(result)
+        if waiting:
+            results += result.results if isinstance(result, Applied) else [result] * waiting
+            waiting = 0
+    assert not waiting, "a batch is half there"
+    return results
+
+
+@pytest.fixture
+def small_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that are soon full, by count or by size."""
+    monkeypatch.setattr("projections.sessions.SESSION_RESULTS_MAX", 30)
+    monkeypatch.setattr("projections.sessions.SESSION_RESULTS_SIZE_MAX", 600)
+
+
+@pytest.mark.usefixtures("small_sessions")
+@pytest.mark.parametrize("seed", range(6))
+def test_random_groups_do_the_same_as_their_entries_one_by_one(seed: int) -> None:
+    worlds = Triplets(seed)
+    draw = worlds.draw
+    for _ in range(GROUPS):
+        drafts = [draft for _ in range(draw.randrange(1, 8)) for draft in worlds.part()]
+        worlds.send(
+            drafts,
+            again=draw.choice((0, 0, 0, 3)) if worlds.entries[-1].flags == 0 else 0,
+            slips_at=draw.choice((None, None, draw.randrange(len(drafts)))),
+        )
+        chance = draw.random()
+        if chance < 0.1:
+            worlds.callers[2] = worlds.open(2 * SECOND)
+        elif chance < 0.2:
+            worlds.now_ns += 3 * SECOND
+            worlds.send([*worlds.grouped.state.router.due(worlds.now_ns, 100), NOTHING])
+        elif chance < 0.25:
+            worlds.send([encode_system(SessionClose(worlds.callers[0].session))])
+            worlds.callers[0] = worlds.open(HOUR)
+        elif chance < 0.3:  # from now on the order of keys is kept up to date
+            for world in worlds.worlds:
+                world.state.kv.scan(NAMESPACE, Range(), limit=3)
+
+    for world in worlds.worlds:
+        world.state.router.check()
+        assert world.sections() == worlds.grouped.sections()
+    assert worlds.seen[Applied] > 500
+    unusual = {Duplicate, Skipped, Reason.SESSION_EXPIRED, Reason.SESSION_RESULTS_FULL}
+    unusual |= {Reason.SEQUENCE_ACKNOWLEDGED, Reason.CONDITION_FAILED, Reason.NAMESPACE_UNKNOWN}
+    assert worlds.seen.keys() >= unusual
+
+
+def test_a_run_ends_where_an_entry_is_not_like_the_others() -> None:
+    """What chance seldom meets: a gap that is filled, any cut, a time that goes on."""
+    worlds = Triplets(0)
+    session = worlds.callers[0].session
+
+    def request(sequence: int) -> Draft:
+        ref = SessionRef(session, sequence, 1)
+        return kv.encode_command(kv.Put(b"k", b"v%d" % sequence), NAMESPACE, ref)
+
+    worlds.send([request(1), request(2), request(4), request(7)])
+    worlds.send([request(3), request(4), request(5), request(6), request(7), request(8)])
+    assert worlds.seen[Duplicate] == 2
+    size = len(request(9).payload)
+    for cut in range(size):
+        first, second, third, fourth = (request(10 + 4 * cut + n) for n in range(4))
+        worlds.send([first, second, third._replace(payload=third.payload[:cut]), fourth])
+    plain = kv.encode_command(kv.Put(b"k", b"v"), NAMESPACE)
+    for last in (plain, request(10 + 4 * size)):
+        worlds.send([last, last, last], slips_at=2)
+
+
+@pytest.fixture
+def run_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many payloads each run was given."""
+    sizes: list[int] = []
+    run = PlainPuts.run
+
+    def noted(self: PlainPuts, index: int, prefix: bytes, payloads: list[bytes]) -> int:
+        sizes.append(len(payloads))
+        return run(self, index, prefix, payloads)
+
+    monkeypatch.setattr(PlainPuts, "run", noted)
+    return sizes
+
+
+def test_plain_puts_of_a_group_go_in_runs(run_sizes: list[int]) -> None:
+    """The comparison above is worth something only if there are runs, in sessions and batches."""
+    world = World()
+    world.system(SessionOpen(HOUR))
+    session = world.index
+    count = RUN_ENTRIES_MAX + 10
+    plain = [kv.encode_command(kv.Put(b"%d" % n, b""), NAMESPACE) for n in range(count)]
+    world.kv(kv.Put(b"0", b""), session=SessionRef(session, 1, 1))  # its prefix is known from now
+    in_session = [
+        kv.encode_command(kv.Put(b"%d" % n, b""), NAMESPACE, SessionRef(session, n + 2, 1))
+        for n in range(count)
+    ]
+    for drafts in (plain, in_session, encode_batch(plain)):
+        run_sizes.clear()
+
+        assert world.group(drafts)[-count:] == [APPLIED] * count
+        assert run_sizes == [RUN_ENTRIES_MAX, 10]
+
+
+def test_what_no_run_takes_is_not_looked_at_again_and_again(run_sizes: list[int]) -> None:
+    """Else a large group of puts with a lifetime would cost the square of its size."""
+    world = World()
+    count = 4 * RUN_ENTRIES_MAX
+    drafts = [kv.encode_command(kv.Put(b"k", b"", ttl_ns=HOUR), NAMESPACE)] * count
+    for group in (drafts, encode_batch(drafts)):
+        run_sizes.clear()
+
+        assert world.group(group)[-count:] == [APPLIED] * count
+        assert sum(run_sizes) == 2 * count  # as a run, and by itself
