@@ -150,10 +150,6 @@ LEASES = replace(
     slow_sync=(0.0,),
     raft=replace(NERVOUS, election_s_min=0.4, election_s_max=0.45),
 )
-# Voters hear their leader again between the question whether they would vote and the vote.
-FICKLE = replace(
-    LEASES, weights={"cut_off_leader": 4, "mend": 4, "pause": 1}, between_s=0.3, slow=(0.3, 0.5)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +275,11 @@ MUTATIONS = {
     ),
     "age by stamps": Mutation(LATE, patches=((Freshness, "_made_s", _now_of),)),
     "age by rounds": Mutation(ALONE_TOGETHER, patches=((Freshness, "begin_round", _unasked),)),
-    "votes stay with a leader that is heard": Mutation(FICKLE, Protections(sticky_votes=False)),
+    # Pre-votes ask the same question a moment earlier, and so hide most of what this one is for.
+    "votes stay with a leader that is heard": Mutation(
+        replace(LEASES, weights={"desert_leader": 1}),
+        Protections(sticky_votes=False, pre_vote=False),
+    ),
     "a restart does not free a voter": Mutation(
         replace(LEASES, weights={"desert_leader": 1}),
         patches=((PreVote, "__init__", _forgetful),),
