@@ -12,7 +12,8 @@ class RaftConfig:
     # How often a leader speaks at least. Ticks come at most a third of this apart.
     heartbeat_s: float = 0.1
     # A follower that hears nothing for a random time in this range asks for votes. The lower end
-    # must leave room for a few lost heartbeats, or a busy machine deposes its leaders.
+    # must leave room for a few lost heartbeats, or a busy machine deposes its leaders. It is also
+    # how long a member stands by a leader that it heard (cluster/lease.py).
     election_s_min: float = 0.4
     election_s_max: float = 0.8
     # A leader that hears from no majority for so long steps down: it may have been replaced.
@@ -25,6 +26,11 @@ class RaftConfig:
     apply_s_max: float = 0.005
     # Proposals that wait for their commit; more are refused.
     proposals_waiting_max: int = 4096
+
+    @property
+    def promise_ms(self) -> int:
+        """For how long a member stands by a leader that it heard, as it tells that leader."""
+        return int(self.election_s_min * 1000)
 
     def __post_init__(self) -> None:
         """Refuse what could not work."""
@@ -81,6 +87,7 @@ class Protections:
     read_round: bool = True
     one_change: bool = True
     snapshot_commit_clamp: bool = True
+    sticky_votes: bool = True
 
 
 ALL_ON = Protections()

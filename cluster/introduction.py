@@ -17,12 +17,11 @@ from cluster.wire import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     REASON_SIZE_MAX,
-    Reason,
     Refused,
-    WireError,
     checked_endpoints,
     printable,
 )
+from cluster.wire_errors import Reason, WireError
 from onelog.v1 import peer_pb2
 from ual.directory import PARTITIONS_MAX, SHARDS_MAX
 

@@ -14,16 +14,20 @@ pysyncobj has no part in this: cluster/member.py tells it what peers have.
 """
 
 from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 from uuid import UUID
 
 from cluster.config import RaftConfig
 from cluster.journal import RaftJournal
+from cluster.lease import Lease
 from cluster.messages import Ack, Append, Message
 from cluster.peers import Peer
 from cluster.seam import Clock
 from cluster.shipments import Offered
 from cluster.staleness import Freshness
 from ual.errors import CorruptFile
+
+_Number = TypeVar("_Number", int, float)
 
 
 class Leadership:
@@ -41,6 +45,7 @@ class Leadership:
         # What a proposal could not be read for; set by who repairs it.
         self.on_damage: Callable[[CorruptFile], None] = lambda _error: None
         self.freshness = Freshness(clock, config.heartbeat_s)
+        self.lease = Lease(clock, config.heartbeat_s)
         self._voter_ids: Collection[UUID] = ()
         self._config = config
         self._journal = journal
@@ -54,6 +59,7 @@ class Leadership:
         following = self._journal.last + 1
         self.peers = {peer_id: Peer(following) for peer_id in self.peers}
         self.freshness.begin_leading()
+        self.lease.begin_leading()
 
     def reconfigure(self, peer_ids: Collection[UUID], voter_ids: Collection[UUID]) -> None:
         """Have these peers, some of whom vote, and forget the others."""
@@ -71,6 +77,12 @@ class Leadership:
         """Return the newest round that a majority, with this member, has answered."""
         return _of_majority((self.peers[each].round for each in self._voter_ids), self.round)
 
+    @property
+    def holds_lease(self) -> bool:
+        """Whether so many have promised to elect nobody else that nobody else can lead."""
+        promised_s = (self.peers[each].promised_s for each in self._voter_ids)
+        return self.lease.holds_until(_of_majority(promised_s, float("inf")))
+
     def received_by_majority(self) -> int:
         """Return the last proposal that a majority, with this member, has written."""
         last = self._journal.last
@@ -79,6 +91,7 @@ class Leadership:
     def begin_round(self, commit: int | None) -> None:
         """Begin a round with the next appends; ``commit``: all that is committed, if known."""
         self.round += 1
+        self.lease.begin_round(self.round)
         if commit is not None and self.freshness.wants_round:
             stamps = {peer_id: peer.stamp for peer_id, peer in self.peers.items()}
             self.freshness.begin_round(self.round, commit, stamps)
@@ -147,6 +160,9 @@ class Leadership:
         """Take an answer that belongs to this leadership."""
         peer.round = max(peer.round, ack.round)
         peer.stamp = ack.stamp or peer.stamp
+        if ack.promise_ms:
+            until_s = self.lease.until_s(ack.round, ack.promise_ms)
+            peer.promised_s = max(peer.promised_s, until_s)
         if self.freshness.is_asking:
             self.freshness.answered(self.confirmed_round())
         if ack.success:
@@ -157,7 +173,7 @@ class Leadership:
             peer.rewound(min(ack.next, self._journal.last + 1), self.round)
 
 
-def _of_majority(theirs: Iterable[int], own: int) -> int:
+def _of_majority(theirs: Iterable[_Number], own: _Number) -> _Number:
     """Return what so many of the others have reached that, with this member, they are most."""
     numbers = sorted(theirs, reverse=True)
     return numbers[(len(numbers) + 1) // 2 - 1] if numbers else own

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from cluster.messages import Message
 from cluster.outbox import EARLY_S, Outbox, OutboxLimits, Stuck
-from cluster.wire import FrameDecoder, Refused, WireError, encode_refusal
+from cluster.wire import FrameDecoder, Refused, encode_refusal
+from cluster.wire_errors import WireError
 
 # How long the other side may take to read a refusal before the stream is cut.
 REFUSAL_S_MAX = 1.0

@@ -8,7 +8,7 @@ follower's log matching are pysyncobj's; what it gets wrong is put right here:
   others no further than its own sync has come.
 * It counts votes and acks without asking of whom, of which term, and how often; every message here
   carries its term, votes are a set, and what is not from a member is dropped, unless it may be
-  from one that was added in a change that this replica missed (``_may_be_new``).
+  from one that was added in a change that this replica missed (``PreVote.may_be_new``).
 * A follower commits up to its last entry, vouched for or not; the commit index of an append is
   lowered to what that append covers, and that of an offer, which covers nothing, to its own.
 * It has no pre-vote: the question whether it is connected to anybody, which it asks before it
@@ -87,17 +87,13 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         self.leadership = Leadership(config, journal, clock, send)
         self._other_voters: list[UUID] = []  # whom pysyncobj counts beside this member
         self._votes = Ballot()
-        self._pre_vote = PreVote(config, journal, clock, send)
+        self._pre_vote = PreVote(config, journal, clock, send, is_sticky=protections.sticky_votes)
         self._answering: Append | None = None
-        self._matched = Matched(self.leadership.freshness.stamp)
+        self._matched = Matched(self.leadership.freshness.stamp, config.promise_ms)
         self.offers = Offers(self, self._matched, applier, send)
         running.clock = clock
-        super().__init__(
-            Node(self_id),
-            [],
-            configuration(config, journal),
-            transport=Wire(self._from_pysyncobj),
-        )
+        transport = Wire(self._from_pysyncobj)
+        super().__init__(Node(self_id), [], configuration(config, journal), transport=transport)
         self._poller = NoPoller()
         # pysyncobj would begin at 1 and apply nothing, or everything, again.
         self._SyncObj__raftLastApplied = applied
@@ -181,6 +177,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def hand_over(self, target: UUID, hold_ms: int = 0) -> None:
         """As leader, ask a peer that has the whole log to stand for election at once."""
+        self.leadership.lease.give_up()
         self._send(target, TimeoutNow(self.term, hold_ms))
 
     def start_round(self) -> int:
@@ -214,7 +211,9 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         if message.term > self.term + TERM_STEP_MAX:
             self._drop(f"term {message.term}, here is {self.term}")
             return
-        if sender not in self.membership.members and not self._may_be_new(sender, message):
+        if sender not in self.membership.members and (
+            self.state == LEADER or not self._pre_vote.may_be_new(sender, message, self.leader_id)
+        ):
             self._drop(f"{sender} is not a member")
             return
         match message:
@@ -233,18 +232,12 @@ class RaftMember(SyncObj):  # type: ignore[misc]
                 self._on_vote(sender, message)
             case Ack():
                 self._on_ack(sender, message)
-            case Stale(term=term):
-                self._step_down_to(term)
+            case Stale(term=term) if term > self.term:
+                self._SyncObj__setCurrentTerm(term, None)
+                self.step_down()
             case TimeoutNow(term) if term == self.term and self.self_id in self.membership.voters:
                 self.handed = message
                 self._feed(sender, {"type": "timeout_now", "term": term})
-
-    def _may_be_new(self, sender: UUID, message: Message) -> bool:
-        """Tell whether the sender may be a member by a change that only its log tells of."""
-        if isinstance(message, VoteRequest):
-            return self.state != LEADER and self._pre_vote.may_be_new(message)
-        hears_another = sender != self.leader_id and self._pre_vote.hears_leader
-        return isinstance(message, Append | Offer) and self.state != LEADER and not hears_another
 
     def _drop(self, why: str) -> None:
         self.dropped_messages += 1
@@ -275,11 +268,20 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         if self.self_id not in self.membership.voters:
             self._SyncObj__transferInProgress = False
             return False
+        if self._SyncObj__transferInProgress:
+            # What the leader of an earlier term wanted is over: a later one has its lease.
+            self._SyncObj__transferInProgress = self._is_handed(self.term + 1)
         is_alone = not self._other_voters
         if is_alone or not self.protections.pre_vote or self._SyncObj__transferInProgress:
             return True
+        if self._pre_vote.is_bound:
+            return False
         timeout_s = self._SyncObj__generateRaftTimeout()
         return self._pre_vote.would_win(self.term + 1, self._other_voters, timeout_s)
+
+    def _is_handed(self, term: int) -> bool:
+        """Tell whether the leader of the term before this one has handed over to this member."""
+        return self.handed is not None and self.handed.term + 1 == term
 
     def _on_pre_vote_request(self, sender: UUID, request: VoteRequest) -> None:
         if request.term <= self.term:
@@ -292,6 +294,9 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             self._send(sender, Stale(self.term))
             return
         led = self.state == LEADER
+        if self._pre_vote.is_bound and not led and not request.is_handed:
+            self._drop(f"{sender} stands for election while a leader is heard")
+            return
         last = {"last_log_index": request.last_proposal, "last_log_term": request.last_term}
         self._feed(sender, {"type": "request_vote", "term": request.term, **last})
         if led and self.state != LEADER:
@@ -309,12 +314,6 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             self._drop("a vote that does not count")
             return
         self._feed(sender, {"type": "response_vote", "term": vote.term})
-
-    def _step_down_to(self, term: int) -> None:
-        """Follow a higher term that somebody told us of."""
-        if term > self.term:
-            self._SyncObj__setCurrentTerm(term, None)
-            self.step_down()
 
     def step_down(self) -> None:
         """Lead no longer."""
@@ -497,4 +496,5 @@ class RaftMember(SyncObj):  # type: ignore[misc]
 
     def _from_pysyncobj(self, node: Node, message: dict[str, Any]) -> None:
         """Translate what pysyncobj sends; what we send ourselves never comes this way."""
-        self._send(node.id, translated(message))
+        is_handed = self._is_handed(message["term"])
+        self._send(node.id, translated(message, is_handed=is_handed))

@@ -14,12 +14,15 @@ class VoteRequest:
     """A candidate asks for a vote, or (``pre_vote``) whether it would get one.
 
     A pre-vote carries the term that the election would have and changes nothing at the receiver.
+    ``is_handed``: the leader of the term before has handed over to the candidate, so that voters
+    need not stand by it.
     """
 
     term: int
     last_proposal: int
     last_term: int
     pre_vote: bool = False
+    is_handed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Ack:
     reset: bool
     received: int = 0
     stamp: int = 0  # a number that the leader echoes when it is sure of its commit index
+    promise_ms: int = 0  # for how long after the append came nobody else gets this one's vote
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,12 @@ class Peer:
     more than what is durable here as well. ``received`` is what it has written, synced or not.
     ``next`` is what it is sent next; it moves back only on a reset, and each reset begins a new
     round, so that the answers to what was on its way before do not move it back again.
+    ``promised_s`` is until when it helps to elect nobody else, by our clock (cluster/lease.py).
     """
 
     __slots__ = (
-        "_in_flight", "in_flight_bytes", "match", "next", "received", "reset_round", "round",
-        "spoken_s", "stamp",
+        "_in_flight", "in_flight_bytes", "match", "next", "promised_s", "received", "reset_round",
+        "round", "spoken_s", "stamp",
     )  # fmt: skip
 
     def __init__(self, following: int) -> None:
@@ -29,6 +30,7 @@ class Peer:
         self.reset_round = 0
         self.spoken_s = float("-inf")  # when something was last sent
         self.stamp = 0  # the last one that it sent (cluster/staleness.py)
+        self.promised_s = float("-inf")
         self.in_flight_bytes = 0
         self._in_flight: deque[tuple[int, int]] = deque()  # number, size
 
@@ -93,11 +95,12 @@ class Matched:
     takes nothing back either.
     """
 
-    __slots__ = ("_stamp", "number", "round", "term")
+    __slots__ = ("_promise_ms", "_stamp", "number", "round", "term")
 
-    def __init__(self, stamp: Callable[[], int]) -> None:
+    def __init__(self, stamp: Callable[[], int], promise_ms: int) -> None:
         self.term = self.round = self.number = 0
         self._stamp = stamp
+        self._promise_ms = promise_ms
 
     def note(self, term: int, round_: int, number: int) -> int:
         """Take what an append covered; return how far the leader has vouched by now."""
@@ -108,4 +111,5 @@ class Matched:
     def ack(self, durable: int) -> Ack:
         """Return what to tell the leader, of whose log this much is durable here."""
         following = min(self.number, durable) + 1
-        return Ack(self.term, self.round, following, True, False, self.number, self._stamp())
+        position = (self.term, self.round, following, True, False, self.number)
+        return Ack(*position, self._stamp(), self._promise_ms)

@@ -4,6 +4,10 @@ A member that was cut off comes back with a long silence behind it. Without aski
 raise the term and depose a healthy leader. Whoever hears a leader, or has a newer log, says
 nothing; answers count until the asking member's next election timeout. Nothing here changes a
 term or a vote, and nothing is kept on disk.
+
+Whoever hears a leader does not vote for anybody else either, nor stand for election: that is what
+it promises in its acks (cluster/lease.py). A process that was started again does not know whom it
+heard before, and behaves as if it had just heard somebody; if it knows of no term, it heard nobody.
 """
 
 from collections.abc import Callable, Collection
@@ -11,7 +15,7 @@ from uuid import UUID
 
 from cluster.config import RaftConfig
 from cluster.journal import RaftJournal
-from cluster.messages import Message, Vote, VoteRequest
+from cluster.messages import Append, Message, Offer, Vote, VoteRequest
 from cluster.peers import Ballot
 from cluster.seam import Clock
 
@@ -25,13 +29,17 @@ class PreVote:
         journal: RaftJournal,
         clock: Clock,
         send: Callable[[UUID, Message], None],
+        *,
+        is_sticky: bool,
     ) -> None:
         self._config = config
         self._journal = journal
         self._clock = clock
         self._send = send
+        self._is_sticky = is_sticky
         self._ballot = Ballot()
-        self._leader_heard_s = float("-inf")
+        has_history = journal.getCurrentTerm() > 0
+        self._leader_heard_s = clock.now_s() if has_history else float("-inf")
 
     def heard_leader(self) -> None:
         """Note a sign of life of a leader: there is nothing to ask."""
@@ -40,8 +48,13 @@ class PreVote:
 
     @property
     def hears_leader(self) -> bool:
-        """Whether a leader spoke not long ago."""
+        """Whether a leader spoke not long ago, or may have, to the process before this one."""
         return self._clock.now_s() - self._leader_heard_s < self._config.election_s_min
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether this member must not help to elect anybody, itself included."""
+        return self._is_sticky and self.hears_leader
 
     def would_win(self, term: int, voters: Collection[UUID], timeout_s: float) -> bool:
         """Tell whether a majority would vote for this member in ``term``; ask if it is unknown."""
@@ -62,14 +75,19 @@ class PreVote:
         if not self.hears_leader and (request.last_term, request.last_proposal) >= ours:
             self._send(sender, Vote(request.term, pre_vote=True))
 
-    def may_be_new(self, request: VoteRequest) -> bool:
-        """Tell whether a stranger may be voted for: it may be a member by a change missed here.
+    def may_be_new(self, sender: UUID, message: Message, leader_id: UUID | None) -> bool:
+        """Tell whether a stranger may be heard: it may be a member by a change missed here.
 
-        Or a group whose other voters are new could not elect anybody. Only without a leader, and
-        for a log that has something newer.
+        Or a group whose other voters are new could not elect anybody. Only without another leader,
+        and a vote only for a log that has something newer.
         """
-        ours = (self._journal.last_term, self._journal.last)
-        return (request.last_term, request.last_proposal) > ours and not self.hears_leader
+        match message:
+            case VoteRequest():
+                ours = (self._journal.last_term, self._journal.last)
+                return (message.last_term, message.last_proposal) > ours and not self.hears_leader
+            case Append() | Offer():
+                return sender == leader_id or not self.hears_leader
+        return False
 
     def on_answer(self, sender: UUID, vote: Vote) -> None:
         """Count a yes."""

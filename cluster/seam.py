@@ -93,12 +93,13 @@ class NoPoller:
         """Do nothing."""
 
 
-def translated(message: dict[str, Any]) -> VoteRequest | Vote:
+def translated(message: dict[str, Any], *, is_handed: bool) -> VoteRequest | Vote:
     """Return what pysyncobj sends of its own accord as a message of ours."""
     term = message["term"]
     match message["type"]:
         case "request_vote":
-            return VoteRequest(term, message["last_log_index"], message["last_log_term"])
+            last, last_term = message["last_log_index"], message["last_log_term"]
+            return VoteRequest(term, last, last_term, is_handed=is_handed)
         case "response_vote":
             return Vote(term)
         case other:

@@ -41,16 +41,8 @@ from cluster.link import Link, LinkEnded, PeerRefused, Stream, Traffic
 from cluster.messages import Chunk, Message
 from cluster.outbox import OutboxLimits
 from cluster.stream_ends import AnsweredStream, DialledStream
-from cluster.wire import (
-    FRAME_SIZE_MAX,
-    Hello,
-    Reason,
-    Refused,
-    WireError,
-    decode_first,
-    encode_hello,
-    encode_refusal,
-)
+from cluster.wire import FRAME_SIZE_MAX, Hello, Refused, decode_first, encode_hello, encode_refusal
+from cluster.wire_errors import Reason, WireError
 from onelog.v1 import peer_pb2
 
 Deliver = Callable[[UUID, list[tuple[int, Message]]], None]

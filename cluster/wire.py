@@ -16,7 +16,6 @@ The checksums inside a group are the log's business: it verifies them when it ap
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeVar
 from uuid import UUID
 
@@ -38,6 +37,7 @@ from cluster.messages import (
 )
 from cluster.protobuf_bytes import field_tag, varint
 from cluster.state_rows import decode_rows, encode_rows
+from cluster.wire_errors import Reason, WireError
 from cluster.wire_shipping import BadShipping, decode_shipping, fill_shipping, split_chunk
 from onelog.v1 import peer_pb2
 from ual.directory import PARTITIONS_MAX, SHARDS_MAX
@@ -54,6 +54,7 @@ APPEND_GROUPS_MAX = 2 * FRAME_SIZE_MAX // HEADER_SIZE
 # Terms, rounds and proposal numbers: a thousand million a second for two years.
 NUMBER_MAX = 1 << 56
 TIME_NS_MAX = (1 << 63) - 1
+PROMISE_MS_MAX = 600_000  # the longest election timeout that can be set
 REASON_SIZE_MAX = 64
 DETAIL_SIZE_MAX = 512
 NAME_SIZE_MAX = 255
@@ -61,53 +62,6 @@ ENDPOINT_SIZE_MAX = 512
 ENDPOINTS_MAX = 256
 _Generated = TypeVar("_Generated")
 _TERM_AT = slice(8, 16)  # in the header of a group's first entry
-
-
-class Reason(StrEnum):
-    """Why a peer, or something that it sent, is refused."""
-
-    # The handshake
-    CLUSTER_MISMATCH = "CLUSTER_MISMATCH"
-    TOPOLOGY_MISMATCH = "TOPOLOGY_MISMATCH"
-    PROTOCOL_TOO_OLD = "PROTOCOL_TOO_OLD"
-    PROTOCOL_TOO_NEW = "PROTOCOL_TOO_NEW"
-    UNKNOWN_NODE = "UNKNOWN_NODE"
-    WRONG_TARGET = "WRONG_TARGET"
-    WRONG_DIRECTION = "WRONG_DIRECTION"
-    STALE_SESSION = "STALE_SESSION"
-    HELLO_EXPECTED = "HELLO_EXPECTED"
-    HANDSHAKE_TIMEOUT = "HANDSHAKE_TIMEOUT"
-    # Introductions
-    CLUSTER_NAME_MISMATCH = "CLUSTER_NAME_MISMATCH"
-    FOUNDERS_MISMATCH = "FOUNDERS_MISMATCH"
-    NAME_TAKEN = "NAME_TAKEN"
-    NODE_REPLACED = "NODE_REPLACED"
-    NOT_FOUNDED = "NOT_FOUNDED"
-    NOT_A_PEER_PORT = "NOT_A_PEER_PORT"  # nobody sends it: it is said of who does not understand
-    # Frames
-    UNREADABLE = "UNREADABLE"
-    FRAME_TOO_LARGE = "FRAME_TOO_LARGE"
-    MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
-    TOO_MANY_MESSAGES = "TOO_MANY_MESSAGES"
-    BAD_FRAGMENT = "BAD_FRAGMENT"
-    UNEXPECTED_HELLO = "UNEXPECTED_HELLO"
-    # Messages
-    UNKNOWN_KIND = "UNKNOWN_KIND"
-    UNKNOWN_SHARD = "UNKNOWN_SHARD"
-    BAD_NUMBER = "BAD_NUMBER"
-    BAD_GROUP = "BAD_GROUP"
-    BAD_ID = "BAD_ID"
-    BAD_CHUNK = "BAD_CHUNK"
-    BAD_STATE_REPORT = "BAD_STATE_REPORT"
-
-
-class WireError(Exception):
-    """What a peer sent is refused; ``reason`` is stable, ``detail`` is for people."""
-
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason = reason
-        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +127,13 @@ def encode_message(shard: int, message: Message) -> Encoded:
             outer.ack.reset = message.reset
             outer.ack.received = message.received
             outer.ack.stamp = message.stamp
+            outer.ack.promise_ms = message.promise_ms
             outer.ack.SetInParent()
         case VoteRequest():
             outer.vote_request.last_proposal = message.last_proposal
             outer.vote_request.last_term = message.last_term
             outer.vote_request.pre_vote = message.pre_vote
+            outer.vote_request.is_handed = message.is_handed
             outer.vote_request.SetInParent()
         case Vote():
             outer.vote.pre_vote = message.pre_vote
@@ -399,7 +355,7 @@ def _decode_vote_request(outer: peer_pb2.PeerMessage, term: int) -> Message:
         raise WireError(
             Reason.BAD_NUMBER, f"a candidate of term {term} with {last_proposal} of {last_term}"
         )
-    return VoteRequest(term, last_proposal, last_term, request.pre_vote)
+    return VoteRequest(term, last_proposal, last_term, request.pre_vote, request.is_handed)
 
 
 def _decode_append(outer: peer_pb2.PeerMessage, term: int) -> Message:
@@ -434,14 +390,17 @@ def _decode_append(outer: peer_pb2.PeerMessage, term: int) -> Message:
 def _decode_ack(outer: peer_pb2.PeerMessage, term: int) -> Message:
     ack = outer.ack
     round_, following, success, reset = ack.round, ack.next, ack.success, ack.reset
-    if max(round_, ack.received, ack.stamp) > NUMBER_MAX or not 1 <= following <= NUMBER_MAX:
+    promise_ms = ack.promise_ms
+    is_absurd = max(round_, ack.received, ack.stamp) > NUMBER_MAX or promise_ms > PROMISE_MS_MAX
+    if is_absurd or not 1 <= following <= NUMBER_MAX:
         raise WireError(
             Reason.BAD_NUMBER,
-            f"an ack of round {round_}, next {following}, received {ack.received}",
+            f"an ack of round {round_}, next {following}, received {ack.received}, "
+            f"promise {promise_ms}",
         )
     if success and reset:
         raise WireError(Reason.BAD_NUMBER, "an ack that is a success and a reset")
-    return Ack(term, round_, following, success, reset, ack.received, ack.stamp)
+    return Ack(term, round_, following, success, reset, ack.received, ack.stamp, promise_ms)
 
 
 def _decode_state_report(outer: peer_pb2.PeerMessage, term: int) -> Message:

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from cluster.messages import Message
-from cluster.wire import WireError
+from cluster.wire_errors import WireError
 from node.job_thread import JobThread
 from node.shard import Shard
 from node.shard_driver import ShardDriver

@@ -57,6 +57,11 @@ READERS = 2
 _NO_WRITE_OPTIONS = common_pb2.WriteOptions()
 _NO_READ_OPTIONS = common_pb2.ReadOptions()
 _LEVELS = frozenset(common_pb2.ReadLevel.values())
+_LED_LEVELS = {
+    common_pb2.READ_LEVEL_UNSPECIFIED: Level.LINEARIZABLE,
+    common_pb2.READ_LEVEL_LINEARIZABLE: Level.LINEARIZABLE,
+    common_pb2.READ_LEVEL_LEASE: Level.LEASE,
+}
 _SYNC, _ASYNC = Durability.SYNC, Durability.ASYNC
 
 BoundT = TypeVar("BoundT")
@@ -252,7 +257,8 @@ class Edge:
             )
         else:
             driver = self.leading(shard)
-            future = driver.read(call.deadline_s, min_index=options.min_index)
+            level = _LED_LEVELS[options.level]
+            future = driver.read(call.deadline_s, level=level, min_index=options.min_index)
         if call.span is not None:
             call.span.waits(READ, shard, future)
         error = await future

@@ -23,7 +23,7 @@ from cluster.introduction import (
     decode_answer,
     encode_introduction,
 )
-from cluster.wire import Reason, WireError
+from cluster.wire_errors import Reason, WireError
 from node.config import Config
 from node.errors import FormationRefused
 from node.introducer import Introducer, cluster_id_of

@@ -16,7 +16,7 @@ from dataclasses import replace
 from uuid import UUID, uuid5
 
 from cluster.introduction import Introduction
-from cluster.wire import Reason, WireError
+from cluster.wire_errors import Reason, WireError
 from ual.directory import Founder, System
 
 # The namespace of cluster ids.

@@ -16,7 +16,7 @@ import grpc.aio  # type: ignore[import-untyped]
 
 from cluster.introduction import Introduction, decode_introduction, encode_answer
 from cluster.transport import METHODS, SERVER_OPTIONS, PeerTransport
-from cluster.wire import WireError
+from cluster.wire_errors import WireError
 from node.errors import ConfigError
 from node.introducer import Introducer
 from node.topology import LeaderView

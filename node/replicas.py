@@ -26,7 +26,7 @@ from cluster.config import RaftConfig, ShippingConfig
 from cluster.handshake import Identity
 from cluster.membership import Membership
 from cluster.transport import PeerTransport, TransportConfig
-from cluster.wire import WireError
+from cluster.wire_errors import WireError
 from node.driver import Driver
 from node.peer_port import PeerPort
 from node.requests import Outcome, ShardConfig

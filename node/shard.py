@@ -272,14 +272,17 @@ class Shard:
             if level is Level.STALE:
                 self._stale_reads.add(callback, max_staleness_s, min_index, deadline_s)
             elif min_index > self.log.applied_index:
-                self._stale_reads.add(self._then_read(callback), None, min_index, deadline_s)
+                then_read = self._then_read(callback, level)
+                self._stale_reads.add(then_read, None, min_index, deadline_s)
+            elif level is Level.LEASE and self.reads.holds_lease:
+                self._answers.append((callback, None))
             else:
                 self.reads.add(callback)
         self._deliver()
 
-    def _then_read(self, callback: ReadCallback) -> ReadCallback:
-        """Begin a linearizable read when what it waits for is here."""
-        return lambda error: self.read(callback) if error is None else callback(error)
+    def _then_read(self, callback: ReadCallback, level: Level) -> ReadCallback:
+        """Begin a read at the leader when what it waits for is here."""
+        return lambda error: self.read(callback, level=level) if error is None else callback(error)
 
     def change_membership(
         self, membership: Membership, deadline_s: float, callback: Callback

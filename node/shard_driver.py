@@ -21,7 +21,7 @@ from uuid import UUID
 from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
 from cluster.membership import Membership
 from cluster.messages import Ack, Append, Message
-from cluster.wire import Reason, WireError
+from cluster.wire_errors import Reason, WireError
 from node.durability import Durability, refusal_of
 from node.job_thread import JobThread
 from node.jobs import ShipJob
@@ -142,17 +142,21 @@ class ShardDriver:
         """Return a future that is None when a read of this level may look at the projections.
 
         Whoever waits for it looks in the same step of the loop in which it goes on. A stale read
-        that waits for no index has its answer when this returns.
+        that waits for no index, or one by a lease that is held, has its answer when this returns.
         """
         future: asyncio.Future[ClusterError | None] = self._loop.create_future()
         if self._stopping:
             future.set_result(Stopping("this node is shutting down"))
-        elif level is Level.LINEARIZABLE and not min_index:
+        elif not min_index and self._needs_round(level):
             self._reads.append((deadline_s, future))
             self._schedule()
         else:
             self._read_apart(future, deadline_s, level, max_staleness_s, min_index)
         return future
+
+    def _needs_round(self, level: Level) -> bool:
+        is_leased = level is Level.LEASE and self.shard.reads.holds_lease
+        return level is not Level.STALE and not is_leased
 
     def change_membership(
         self, membership: Membership, deadline_s: float

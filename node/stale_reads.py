@@ -24,6 +24,7 @@ class Level(Enum):
     """How current a read is."""
 
     LINEARIZABLE = "linearizable"
+    LEASE = "lease"  # linearizable too, if clocks run as they should: see cluster/lease.py
     STALE = "stale"
 
 

@@ -80,6 +80,10 @@ _READS: dict[str, Any] = {
     "stale": Annotated[
         bool, typer.Option("--stale", help="Ask any replica, which may be behind.")
     ],
+    "by_lease": Annotated[
+        bool,
+        typer.Option("--by-lease", help="Let the leader answer by its lease, trusting clocks."),
+    ],
     "max_staleness": Annotated[
         float | None,
         typer.Option(
@@ -94,7 +98,13 @@ _READS: dict[str, Any] = {
         int, typer.Option("--as-of", min=0, metavar="N", help="The state as it was at this index.")
     ],
 }  # fmt: skip
-_FALSY: dict[str, Any] = {"stale": False, "tls": False, "min_index": 0, "as_of": 0}
+_FALSY: dict[str, Any] = {
+    "stale": False,
+    "by_lease": False,
+    "tls": False,
+    "min_index": 0,
+    "as_of": 0,
+}
 
 
 RoutingKey = Annotated[
@@ -140,7 +150,13 @@ class Session:
             return None
         from onelog import Read
 
-        return Read(given["stale"], given["max_staleness"], given["min_index"], given["as_of"])
+        return Read(
+            given["stale"],
+            given["max_staleness"],
+            given["min_index"],
+            given["as_of"],
+            given["by_lease"],
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ class ReadLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     READ_LEVEL_UNSPECIFIED: _ClassVar[ReadLevel]
     READ_LEVEL_LINEARIZABLE: _ClassVar[ReadLevel]
     READ_LEVEL_STALE: _ClassVar[ReadLevel]
+    READ_LEVEL_LEASE: _ClassVar[ReadLevel]
 
 class Tier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -31,6 +32,7 @@ DURABILITY_ASYNC: Durability
 READ_LEVEL_UNSPECIFIED: ReadLevel
 READ_LEVEL_LINEARIZABLE: ReadLevel
 READ_LEVEL_STALE: ReadLevel
+READ_LEVEL_LEASE: ReadLevel
 TIER_UNSPECIFIED: Tier
 TIER_HOT: Tier
 TIER_WARM: Tier

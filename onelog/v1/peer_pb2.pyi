@@ -159,14 +159,16 @@ class PeerMessage(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., term: _Optional[int] = ..., vote_request: _Optional[_Union[PeerVoteRequest, _Mapping]] = ..., vote: _Optional[_Union[PeerVote, _Mapping]] = ..., append: _Optional[_Union[PeerAppend, _Mapping]] = ..., ack: _Optional[_Union[PeerAck, _Mapping]] = ..., stale: _Optional[_Union[PeerStale, _Mapping]] = ..., timeout_now: _Optional[_Union[PeerTimeoutNow, _Mapping]] = ..., offer: _Optional[_Union[PeerOffer, _Mapping]] = ..., fetch: _Optional[_Union[PeerFetch, _Mapping]] = ..., chunk: _Optional[_Union[PeerChunk, _Mapping]] = ..., unavailable: _Optional[_Union[PeerUnavailable, _Mapping]] = ..., state_report: _Optional[_Union[PeerStateReport, _Mapping]] = ...) -> None: ...
 
 class PeerVoteRequest(_message.Message):
-    __slots__ = ("last_proposal", "last_term", "pre_vote")
+    __slots__ = ("last_proposal", "last_term", "pre_vote", "is_handed")
     LAST_PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     LAST_TERM_FIELD_NUMBER: _ClassVar[int]
     PRE_VOTE_FIELD_NUMBER: _ClassVar[int]
+    IS_HANDED_FIELD_NUMBER: _ClassVar[int]
     last_proposal: int
     last_term: int
     pre_vote: bool
-    def __init__(self, last_proposal: _Optional[int] = ..., last_term: _Optional[int] = ..., pre_vote: _Optional[bool] = ...) -> None: ...
+    is_handed: bool
+    def __init__(self, last_proposal: _Optional[int] = ..., last_term: _Optional[int] = ..., pre_vote: _Optional[bool] = ..., is_handed: _Optional[bool] = ...) -> None: ...
 
 class PeerVote(_message.Message):
     __slots__ = ("pre_vote",)
@@ -193,20 +195,22 @@ class PeerAppend(_message.Message):
     def __init__(self, round: _Optional[int] = ..., previous: _Optional[int] = ..., previous_term: _Optional[int] = ..., commit: _Optional[int] = ..., echo: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ..., log_time_ns: _Optional[int] = ...) -> None: ...
 
 class PeerAck(_message.Message):
-    __slots__ = ("round", "next", "success", "reset", "received", "stamp")
+    __slots__ = ("round", "next", "success", "reset", "received", "stamp", "promise_ms")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     STAMP_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_MS_FIELD_NUMBER: _ClassVar[int]
     round: int
     next: int
     success: bool
     reset: bool
     received: int
     stamp: int
-    def __init__(self, round: _Optional[int] = ..., next: _Optional[int] = ..., success: _Optional[bool] = ..., reset: _Optional[bool] = ..., received: _Optional[int] = ..., stamp: _Optional[int] = ...) -> None: ...
+    promise_ms: int
+    def __init__(self, round: _Optional[int] = ..., next: _Optional[int] = ..., success: _Optional[bool] = ..., reset: _Optional[bool] = ..., received: _Optional[int] = ..., stamp: _Optional[int] = ..., promise_ms: _Optional[int] = ...) -> None: ...
 
 class PeerStale(_message.Message):
     __slots__ = ()

@@ -211,6 +211,12 @@ def test_reads_may_be_stale_bounded_wait_for_a_write_or_look_back(tmp_path: Path
             found = await kv.get("a", read=read)
             assert found is not None
             assert found.version >= first
+        for read in (Read(by_lease=True), Read(by_lease=True, min_index=second)):
+            found = await kv.get("a", read=read)
+            assert found is not None
+            assert found.version == second
+        with pytest.raises(InvalidArgument):
+            await kv.get("a", read=Read(stale=True, by_lease=True))
         old = await kv.get("a", read=Read(as_of_index=first))
         assert old is not None
         assert old.value == b"1"

@@ -10,7 +10,8 @@ from cluster import wire
 from cluster.link import Link, LinkEnded, PeerRefused, Traffic
 from cluster.messages import Ack, Message, Vote
 from cluster.outbox import OutboxLimits
-from cluster.wire import Reason, Refused, WireError
+from cluster.wire import Refused
+from cluster.wire_errors import Reason, WireError
 
 SESSION = 5
 VOTE = wire.encode_frame(SESSION, [wire.encode_message(1, Vote(7))])

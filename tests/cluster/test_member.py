@@ -36,7 +36,9 @@ def test_a_follower_acknowledges_at_once_but_only_what_is_durable() -> None:
 
     (ack,) = lone.hear(PEER, lone.append([group.data], term=5))
     assert isinstance(ack, Ack)
-    assert ack == Ack(5, 1, 2, success=True, reset=False, received=2, stamp=ack.stamp)
+    assert ack == Ack(
+        5, 1, 2, success=True, reset=False, received=2, stamp=ack.stamp, promise_ms=400
+    )
 
     lone.sync()
     assert lone.sent[-1] == (PEER, replace(ack, next=3))

@@ -12,7 +12,7 @@ import pytest
 from cluster import wire
 from cluster.link import LinkEnded
 from cluster.messages import Ack, Append, Chunk, Message, Vote
-from cluster.wire import Reason, WireError
+from cluster.wire_errors import Reason, WireError
 from onelog.v1 import peer_pb2
 from tests.cluster.pairs import (
     LARGE,

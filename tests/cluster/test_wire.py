@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cluster import wire
 from cluster.messages import Ack, Append, Message, Vote
-from cluster.wire import Encoded, FrameDecoder, Hello, Reason, Refused, WireError
+from cluster.wire import Encoded, FrameDecoder, Hello, Refused
+from cluster.wire_errors import Reason, WireError
 from onelog.v1 import peer_pb2
 from tests.cluster.wire_samples import BY_KIND, SHARDS, group_of, messages, numbers, shards
 from ual.entry import GROUP_SIZE_MAX
@@ -106,6 +107,7 @@ def test_an_unknown_shard_or_kind_is_refused() -> None:
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, success=True, reset=True)),
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, received=2**64 - 1)),
         peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, stamp=2**64 - 1)),
+        peer_pb2.PeerMessage(term=1, ack=peer_pb2.PeerAck(next=1, promise_ms=600_001)),
         peer_pb2.PeerMessage(term=1, append=peer_pb2.PeerAppend(echo=2**64 - 1)),
         peer_pb2.PeerMessage(
             state_report=peer_pb2.PeerStateReport(

@@ -19,7 +19,7 @@ from cluster.messages import (
     Vote,
     VoteRequest,
 )
-from cluster.wire import NUMBER_MAX, TIME_NS_MAX
+from cluster.wire import NUMBER_MAX, PROMISE_MS_MAX, TIME_NS_MAX
 from ual.entry import TYPE_NOOP, Draft, encode_group
 
 numbers = st.integers(1, NUMBER_MAX)
@@ -47,12 +47,13 @@ def appends(draw: st.DrawFn) -> Append:
 @st.composite
 def vote_requests(draw: st.DrawFn) -> VoteRequest:
     term = draw(numbers)
-    return VoteRequest(term, draw(numbers), draw(st.integers(0, term)), draw(st.booleans()))
+    position = (term, draw(numbers), draw(st.integers(0, term)))
+    return VoteRequest(*position, draw(st.booleans()), draw(st.booleans()))
 
 
 acks = st.builds(
-    lambda term, round_, following, received, stamp, kind: Ack(
-        term, round_, following, kind == 1, kind == 2, received=received, stamp=stamp
+    lambda term, round_, following, received, stamp, kind, promise_ms: Ack(
+        term, round_, following, kind == 1, kind == 2, received, stamp, promise_ms
     ),
     numbers,
     numbers,
@@ -60,6 +61,7 @@ acks = st.builds(
     st.integers(0, NUMBER_MAX),
     st.integers(0, NUMBER_MAX),
     st.integers(0, 2),
+    st.integers(0, PROMISE_MS_MAX),
 )
 
 

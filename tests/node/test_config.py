@@ -10,7 +10,7 @@ import pytest
 from cluster.config import RaftConfig
 from cluster.outbox import OutboxLimits
 from cluster.transport import TransportConfig
-from cluster.wire import Reason
+from cluster.wire_errors import Reason
 from node import errors
 from node.config import Config
 from node.config_sources import SETTINGS, help_text, load

@@ -171,6 +171,7 @@ def test_stale_reads_keep_their_bound_and_wait_for_their_index(tmp_path: Path) -
             assert stale().result() is None  # at once: nobody is asked
             await until(lambda: stale(max_staleness_s=1.0).result() is None)
             assert isinstance(stale(max_staleness_s=0.0).result(), StaleBoundExceeded)
+            assert driver.read(soon(), level=Level.LEASE).result() is None  # at once, too
 
             early = await driver.propose([put(1)], soon(), Durability.ASYNC)
             assert isinstance(early, Received)

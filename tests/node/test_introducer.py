@@ -20,7 +20,7 @@ from cluster.introduction import (
     encode_answer,
     encode_introduction,
 )
-from cluster.wire import Reason, WireError
+from cluster.wire_errors import Reason, WireError
 from node.introducer import Introducer, cluster_id_of
 from ual.directory import Founder, System, Topology
 

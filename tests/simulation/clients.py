@@ -1,7 +1,8 @@
 """Clients that write, count and read a few keys, and never give up on an operation.
 
 Every operation takes effect once, or the history that they record will not be linearizable. Values
-are unique, so that a read names its write.
+are unique, so that a read names its write. Half of the reads are answered by the leader's lease if
+it has one.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from random import Random
 from typing import Any
 
 from cluster.errors import ClusterError
+from node.stale_reads import Level
 from projections import kv_commands
 from projections.result import Applied, Refused
 from tests.simulation.caller import NAMESPACE, RETRY_S, Caller
@@ -85,9 +87,9 @@ class Client(Caller):
 
     def _read(self, key: bytes) -> None:
         operation = self._history.begin(key, Operation(self.number, None, self._schedule.now_s))
-        self._ask(key, operation)
+        self._ask(key, operation, self._rng.choice([Level.LEASE, Level.LINEARIZABLE]))
 
-    def _ask(self, key: bytes, operation: Operation) -> None:
+    def _ask(self, key: bytes, operation: Operation, level: Level) -> None:
         self._attempt += 1
         attempt = self._attempt
         replica = self._replicas[self._target]
@@ -110,10 +112,10 @@ class Client(Caller):
             if attempt == self._attempt:
                 self._attempt += 1
                 self._look_elsewhere(error)
-                self._schedule.after(RETRY_S, lambda: self._ask(key, operation))
+                self._schedule.after(RETRY_S, lambda: self._ask(key, operation, level))
 
         self._schedule.after(
             self._rng.uniform(0.0002, 0.003),
-            lambda: replica.run(lambda shard: shard.read(may_look)),
+            lambda: replica.run(lambda shard: shard.read(may_look, level=level)),
         )
         self._schedule.after(self._deadline_s, again)

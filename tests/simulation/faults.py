@@ -8,7 +8,7 @@ from random import Random
 from uuid import UUID
 
 from cluster.errors import ClusterError
-from cluster.member import LEADER
+from cluster.member import FOLLOWER, LEADER
 from cluster.membership import Membership
 from node.shard import Shard
 from tests.simulation.disk import CrashPolicy, Operation
@@ -22,6 +22,9 @@ from ual.segment_format import HEADER_SIZE
 # With these gone a replica fails, and must be well again after a restart.
 FAILING: list[Operation] = ["write", "sync", "truncate", "rename", "remove", "sync_directory"]
 REPLICAS_MAX = 9  # of one run, those that left included
+WHEN_S_MAX = 1.5
+LOOK_S = 0.001
+ASKS_SOON_S = 0.02
 
 
 class Faults:
@@ -154,6 +157,46 @@ class Faults:
         if leaders and not self._network.cut:
             self._cut(self._rng.choice(leaders), "both ways")
 
+    def desert_leader(self) -> None:
+        """Cut a leader off from a follower, then from the others, and start those again.
+
+        It happens just when the first one is about to ask the others for their votes once more.
+        """
+        leaders = self._leading()
+        if not leaders or self._network.cut:
+            return
+        leader = self._rng.choice(leaders)
+        first, *others = self._shuffled_without(leader)
+        self._note(f"cut off {leader.name} from {first.name}, and later from all")
+        self._fill(leader, 0)  # so that nothing is written that the first one would lack
+        self._break(self._links(leader, [first]))
+
+        def desert() -> None:
+            self._break(self._links(leader, others))
+            for replica in others:
+                if replica.shard is not None:
+                    replica.crash(CrashPolicy.KEPT)
+                    replica.start()
+
+        self._when(lambda: _asks_soon(first), desert)
+
+    def stop_leader(self) -> None:
+        """Stop a leader for so long that another is elected, of whom it hears nothing."""
+        leaders = self._leading()
+        if leaders and not self._network.cut:
+            leader, longest_s = self._rng.choice(leaders), self._profile.raft.election_s_max
+            leader.pause(self._rng.uniform(1.2, 2.0) * longest_s)
+            self._schedule.after(0.004, lambda: self._cut(leader, "both ways"))
+
+    def hand_over_and_isolate(self) -> None:
+        """Hand a leadership over, and cut the former leader off before it hears of that."""
+        leaders = self._leading()
+        if leaders and not self._network.cut:
+            leader = self._rng.choice(leaders)
+            target = self._shuffled_without(leader)[0]
+            leader.run(partial(_transfer, target.node_id))
+            self._when(lambda: _stands(target), lambda: self._cut(leader, "both ways"))
+
     def isolate_leader_and_another(self) -> None:
         """Cut a leader off together with a follower, who takes it for the leader for a while."""
         leaders = self._leading()
@@ -254,6 +297,10 @@ class Faults:
                 links.append((other.node_id, replica.node_id))
         self._break(links)
 
+    def _links(self, replica: Replica, others: list[Replica]) -> list[tuple[UUID, UUID]]:
+        links = [(replica.node_id, each.node_id) for each in others]
+        return links + [(target, source) for source, target in links]
+
     def _break(self, links: list[tuple[UUID, UUID]]) -> None:
         self._network.cut.update(links)
 
@@ -261,6 +308,22 @@ class Faults:
             self._network.cut.difference_update(links)
 
         self._schedule.after(self._rng.uniform(0.2, self._profile.cut_s_max), mend)
+
+    def _when(self, is_so: Callable[[], bool], act: Callable[[], None]) -> None:
+        """Do something as soon as something is so, if it is so soon."""
+        until_s = self._schedule.now_s + WHEN_S_MAX
+
+        def look() -> None:
+            if is_so():
+                act()
+            elif self._schedule.now_s < until_s and not self.is_over:
+                self._schedule.after(LOOK_S, look)
+
+        look()
+
+    def _shuffled_without(self, replica: Replica) -> list[Replica]:
+        others = [each for each in self._replicas if each is not replica]
+        return self._rng.sample(others, len(others))
 
     # Disks and clocks
 
@@ -270,8 +333,9 @@ class Faults:
 
     def disk_full(self) -> None:
         """Let a disk be full for a while."""
-        replica = self._some()
-        free = self._rng.choice([0, 100, 2000])
+        self._fill(self._some(), self._rng.choice([0, 100, 2000]))
+
+    def _fill(self, replica: Replica, free: int) -> None:
         replica.disk.capacity = 1 << 40
         used = replica.disk.capacity - replica.disk.free_bytes(Path("/"))
         self._note(f"the disk of {replica.name} has {free} bytes left")
@@ -416,3 +480,15 @@ class Faults:
 
 def _transfer(target: UUID, shard: Shard) -> None:
     shard.transfer(target, lambda _: None)
+
+
+def _stands(replica: Replica) -> bool:
+    return replica.shard is not None and replica.shard.member.state != FOLLOWER
+
+
+def _asks_soon(replica: Replica) -> bool:
+    """Tell whether a follower has asked for pre-votes in vain, and is about to ask again."""
+    if replica.shard is None:
+        return False
+    again_s = replica.shard.member._pre_vote._ballot.until_s
+    return 0 < again_s - replica.clock.now_s() < ASKS_SOON_S

@@ -2,6 +2,7 @@
 
 * At most one leader per term; terms never go back; a replica votes once in a term.
 * What was applied at a number is the same everywhere and for ever, and every new leader has it.
+* While somebody has a lease, nobody leads a later term.
 * At most one change of members is not committed yet, in any log.
 * Equal indexes have equal state hashes, on every replica, and after every restart, which is a
   replay from a snapshot or from the beginning.
@@ -130,6 +131,19 @@ class Judge:
                 continue  # rotten; whether it is repaired is asked in the end
             if data != self._applied.get(each):
                 self._fail(f"{replica.name} leads with another proposal {each}")
+
+    def look_at_leases(self, replicas: Iterable[Replica]) -> None:
+        """While somebody has a lease, nobody leads a later term, whether anybody reads or not."""
+        leading = [
+            (each.shard.member.term, each)
+            for each in replicas
+            if each.shard is not None and each.shard.member.state == LEADER
+        ]
+        last_term = max((term for term, _ in leading), default=0)
+        for term, replica in leading:
+            assert replica.shard is not None
+            if term < last_term and replica.shard.reads.holds_lease:
+                self._fail(f"{replica.name} has a lease of term {term}, {last_term} has a leader")
 
     def look(self, replica: Replica) -> None:
         """Look at a replica between its steps."""

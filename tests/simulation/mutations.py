@@ -15,7 +15,9 @@ from cluster import journal as journal_module
 from cluster.config import ALL_ON, Protections, RaftConfig
 from cluster.journal import KIND_DATA, RaftJournal
 from cluster.leadership import Leadership
+from cluster.lease import Lease
 from cluster.member import RaftMember
+from cluster.pre_vote import PreVote
 from cluster.staleness import Freshness
 from tests.simulation.profile import MEMBERSHIP, Profile
 from ual.hard_state import HardStateFile
@@ -135,6 +137,19 @@ LATE = replace(
 ALONE_TOGETHER = replace(
     ALONE, members=5, weights={"isolate_leader_and_another": 1}, stale_readers=6
 )
+# Leases are long, and a leader that has one is left by all, while those who read stay with it.
+LEASES = replace(
+    SHORT,
+    clients=8,
+    between_s=2.0,
+    cut_s_max=1.5,
+    deadline_s=0.1,
+    loss=(0.0,),
+    repeat=(0.0,),
+    slow=(0.0,),
+    slow_sync=(0.0,),
+    raft=replace(NERVOUS, election_s_min=0.4, election_s_max=0.45),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +222,20 @@ def _unasked(freshness: Any, _number: int, commit: int, stamps: Any) -> None:
     freshness._echoes = stamps
 
 
+def _from_the_answer(lease: Any, _number: int, promise_ms: int) -> float:
+    """Count a promise from when it arrives, for all the time that a voter may keep it."""
+    return float(lease._clock.now_s() + promise_ms / 1000)
+
+
+_remembering = PreVote.__init__
+
+
+def _forgetful(pre_vote: Any, *arguments: Any, **options: Any) -> None:
+    """Begin as if no leader had ever been heard."""
+    _remembering(pre_vote, *arguments, **options)
+    pre_vote._leader_heard_s = float("-inf")
+
+
 MUTATIONS = {
     "hard state durable": Mutation(
         POWER, patches=((HardStateFile, "_write_slots", _write_slots_unsynced),)
@@ -246,5 +275,22 @@ MUTATIONS = {
     ),
     "age by stamps": Mutation(LATE, patches=((Freshness, "_made_s", _now_of),)),
     "age by rounds": Mutation(ALONE_TOGETHER, patches=((Freshness, "begin_round", _unasked),)),
+    # Pre-votes ask the same question a moment earlier, and so hide most of what this one is for.
+    "votes stay with a leader that is heard": Mutation(
+        replace(LEASES, weights={"desert_leader": 1}),
+        Protections(sticky_votes=False, pre_vote=False),
+    ),
+    "a restart does not free a voter": Mutation(
+        replace(LEASES, weights={"desert_leader": 1}),
+        patches=((PreVote, "__init__", _forgetful),),
+    ),
+    "lease from the start of a round": Mutation(
+        replace(LEASES, weights={"stop_leader": 1}),
+        patches=((Lease, "until_s", _from_the_answer),),
+    ),
+    "no lease after a transfer": Mutation(
+        replace(LEASES, weights={"hand_over_and_isolate": 1}),
+        patches=((Lease, "give_up", lambda _lease: None),),
+    ),
     "retry sessions": Mutation(replace(GOSSIP, sessions=False)),
 }

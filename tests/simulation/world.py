@@ -230,6 +230,7 @@ class World:
     def _observe(self) -> None:
         for replica in self.replicas:
             self.judge.look(replica)
+        self.judge.look_at_leases(self.replicas)
         self.schedule.after(OBSERVE_S, self._observe)
 
     def _report(self, what: str) -> str:

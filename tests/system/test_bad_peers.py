@@ -16,7 +16,7 @@ import pytest
 from cluster import wire
 from cluster.handshake import Identity
 from cluster.messages import Append, Message, Vote, VoteRequest
-from cluster.wire import Reason
+from cluster.wire_errors import Reason
 from onelog.v1 import peer_pb2
 from tests.system.processes import Cluster, Process, cluster, until
 from ual.entry import TYPE_NOOP, Draft, encode_group

@@ -100,6 +100,21 @@ def test_followers_answer_stale_reads_within_their_bound_and_refuse_when_they_he
     run(test())
 
 
+def test_a_leader_answers_by_its_lease_and_sees_every_write(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster(tmp_path) as nodes:
+            leader, _ = await nodes.leader()
+            for at in range(20):
+                await ask(nodes, leader, "propose", commands=[put("k", str(at))])
+                answer = await ask(nodes, leader, "read", keys=["k"], level="lease")
+                assert answer["values"] == {"k": str(at)}
+            follower = next(node for node in nodes.processes if node != leader)
+            answer = await ask(nodes, follower, "read", keys=["k"], level="lease")
+            assert answer["error"] == "NOT_LEADER"
+
+    run(test())
+
+
 def test_a_process_whose_state_is_wrong_ends_and_says_why(tmp_path: Path) -> None:
     async def test() -> None:
         async with cluster(tmp_path) as nodes:
