@@ -116,22 +116,23 @@ class Message:
         for position in positions:
             operation = operations[position]
             kind = operation.WhichOneof("operation")
+            if (kind == "enqueue" or kind == "ack") and self._add_single(
+                position, kind, getattr(operation, kind), sequence, first
+            ):
+                sequence += 1  # of a session, if there is one
+                continue
             entry = OPERATIONS.get(kind or "")
             session = None
             if self._session is not None and isinstance(entry, Write):
                 session = SessionRef(self._session.session, sequence, first)
                 sequence += entry.width(getattr(operation, str(kind)))
-            if (kind == "enqueue" or kind == "ack") and self._add_single(
-                position, kind, getattr(operation, kind), session
-            ):
-                continue
             try:
                 self._add(position, str(kind), entry, operation, session)
             except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
                 put_error(self.results[position].error, error_of_exception(error))
 
     def _add_single(
-        self, position: int, kind: str, request: Any, session: SessionRef | None
+        self, position: int, kind: str, request: Any, sequence: int, first: int
     ) -> bool:
         """Add an operation on one message to those before it, if that is all there is to it.
 
@@ -149,6 +150,9 @@ class Message:
             before = self.shards.get(shard)
             if before and before[-1].operations and before[-1].durability is Durability.SYNC:
                 return False  # in a run of its own it would have to wait for that one
+            session = self._session
+            if session is not None:
+                session = SessionRef(session.session, sequence, first)
             run = self._run(shard, Durability.SYNC, is_plain=True)
             last = self._singles = Singles(kind, namespace, name, session)
             run.singles.append(last)
