@@ -10,14 +10,16 @@ group that was looked at.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from node.edge import Written
 from node.shard_driver import ShardDriver
 from node.waits import Waits
 from projections.payload import U64, read_prefix
-from projections.queue_changes import named_ids
+from projections.queue_changes import acked_one, named_ids
 from projections.queue_commands import (
     OPERATIONS,
+    TYPE_ACK,
     Ack,
     Nack,
     Purge,
@@ -113,7 +115,15 @@ class Credit:
         self._waits.look_soon()
 
     def _look_at(self, entry: Entry) -> None:
-        _, reader = read_prefix(entry.plain_payload())
+        payload = entry.plain_payload()
+        if entry.entry_type == TYPE_ACK:  # most of all, and most name one message
+            one = acked_one(payload)
+            if one is not None:
+                queue_id, message_id = one
+                for held in self._streams.get(queue_id, ()):
+                    self._drop(held, (message_id,))
+                return
+        _, reader = read_prefix(payload)
         start = reader.position
         queue_id = reader.number(U64)
         streams = self._streams.get(queue_id)
@@ -124,7 +134,7 @@ class Credit:
         for held in streams:
             self._drop(held, ids)
 
-    def _drop(self, held: Held, ids: list[int]) -> None:
+    def _drop(self, held: Held, ids: Sequence[int]) -> None:
         """Forget those of the messages that are not leased to the stream any more."""
         queue = self._shard.projections.queue.queue_by_id(held.queue_id)
         by_id = held.by_id

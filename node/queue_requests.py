@@ -58,6 +58,7 @@ _pack_session = struct.Struct("<QQQ").pack  # as encode_prefix has it
 _pack_plain = struct.Struct("<QBB").pack  # queue, no options, priority
 _pack_ack = struct.Struct("<QBHQQ").pack  # queue, options, one item: id, token
 _join = b"".join
+_new = tuple.__new__  # a tuple's own constructor makes a Draft in 0.15 instead of 0.5 µs
 
 
 def check_name(name: str) -> bytes:
@@ -182,7 +183,7 @@ def message_drafts(
             payload = _join((prefix, numbers, encode_enqueue(command)))
         else:
             payload = _join((prefix, numbers, _pack_plain(queue_id, 0, priority), body))
-        drafts.append(Draft(TYPE_ENQUEUE, payload))
+        drafts.append(_new(Draft, (TYPE_ENQUEUE, payload, 0)))
     return drafts
 
 
@@ -320,7 +321,7 @@ def single_ack_drafts(
             session_id, sequence, first = session
             numbers = _pack_session(session_id, sequence + position, first)
         body = _pack_ack(queue_id, 0, 1, message.message_id, message.token)
-        drafts.append(Draft(TYPE_ACK, prefix + numbers + body))
+        drafts.append(_new(Draft, (TYPE_ACK, prefix + numbers + body, 0)))
     return drafts
 
 

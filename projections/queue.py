@@ -134,6 +134,8 @@ class Queue(QueueReads):
                 return enqueue(queue, command, index, now_ns)
             case Lease():
                 return lease(queue, command, index, now_ns)
+            case Ack(_, items) if (done := self._plain.ack_items(queue, items)) is not None:
+                return done
             case Ack() | Nack() | Extend() | Release():
                 return settle(self._queues, queue, command, now_ns)
             case Cancel():

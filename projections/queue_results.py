@@ -5,6 +5,7 @@ Sessions keep results, so they have bytes; docs/queue.md has the tables.
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from projections.errors import BadResult
 from projections.queue_row import DELIVERIES_SHIFT, HAS_DEAD, Dead, Row, decode_dead, encode_dead
@@ -18,9 +19,11 @@ _CURSOR = struct.Struct("<Q")
 ACKED = Applied(1)  # what an ack of one message gets, shared as it is so common
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedMessage:
-    """A message that a lease got; ``body_index`` is the entry that holds body and headers."""
+class LeasedMessage(NamedTuple):
+    """A message that a lease got; ``body_index`` is the entry that holds body and headers.
+
+    A tuple: a frozen dataclass takes 1.3 instead of 0.5 µs to make, and a lease has many.
+    """
 
     id: int
     body_index: int

@@ -116,22 +116,23 @@ class Message:
         for position in positions:
             operation = operations[position]
             kind = operation.WhichOneof("operation")
+            if (kind == "enqueue" or kind == "ack") and self._add_single(
+                position, kind, getattr(operation, kind), sequence, first
+            ):
+                sequence += 1  # of a session, if there is one
+                continue
             entry = OPERATIONS.get(kind or "")
             session = None
             if self._session is not None and isinstance(entry, Write):
                 session = SessionRef(self._session.session, sequence, first)
                 sequence += entry.width(getattr(operation, str(kind)))
-            if (kind == "enqueue" or kind == "ack") and self._add_single(
-                position, kind, getattr(operation, kind), session
-            ):
-                continue
             try:
                 self._add(position, str(kind), entry, operation, session)
             except Exception as error:  # noqa: BLE001 - concerns this operation, not the others
                 put_error(self.results[position].error, error_of_exception(error))
 
     def _add_single(
-        self, position: int, kind: str, request: Any, session: SessionRef | None
+        self, position: int, kind: str, request: Any, sequence: int, first: int
     ) -> bool:
         """Add an operation on one message to those before it, if that is all there is to it.
 
@@ -146,12 +147,12 @@ class Message:
                 shard = self._edge.shard_of_all(queue.ENQUEUE.names(request))
             except OnelogError:
                 return False
-            before = self.shards.get(shard)
-            if before and before[-1].operations and before[-1].durability is Durability.SYNC:
-                return False  # in a run of its own it would have to wait for that one
+            session = self._session
+            if session is not None:
+                session = SessionRef(session.session, sequence, first)
             run = self._run(shard, Durability.SYNC, is_plain=True)
             last = self._singles = Singles(kind, namespace, name, session)
-            run.singles.append(last)
+            run.parts.append(last)
             run.needs_state = True
         last.positions.append(position)
         last.messages.append(request.messages[0])
@@ -187,44 +188,58 @@ class Message:
         if request.HasField("options") and request.options.with_cost:
             run.costed.append(position)
         run.needs_state |= entry.needs_state
-        run.operations.append(
-            Operation(position, kind, request, session, len(run.drafts), len(drafts))
-        )
+        run.parts.append(Operation(position, kind, request, session, len(run.drafts), len(drafts)))
         run.drafts += drafts
 
     def bind(self, run: Run, state: Projections, is_certain: bool) -> None:  # noqa: FBT001
         """Make the entries of a run anew, now that the state is there that they need."""
         drafts: list[Any] = []
+        bound: list[Operation | Singles] = []
+        for part in run.parts:
+            operations: Sequence[Operation]
+            if isinstance(part, Singles):
+                try:
+                    made = part.drafts(state)
+                except OnelogError:
+                    # Of one of them; one by one the others are not concerned.
+                    operations = part.operations(self._request)
+                else:
+                    part.at = len(drafts)
+                    drafts += made
+                    bound.append(part)
+                    continue
+            else:
+                operations = (part,)
+            bound += [
+                operation
+                for operation in operations
+                if self._bind_one(operation, state, drafts, is_certain=is_certain)
+            ]
+        run.parts, run.drafts = bound, drafts
+
+    def _bind_one(
+        self, operation: Operation, state: Projections, drafts: list[Any], *, is_certain: bool
+    ) -> bool:
+        """Add the entries of an operation, or refuse it; tell whether they were added."""
+        entry, request = OPERATIONS[operation.kind], operation.request
+        assert isinstance(entry, Write), operation.kind
         try:
-            for each in run.singles:
-                each.at = len(drafts)
-                drafts += each.drafts(state)
-        except OnelogError:
-            # Of one of them; one by one the others are not concerned.
-            run.operations = [one for each in run.singles for one in each.operations(self._request)]
-            run.singles, drafts = [], []
-        bound: list[Operation] = []
-        for operation in run.operations:
-            entry, request = OPERATIONS[operation.kind], operation.request
-            assert isinstance(entry, Write), operation.kind
-            try:
-                made = make_drafts(
-                    entry,
-                    state,
-                    request,
-                    namespace_of(request.namespace),
-                    operation.session,
-                    is_first=not drafts,
-                )
-            except Exception as error:
-                if isinstance(error, NotFound) and not is_certain:
-                    raise
-                put_error(self.results[operation.position].error, error_of_exception(error))
-                continue
-            operation.at, operation.count = len(drafts), len(made)
-            bound.append(operation)
-            drafts += made
-        run.operations, run.drafts = bound, drafts
+            made = make_drafts(
+                entry,
+                state,
+                request,
+                namespace_of(request.namespace),
+                operation.session,
+                is_first=not drafts,
+            )
+        except Exception as error:
+            if isinstance(error, NotFound) and not is_certain:
+                raise
+            put_error(self.results[operation.position].error, error_of_exception(error))
+            return False
+        operation.at, operation.count = len(drafts), len(made)
+        drafts += made
+        return True
 
     def _run(self, shard: int, durability: Durability | None, *, is_plain: bool = False) -> Run:
         """Return the run that the next operation of a shard belongs to."""
@@ -235,9 +250,9 @@ class Message:
             or last.durability is not durability
             or last.puts
             or last.appends
-            or (last.operations if is_plain else last.singles)
+            or (last.is_plain and not is_plain)
         ):
-            last = Run(durability)
+            last = Run(durability, is_plain=is_plain)
             runs.append(last)
         return last
 
@@ -291,18 +306,17 @@ class Message:
                     "append_records", state, request, target, shard, index, (result,), lacking
                 )
             return lacking
-        for singles in run.singles:
-            kind = singles.kind
-            part = outcome[singles.at : singles.at + len(singles.positions)]
-            index = first_index + singles.at
-            for position, number in singles.put_applied(results, shard, index, part):
+        for each in run.parts:
+            kind, index = each.kind, first_index + each.at
+            if isinstance(each, Operation):
+                part, target = outcome[each.at : each.at + each.count], results[each.position]
+                self._answer(kind, state, each.request, target, shard, index, part, lacking)
+                continue
+            part = outcome[each.at : each.at + len(each.positions)]
+            for position, number in each.put_applied(results, shard, index, part):
                 at, target = index + number, results[position]
                 request = getattr(self._request.operations[position], kind)
                 self._answer(kind, state, request, target, shard, at, (part[number],), lacking)
-        for each in run.operations:
-            part, index = outcome[each.at : each.at + each.count], first_index + each.at
-            target = results[each.position]
-            self._answer(each.kind, state, each.request, target, shard, index, part, lacking)
         return lacking
 
     def _answer(

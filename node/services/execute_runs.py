@@ -112,9 +112,11 @@ class Run:
     # there is nothing else in the run.
     puts: list[int] = field(default_factory=list)
     appends: list[int] = field(default_factory=list)
+    # Of reads.
     operations: list[Operation] = field(default_factory=list)
-    # Of plain enqueues and acks: those that go together. Then there is nothing else in the run.
-    singles: list[Singles] = field(default_factory=list)
+    # Of all other writes, in order; ``is_plain``: there are plain enqueues and acks alone.
+    parts: list[Operation | Singles] = field(default_factory=list)
+    is_plain: bool = False
     # Positions of those that ask what they cost.
     costed: list[int] = field(default_factory=list)
     # Some entries need the state: all are made when the run is written.
@@ -124,6 +126,9 @@ class Run:
     def positions(self) -> list[int]:
         """Which operations of the message these are."""
         found = [*self.puts, *self.appends, *(each.position for each in self.operations)]
-        for singles in self.singles:
-            found += singles.positions
+        for part in self.parts:
+            if isinstance(part, Singles):
+                found += part.positions
+            else:
+                found.append(part.position)
         return found

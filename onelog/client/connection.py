@@ -146,7 +146,8 @@ class Connection:
         """Carry out a write operation through the pipeline."""
         if not self._is_clear:
             await self.ready(timeout_s)
-        lane = (self._early_lanes if is_early else self._write_lanes)[self.topology.shard_of(name)]
+        lane = self.early_lane(name) if is_early else self.write_lane(name)
+        assert lane is not None
         answer = _submit(lane, size, timeout_s, fill, decode, lane.shard)
         if unwanted is None:
             return await answer

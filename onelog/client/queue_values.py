@@ -4,15 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onelog.client.values import Message, Settled, Value, milliseconds, to_bytes
+from onelog.client.values import Enqueued, Message, Settled, Value, milliseconds, to_bytes
 from onelog.errors import LeaseLost, OnelogError, make_error
-from onelog.v1 import queue_pb2
+from onelog.status import error_of_result
+from onelog.v1 import pipeline_pb2, queue_pb2
 
 _STATES = {
     queue_pb2.MESSAGE_STATE_READY: "ready",
     queue_pb2.MESSAGE_STATE_DELAYED: "delayed",
     queue_pb2.MESSAGE_STATE_LEASED: "leased",
 }
+# Why a single message cannot be settled, and the others of its request can.
+REASONS_OF_ONE = frozenset(("LEASE_TOKEN_STALE", "MESSAGE_UNKNOWN", "MESSAGE_LEASED"))
 # Codes of google.rpc for refusals of single messages.
 _NOT_FOUND = 5
 _FAILED_PRECONDITION = 9
@@ -193,6 +196,21 @@ def headers_of(headers: Any) -> Mapping[str, bytes]:
 def settled_of(result: queue_pb2.SettleResult) -> Settled:
     """Return what became of a message."""
     return Settled(result.message_id, result.reason, result.dead)
+
+
+def settled_in(result: pipeline_pb2.OperationResult) -> list[Settled]:
+    """Return what became of the messages of an operation."""
+    return [settled_of(each) for each in result.settle.results]
+
+
+def enqueued_in(result: pipeline_pb2.OperationResult) -> Enqueued:
+    """Return what became of the only message of an operation; raises if it was refused."""
+    results = result.enqueue.results
+    assert len(results) == 1, len(results)
+    found = results[0]  # not by unpacking it, which costs 0.4 µs more
+    if found.HasField("error"):
+        raise error_of_result(found.error)
+    return Enqueued(found.message_id, found.deduplicated)
 
 
 def error_of_settled(settled: Settled) -> OnelogError:

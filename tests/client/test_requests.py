@@ -25,7 +25,7 @@ from onelog.client.channels import _SERVICES
 from onelog.client.connection import Connection
 from onelog.client.values import Appended, Enqueued, Message, Record, Settled
 from onelog.errors import InvalidArgument, LeaseLost, NotFound
-from onelog.v1 import pipeline_pb2
+from onelog.v1 import pipeline_pb2, queue_pb2
 
 Answer = Callable[[Any], None]
 MESSAGE = Message(5, b"body", 9)
@@ -68,6 +68,50 @@ class Sent:
         monkeypatch.setattr(Connection, "call_write", call)
         monkeypatch.setattr(Connection, "call_read", call)
         monkeypatch.setattr(Connection, "write", write)
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({}, {}),
+        ({"priority": 0}, {"priority": 0}),
+        ({"delay_s": 2}, {"delay_ms": 2000}),
+        ({"at_ns": 3}, {"at_ns": 3}),
+        ({"ttl_s": 4}, {"ttl_ms": 4000}),
+        ({"dedup_id": "d"}, {"dedup_id": b"d"}),
+        ({"group": "g"}, {"group": b"g"}),
+        ({"tenant": "t"}, {"tenant": b"t"}),
+        ({"headers": {"h": "v"}}, {"headers": [queue_pb2.Header(name="h", value=b"v")]}),
+    ],
+    ids=lambda each: ",".join(each) or "none",
+)
+def test_a_message_goes_with_any_single_option(
+    options: dict[str, Any], sent: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by one and in a list; without an option it is sent a shorter way."""
+    requests: list[queue_pb2.EnqueueRequest] = []
+
+    class Lane:
+        def begin(self, _size: int, decode: Any, _timeout_s: float) -> tuple[Any, Any]:
+            operation = pipeline_pb2.Operation()
+            requests.append(operation.enqueue)
+            result = pipeline_pb2.OperationResult()
+            result.enqueue.results.add().message_id = 5
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_result(decode(result))
+            return operation, answer
+
+    async def test() -> None:
+        monkeypatch.setattr(Connection, "is_clear", True)
+        monkeypatch.setattr(Connection, "write_lane", lambda *_: Lane())
+        queue = AsyncClient().namespace("n").queue("q")
+        assert await queue.enqueue("body", **options) == Enqueued(5)
+        assert await queue.enqueue_many([NewMessage("body", **options)]) == [Enqueued(5)]
+
+    asyncio.run(test())
+    message = queue_pb2.NewMessage(body=b"body", **sent)
+    expected = queue_pb2.EnqueueRequest(namespace="n", queue="q", messages=[message])
+    assert requests == [expected, expected]
 
 
 def test_queues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from projections.queue_commands import (
     Ack,
     Cancel,
     Command,
+    Items,
     Lease,
     Nack,
     Prioritise,
@@ -32,13 +33,16 @@ from projections.queue_deadlines import (
 from projections.queue_groups import Group
 from projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX, ITEMS_MAX
 from projections.queue_message import Enqueue
+from projections.queue_plain import PlainPaths
 from projections.queue_results import decode_leased
 from projections.queue_row import DELAYED, LEASED, READY, Dead, Row
+from projections.queue_store import QueueState
 from projections.result import Applied, Duplicate, Refused
 from projections.system_commands import SessionOpen
 from tests.projections.queue_histories import draw_command
 from tests.projections.queue_world import QueueWorld
 from tests.projections.world import NAMESPACE, SECOND, World
+from ual.entry import FLAG_ZSTD
 
 ids = st.integers(1, 1_500)
 
@@ -221,13 +225,29 @@ def test_a_group_is_a_sorted_list_of_ids(steps: list[tuple[bool, int]]) -> None:
         assert group.turn() == min(model, default=0)
 
 
+class LongPaths(PlainPaths):
+    """Nothing is plain."""
+
+    __slots__ = ()
+
+    def ack_items(self, queue: QueueState, items: Items) -> None:
+        pass
+
+
+def long_world() -> World:
+    """Return a world without any short way."""
+    world = World()
+    world.state.router._fast_paths = {}
+    world.state.router._fast = {}
+    world.state.queue._plain.__class__ = LongPaths
+    return world
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_the_short_way_and_the_long_way_agree(seed: int) -> None:
     """Plain messages have paths of their own; with them or without, every answer is the same."""
     draw = Random(seed)
-    short, long = World(), World()
-    long.state.router._fast_paths = {}
-    long.state.router._fast = {}
+    short, long = World(), long_world()
     for step in range(400):
         command: Command = draw_command(draw, short.state.queue)
         if isinstance(command, Enqueue) and draw.random() < 0.7:
@@ -249,9 +269,7 @@ def test_the_short_way_and_the_long_way_agree(seed: int) -> None:
 def test_commands_about_many_messages_do_the_same_in_both_ways(seed: int) -> None:
     """Over several blocks, in any order, with items that are wrong and items that come twice."""
     draw = Random(seed)
-    short, long = World(), World()
-    long.state.router._fast_paths = {}
-    long.state.router._fast = {}
+    short, long = World(), long_world()
 
     def send(command: Command) -> object:
         draft = encode_command(command, NAMESPACE)
@@ -308,6 +326,25 @@ def test_an_ack_of_several_with_bad_fields_is_refused_in_both_ways(at: int, byte
     assert isinstance(world.draft(draft._replace(payload=bad)), Refused)
     assert world.stats(queue).leased == 2
     assert world.draft(draft) == Applied(2)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_ack_that_is_compressed_goes_the_short_way_too(
+    strict: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = QueueWorld()
+    queue = world.create("jobs")
+    for _ in range(300):
+        world.send(Enqueue(queue, b""))
+    leased = world.lease(queue, 300)
+    items = tuple((message.id, leased.token) for message in leased.messages)
+    monkeypatch.setattr("projections.queue.settle", None)
+
+    assert world.draft(encode_command(Ack(queue, items, strict), NAMESPACE)) == Applied(300)
+    assert world.entries[-1].flags & FLAG_ZSTD
+    assert world.stats(queue).leased == 0
+    world.state.router.check()
 
 
 def test_the_short_way_is_taken() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.errors import BadPayload, BadResult
-from projections.payload import read_prefix
+from projections.payload import SessionRef, read_prefix
+from projections.queue_changes import acked_one
 from projections.queue_commands import (
     OPERATIONS,
     Ack,
@@ -193,3 +194,22 @@ def test_bytes_that_are_no_result_are_said_to_be_none(data: bytes) -> None:
     for decode in (decode_leased, decode_cursor, lambda r: decode_verdicts(r, 3)):
         with suppress(BadResult):
             decode(Applied(0, data))
+
+
+@given(
+    namespace=st.text(max_size=20),
+    session=st.none() | st.builds(SessionRef, *[st.integers(0, 2**64 - 1)] * 3),
+    queue=st.integers(0, 2**64 - 1),
+    items=st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * 2), min_size=1, max_size=3),
+    strict=st.booleans(),
+)
+def test_the_message_of_an_ack_is_found_without_its_command(
+    namespace: str,
+    session: SessionRef | None,
+    queue: int,
+    items: list[tuple[int, int]],
+    strict: bool,  # noqa: FBT001
+) -> None:
+    draft = encode_command(Ack(queue, tuple(items), strict), namespace, session)
+    expected = (queue, items[0][0]) if len(items) == 1 else None
+    assert acked_one(draft.payload) == expected

@@ -5,6 +5,7 @@ from typing import Any
 
 from node.edge import edge_of
 from node.services.execute_message import Message
+from node.services.execute_runs import Operation, Singles
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
@@ -112,5 +113,54 @@ def test_what_takes_turns_with_other_writes_is_not_taken_apart(tmp_path: Path) -
 
         (runs,) = sorted_message.shards.values()
         assert [len(run.positions) for run in runs] == [1, len(operations) - 1]
+
+    on_a_node(tmp_path, test)
+
+
+def test_single_messages_behind_other_writes_keep_their_places(tmp_path: Path) -> None:
+    """In a session, and again in it: what goes together there is answered in the order of calls."""
+
+    async def test(jobs: Jobs) -> None:
+        one, two, three, four = await leased_by(jobs)
+        opened = await jobs.node.pipeline.OpenSession(pipeline.OpenSessionRequest())
+        lease = pipeline.Operation(lease=q.LeaseRequest(queue="jobs", count=9))
+        both = [q.Leased(message_id=each.message_id, token=each.token) for each in (one, two)]
+        operations = (
+            pipeline.Operation(ack=q.AckRequest(queue="jobs", messages=both)),
+            enqueue_of(b"1"), enqueue_of(b"2"), ack_of(three), ack_of(three), ack_of(four, "none"),
+            lease, enqueue_of(b"3"), ack_of(four), lease,
+        )  # fmt: skip
+        session = common_pb2.Session(session_id=opened.session_id, sequence=1)
+        first = await execute(jobs, *operations, session=session)
+        again = await execute(jobs, *operations, session=session)
+
+        for results in (first, again):
+            reasons = [result.error.reason for result in results]
+            assert reasons == [*[""] * 4, "MESSAGE_UNKNOWN", "QUEUE_UNKNOWN", *[""] * 4]
+            bodies = [[each.body for each in results[at].lease.messages] for at in (6, 9)]
+            assert bodies == [[b"1", b"2"], [b"3"]]
+            sent = [results[at].enqueue.results[0].message_id for at in (1, 2, 7)]
+            leased = [each.message_id for at in (6, 9) for each in results[at].lease.messages]
+            assert sent == leased == sorted(leased)
+            settled = [each.message_id for at in (0, 3, 8) for each in results[at].settle.results]
+            assert settled == [each.message_id for each in (one, two, three, four)]
+        info = await jobs.info()
+        assert (info.acked_count, info.leased_count, info.ready_count) == (4, 3, 0)
+
+    on_a_node(tmp_path, test)
+
+
+def test_single_messages_behind_other_writes_go_together(tmp_path: Path) -> None:
+    async def test(jobs: Jobs) -> None:
+        ack = q.AckRequest(queue="jobs", messages=[q.Leased(message_id=1, token=1)] * 2)
+        operations = [pipeline.Operation(ack=ack), *map(enqueue_of, BODIES)]
+        message = Message(
+            edge_of(jobs.node.context), pipeline.ExecuteRequest(operations=operations)
+        )
+        message.sort()
+
+        ((run,),) = message.shards.values()
+        assert [type(part) for part in run.parts] == [Operation, Singles]
+        assert run.positions == list(range(len(operations)))
 
     on_a_node(tmp_path, test)

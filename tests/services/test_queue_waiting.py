@@ -274,6 +274,27 @@ def test_a_stream_never_has_more_unsettled_messages_than_its_credit(tmp_path: Pa
     on_a_node(tmp_path, test)
 
 
+def test_credit_comes_back_with_the_ack_of_a_single_message(tmp_path: Path) -> None:
+    """D12: one is pushed for each that is done, and none for an ack that was refused."""
+
+    async def test(jobs: Jobs) -> None:
+        stream = await Stream(jobs.stub, credit=2, visibility_ms=600_000).begin()
+        await jobs.send(*(b"%d" % number for number in range(6)))
+        for number in range(4):
+            message = (await stream.collect(number + 2))[number]
+            stale = q.Leased(message_id=message.message_id, token=message.token + 1)
+            with pytest.raises(grpc.aio.AioRpcError, match="the lease is over"):
+                await jobs.stub.Ack(q.AckRequest(queue="jobs", messages=[stale]))
+            assert len(stream.messages) == number + 2
+            assert await jobs.ack([message]) == [""]
+        assert [message.body for message in await stream.collect(6)] == [
+            b"%d" % number for number in range(6)
+        ]
+        stream.call.cancel()
+
+    on_a_node(tmp_path, test)
+
+
 def test_what_a_stream_holds_is_released_when_its_client_goes(
     tmp_path: Path, services: list[queue_service.QueueService]
 ) -> None:
