@@ -133,7 +133,7 @@ async def bench_cluster(
         bench = Bench(client, VALUE, amount=amount)
         try:
             for case in cases:
-                bench.batch = case.batch or amount
+                bench.batch, bench.amount = case.batch or amount, amount * case.stock
                 try:
                     step = await case.begin(bench)
                 except Unimplemented:
