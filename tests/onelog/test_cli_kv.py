@@ -48,6 +48,8 @@ def test_versions_make_writes_conditional(cli: Cli) -> None:
     assert [each["value"] for each in past] == ["2", "1"]
     assert cli("kv", "get", "kv:cas", "--as-of", version, "--min-index", newer).out == "1\n"
     assert cli("kv", "get", "kv:cas", "--stale", "--max-staleness", "1h").out == "2\n"
+    assert cli("kv", "get", "kv:cas", "--by-lease", "--min-index", newer).out == "2\n"
+    assert "LEVEL_INVALID" in cli("kv", "get", "kv:cas", "--by-lease", "--stale", code=1).err
     cli("kv", "delete", "kv:cas", "--expect", newer)
     assert [row[1] for row in cli("kv", "history", "kv:cas").rows[1:]] == ["deleted", "put", "put"]
 
