@@ -242,8 +242,11 @@ def read_log(
     shard: Shard,
     *,
     first: Annotated[
-        int, typer.Option("--from", min=1, metavar="INDEX", help="From this index on.")
-    ] = 1,
+        int,
+        typer.Option(
+            "--from", min=0, metavar="INDEX", help="From this index on; 0: the first that is kept."
+        ),
+    ] = 0,
     last: Annotated[
         int, typer.Option("--to", min=0, metavar="INDEX", help="Up to this one; 0: all.")
     ] = 0,
@@ -257,7 +260,7 @@ def read_log(
     \b
     Examples:
       onelog admin read-log 0 --limit 5
-      onelog admin read-log 0 --from 1 --to 3 --json
+      onelog admin read-log 0 --limit 3 --voids --json
     """
     entries = session.client.admin.read_log(
         shard, first_index=first, last_index=last, follow=follow, with_voids=voids, endpoint=node

@@ -13,7 +13,7 @@ from node.config import LogSettings, SnapshotSettings
 from node.requests import Results
 from node.snapshot_schedule import SnapshotSchedule, log_bytes_behind
 from node.snapshots import BuilderLimits, Snapshots
-from onelog import Client
+from onelog import AsyncClient, Client
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import kv_pb2 as kv
 from projections import kv_commands, queue_commands
@@ -97,6 +97,8 @@ def test_a_log_that_grows_is_snapshotted_and_trimmed_and_a_restart_replays_only_
             assert status.snapshots.trimmed_segments > 0
             assert status.snapshots.first_as_of_index in {each[0].index for each in known}
             assert status.first_index > 1
+            async with AsyncClient(node.endpoint) as client:
+                assert (await anext(client.admin.read_log(0))).index >= status.first_index
         async with single(tmp_path, shards=1, log=LOG, snapshot=NEVER) as node:
             recovered = shard_of(node).recovered
             assert recovered.snapshot is not None
@@ -174,7 +176,8 @@ def test_a_builder_that_fails_is_reported_and_tried_again(tmp_path: Path) -> Non
             await fill(node)  # the shard goes on
             directory.unlink()
             away.rename(directory)
-            await until(lambda: shard.snapshots.newest is not None)
+            await until(lambda: report.taken > 0)
+            assert shard.snapshots.newest is not None
             assert (report.failure, report.failed_s) == ("", None)
 
     run(test())

@@ -78,13 +78,16 @@ class Admin(Facade):
         self,
         shard: int,
         *,
-        first_index: int = 1,
+        first_index: int = 0,
         last_index: int = 0,
         follow: bool = False,
         with_voids: bool = False,
         endpoint: str | None = None,
     ) -> Iterator[log_pb2.Entry]:
-        """Yield committed entries in order, and with ``follow`` new ones for ever."""
+        """Yield committed entries in order, and with ``follow`` new ones for ever.
+
+        From the first that is kept, unless ``first_index`` says otherwise.
+        """
         return self._thread.iterate(
             self._core.read_log(
                 shard,
