@@ -216,6 +216,7 @@ class Shipping:
 
     def _trim_begin(self, keep_from: int | None, segments_max: int | None) -> ManifestJob | None:
         log, journal = self._shard.log, self._shard.member.journal
+        log.manifest_file.settle()  # a snapshot that cannot be kept does not count
         keep_index = min(self._shard.snapshots.keep_from_index, log.last_index)
         for floor in (self.shipments.floor, keep_from):
             if floor is not None:

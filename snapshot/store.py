@@ -87,12 +87,13 @@ class SnapshotStore:
         And of those that turned out to be unusable: one that stayed would count as one of the two
         that are kept, and push out a good one.
         """
+        self._log.manifest_file.settle()
         newest = self.newest
         assert newest is None or record.index > newest.index, (record, newest)
         if record.index > self._log.durable_index:
             raise NotDurable(record.index, self._log.durable_index)
         kept = [each for each in self.records if each not in rejected]
-        return self._replace_begin((*kept, record)[-KEEP:])
+        return self._replace_begin((*kept, record)[-KEEP:], added=(self.path(record),))
 
     def install(self, record: SnapshotRecord) -> None:
         """Keep a snapshot, on this thread."""
@@ -106,6 +107,8 @@ class SnapshotStore:
         Otherwise the file is removed and ``StateMismatch`` raised: replay and apply disagree. One
         that is not newer than what is kept by now is removed too, and there is nothing to run.
         """
+        # First: what is listed, or about to be, may not stay so if the disk is full.
+        self._log.manifest_file.settle()
         if record.state_hash != live_hash:
             self._remove([record])
             raise StateMismatch(record.index, live_hash, record.state_hash, "the live state")
@@ -124,6 +127,7 @@ class SnapshotStore:
     def forget(self, records: Collection[SnapshotRecord]) -> None:
         """Let go of snapshots that turned out to be unusable, so that they do not count as kept."""
         if records:
+            self._log.manifest_file.settle()
             kept = (record for record in self.records if record not in records)
             self._finish(self._replace_begin(tuple(kept)))
 
@@ -136,13 +140,14 @@ class SnapshotStore:
         """Return where a snapshot's file is."""
         return self.directory / record.file
 
-    def _replace_begin(self, records: tuple[SnapshotRecord, ...]) -> ManifestJob:
-        self._log.manifest_file.settle()
+    def _replace_begin(
+        self, records: tuple[SnapshotRecord, ...], added: tuple[Path, ...] = ()
+    ) -> ManifestJob:
         dropped = tuple(self.path(record) for record in self.records if record not in records)
         # What was durable when the snapshot was made must be known to have been: then recovery
         # cannot take damage below the snapshot for a torn tail.
         manifest = replace(self._log.checkpointed(), snapshots=records)
-        return self._log.manifest_file.begin(manifest, snapshots=dropped)
+        return self._log.manifest_file.begin(manifest, snapshots=dropped, added=added)
 
     def _finish(self, job: ManifestJob) -> None:
         job.run()

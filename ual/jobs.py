@@ -5,12 +5,13 @@ changes, and keeps its error: the log's thread learns of it when it hands the jo
 failure always surfaces where the log's state is decided.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
 from ual.errors import UalError
-from ual.files import File, Files, remove_files, sync_new_name
+from ual.files import OUT_OF_SPACE, File, Files, remove_files, sync_new_name
 from ual.manifest import Manifest
 from ual.manifest import save as write_manifest
 from ual.notes import SegmentNotes
@@ -111,6 +112,8 @@ class SealJob:
 class ManifestJob:
     """The replacing of MANIFEST, and then the removal of what it has let go of.
 
+    If the disk is full, ``added`` goes instead: a file that only the new one would have listed.
+
     ``run`` may be called on any thread, and by whoever cannot wait for another one: it is done
     once, and everybody returns when it is.
     """
@@ -121,6 +124,7 @@ class ManifestJob:
     after: Manifest
     segments: tuple[Segment, ...] = ()
     snapshots: tuple[Path, ...] = ()
+    added: tuple[Path, ...] = ()
     is_decided: bool = False  # the new one stands, durably
     error: OSError | None = None
     _lock: Lock = field(default_factory=Lock)
@@ -141,3 +145,7 @@ class ManifestJob:
                     remove_files(self.files, self.snapshots)
             except OSError as error:
                 self.error = error
+                # After any other error MANIFEST may be the new one.
+                if not self.is_decided and error.errno in OUT_OF_SPACE:
+                    with suppress(OSError):
+                        remove_files(self.files, self.added)

@@ -46,11 +46,17 @@ class ManifestFile:
         *,
         segments: tuple[Segment, ...] = (),
         snapshots: tuple[Path, ...] = (),
+        added: tuple[Path, ...] = (),
     ) -> ManifestJob:
-        """Return what replaces MANIFEST, and then removes the files of these."""
+        """Return what replaces MANIFEST, and then removes the files of these.
+
+        ``added`` is a new snapshot, which goes if MANIFEST cannot be written.
+        """
         self._guard.refuse_if_failed()
         assert self._under_way is None, "the last change is not settled"
-        job = ManifestJob(self._files, self._path, self.content, content, segments, snapshots)
+        job = ManifestJob(
+            self._files, self._path, self.content, content, segments, snapshots, added
+        )
         self.content, self._under_way = content, job
         return job
 

@@ -17,6 +17,7 @@ from tests.cluster.lone_shard import put
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import make_shard
 from ual.log_config import LogConfig
+from ual.manifest import SnapshotRecord
 
 LOG = LogConfig(
     ring_bytes=4096, segment_bytes_max=1500, unsynced_bytes_max=8 << 10, free_bytes_min=0
@@ -176,8 +177,8 @@ class Group:
             self.until(lambda before=before: len(self.outcomes) > before)  # type: ignore[misc]
             assert isinstance(self.outcomes[-1], list), self.outcomes[-1]
 
-    def snapshot(self, node: Node) -> None:
-        """Seal what can be sealed and keep a snapshot."""
+    def build(self, node: Node) -> tuple[SnapshotRecord, str]:
+        """Seal what can be sealed and build a snapshot; return it and the hash of the state."""
         shard = node.shard
         shard.log.seal()
         self.created_s += 1
@@ -191,7 +192,11 @@ class Group:
             created_s=self.created_s,
         )
         result = build_in_process(node.disk, request, build_projections)
-        shard.snapshots.accept(result.record, capture.state_hash)
+        return result.record, capture.state_hash
+
+    def snapshot(self, node: Node) -> None:
+        """Seal what can be sealed and keep a snapshot."""
+        node.shard.snapshots.accept(*self.build(node))
 
     def fall_behind(self, away: UUID | None, groups: int = 40) -> None:
         """Write, take snapshots and trim, so that the logs begin behind what ``away`` has."""

@@ -1,5 +1,6 @@
 """Snapshots and ranges between real shards, message by message: what is taken, and what is not."""
 
+import errno
 from dataclasses import replace
 from random import Random
 from uuid import UUID
@@ -417,3 +418,16 @@ def test_a_damaged_segment_comes_anew_with_all_that_follows_it() -> None:
     group.until(group.is_settled)
     first_index = log.first_index
     assert entries(away, first_index) == entries(group.leader, first_index)
+
+
+def test_a_trim_does_not_count_on_a_snapshot_that_a_full_disk_refuses_meanwhile() -> None:
+    group = Group(1)
+    node = group.elect()
+    for _ in range(2):
+        group.write(40)
+        group.snapshot(node)
+    group.write(40)
+    assert node.shard.snapshots.accept_begin(*group.build(node)) is not None
+    node.disk.fail("write", errno.ENOSPC, path_contains="MANIFEST")
+    assert trim(node.shard) > 0
+    assert node.shard.log.first_index <= node.shard.snapshots.keep_from_index

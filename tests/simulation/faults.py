@@ -359,6 +359,8 @@ class Faults:
         if shard is None or any(each.has_rotten_files() for each in self._replicas):
             return
         newest = shard.snapshots.newest
+        if shard.log.manifest_file._under_way is not None:
+            return  # the disk may be too full to keep that one
         others = [each.shard for each in self._replicas if each.shard and each is not replica]
         segments = [
             segment

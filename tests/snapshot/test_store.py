@@ -1,5 +1,7 @@
 """Which snapshots are kept, and what happens to the others."""
 
+import errno
+
 import pytest
 
 from projections.table import build_projections
@@ -7,6 +9,7 @@ from snapshot.errors import NoSnapshot, NotDurable, StateMismatch
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import LiveShard, put
 from tests.snapshot.toys import Toy, toy_drafts
+from ual.errors import DiskFull
 from ual.manifest import load as load_manifest
 
 
@@ -135,3 +138,40 @@ def test_the_real_router_is_snapshotted_and_kept() -> None:
     assert again.recovered.replayed.entry_count == 0
     again.state.router.check()
     assert again.state.kv.get("default", b"a") == live.state.kv.get("default", b"a")
+
+
+def test_a_snapshot_that_a_full_disk_kept_from_being_listed_leaves_nothing() -> None:
+    """And what was kept before is kept still: also what a trim goes by."""
+    live = shard_with(2)
+    disk, before = live.files, live.store.records
+    assert isinstance(disk, SimDisk)
+    live.do(toy_drafts(2, 50))
+    result, capture = live.build()
+    job = live.store.accept_begin(result.record, capture.state_hash)
+    assert job is not None
+    assert live.store.newest == result.record
+    disk.fail("write", errno.ENOSPC, path_contains="MANIFEST")
+    job.run()
+    with pytest.raises(DiskFull):
+        live.log.manifest_file.finish(job)
+    assert live.store.records == before
+    assert disk.list(live.paths.snapshots) == [record.file for record in before]
+    live.snapshot()
+    assert live.store.newest.index == result.record.index
+
+
+def test_the_next_snapshot_does_not_count_on_one_that_a_full_disk_refuses_meanwhile() -> None:
+    live = shard_with(2)
+    disk, before = live.files, live.store.records
+    assert isinstance(disk, SimDisk)
+    live.do(toy_drafts(2, 50))
+    result, capture = live.build()
+    assert live.store.accept_begin(result.record, capture.state_hash) is not None
+    live.do(toy_drafts(2, 60))
+    newer, capture = live.build()
+    disk.fail("write", errno.ENOSPC, path_contains="MANIFEST")
+    assert live.store.accept(newer.record, capture.state_hash)
+    assert live.store.records == (before[-1], newer.record)
+    names = [record.file for record in live.store.records]
+    assert disk.list(live.paths.snapshots) == names
+    assert LiveShard(disk.crash(CrashPolicy.LOST), Toy).recovered.rejected == ()
