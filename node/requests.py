@@ -11,7 +11,7 @@ of Raft's own work.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.errors import (
@@ -83,11 +83,11 @@ class Request:
     at: int = 0  # where its entries stand in its group
     first_index: int = 0
     proposed_s: float = 0.0
+    size: int = field(init=False)  # the bytes that its entries take in the log, at most
 
-    @property
-    def size(self) -> int:
-        """The bytes that its entries take in the log, at most."""
-        return sum(HEADER_SIZE + len(payload) for _, payload, _ in self.drafts)
+    def __post_init__(self) -> None:
+        """Look at the entries once: they may be thousands, and their size is asked for often."""
+        self.size = sum(HEADER_SIZE + len(payload) for _, payload, _ in self.drafts)
 
     def received(self) -> Received:
         """Return the answer to an ASYNC request."""

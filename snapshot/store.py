@@ -45,7 +45,7 @@ class SnapshotStore:
 
     @property
     def records(self) -> tuple[SnapshotRecord, ...]:
-        """The kept snapshots, oldest first."""
+        """The kept snapshots, oldest first, as MANIFEST lists them or is about to."""
         return self._log.manifest.snapshots
 
     @property

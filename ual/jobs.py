@@ -131,7 +131,7 @@ class ManifestJob:
     _has_run: bool = False
 
     def run(self) -> None:
-        """Write and remove; a failure is reported by ``Log.manifest_finish``."""
+        """Write and remove; a failure is reported by ``ManifestFile.finish``."""
         with self._lock:
             if self._has_run:
                 return
