@@ -24,7 +24,8 @@ from node.messages import put_item
 from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2
 from projections.kv_changes import Change
-from projections.kv_commands import OPERATIONS, TYPE_PUT, LeaseGrant, LeaseKeepalive, Put, Touch
+from projections.kv import TYPES_TOLD
+from projections.kv_commands import OPERATIONS, LeaseGrant, LeaseKeepalive, Put, PutMany, Touch
 from projections.kv_commands import decode_command as decode_kv
 from projections.kv_operations import deadline
 from projections.kv_reads import KeyValue
@@ -97,17 +98,19 @@ Maker = Callable[[Projections, Entry], Iterable[Happening]]
 
 
 def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
-    """Return what a put did; everything else that is done to keys was noted."""
-    if entry.entry_type != TYPE_PUT:
+    """Return what puts did; everything else that is done to keys was noted."""
+    if entry.entry_type not in TYPES_TOLD:
         return ()
     prefix, reader = read_prefix(entry.plain_payload())
     command: Any = decode_kv(entry.entry_type & 0xFF, reader)
-    assert isinstance(command, Put), command
-    expires_ns = 0
-    if command.ttl_ns is not None:
-        expires_ns = deadline(entry.timestamp_ns, command.ttl_ns)
-    change = Change(prefix.namespace, command.key, command.value, expires_ns, command.lease or 0)
-    return (KeyHappening(entry, change, projections),)
+    puts: list[Put] = command.puts() if isinstance(command, PutMany) else [command]
+    changes: dict[bytes, Change] = {}  # the last word on each key, in the order of first touch
+    for put in puts:
+        expires_ns = 0 if put.ttl_ns is None else deadline(entry.timestamp_ns, put.ttl_ns)
+        changes[put.key] = Change(
+            prefix.namespace, put.key, put.value, expires_ns, put.lease or 0
+        )
+    return [KeyHappening(entry, change, projections) for change in changes.values()]
 
 
 MAKERS: dict[int, Maker] = {
@@ -126,7 +129,7 @@ def events_of(projections: Projections, entry: Entry, owners: Container[int]) ->
         found += maker(projections, entry)
     if entry.entry_type == TYPE_EXPIRE and OWNER_QUEUE in owners:
         found += expiry_events(projections, entry)
-    if OWNER_KV in owners and entry.entry_type != TYPE_PUT:
+    if OWNER_KV in owners and entry.entry_type not in TYPES_TOLD:
         changes = projections.kv.changes
         if entry.index < changes.complete_from and _may_change_keys(entry):
             raise OutOfRange(

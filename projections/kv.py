@@ -11,8 +11,15 @@ from itertools import count
 from projections.conditions import Condition
 from projections.errors import BadPayload
 from projections.kv_changes import Changes
-from projections.kv_commands import TYPE_PUT, Transaction, decode_command
+from projections.kv_commands import (
+    TYPE_PUT,
+    TYPE_PUT_MANY,
+    PutMany,
+    Transaction,
+    decode_command,
+)
 from projections.kv_evict import Evictor
+from projections.kv_many import put_many
 from projections.kv_operations import end_lease, execute
 from projections.kv_plain import PlainPuts
 from projections.kv_reads import KvReads
@@ -32,6 +39,8 @@ from projections.state_hash import reduce_total
 from projections.undo import UndoLog
 from ual.entry import OWNER_KV, Draft, Entry
 
+# Entries that say themselves what they write.
+TYPES_TOLD = frozenset((TYPE_PUT, TYPE_PUT_MANY))
 EXPIRE_KEY = 1
 EXPIRE_LEASE = 2
 
@@ -63,8 +72,12 @@ class KV(KvReads):
             return Refused(Reason.NAMESPACE_UNKNOWN)
         if isinstance(command, Transaction):
             return transact(store, self._undo, command, entry.index, entry.timestamp_ns)
-        self.changes.is_told = entry.entry_type == TYPE_PUT
-        result = execute(store, command, entry.index, entry.timestamp_ns)
+        self.changes.is_told = entry.entry_type in TYPES_TOLD
+        if isinstance(command, PutMany):
+            place = (entry.index, entry.timestamp_ns)
+            result = put_many(store, self._plain, self._undo, command, *place)
+        else:
+            result = execute(store, command, entry.index, entry.timestamp_ns)
         self.changes.is_told = False
         return result
 

@@ -6,8 +6,9 @@ state (sizes, counts, options, lifetimes), so that executing a command starts fr
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from projections.conditions import (
     Condition,
@@ -21,6 +22,7 @@ from projections.limits import (
     DELETE_RANGE_KEYS_MAX,
     KEY_SIZE_MAX,
     KEYS_RESERVED,
+    PUT_MANY_KEYS_MAX,
     TRANSACTION_OPERATIONS_MAX,
     TTL_NS_MAX,
 )
@@ -39,6 +41,7 @@ from projections.reasons import Reason
 from ual.entry import OWNER_KV, Draft
 
 TYPE_PUT = OWNER_KV << 8 | 0x01
+TYPE_PUT_MANY = OWNER_KV << 8 | 0x0F
 
 _OPTIONS = struct.Struct("<BH")  # options, key size
 
@@ -187,7 +190,22 @@ class Transaction:
     otherwise: tuple[Operation, ...] = ()
 
 
-Command = Operation | LeaseGrant | LeaseKeepalive | LeaseRevoke | Transaction
+@dataclass(frozen=True, slots=True)
+class PutMany:
+    """Write many keys at once, with one version; all of it or nothing.
+
+    ``bodies`` are those of puts with a lifetime or no option at all. They are read one by one when
+    they are executed: most of them go a way that needs no command (kv_plain.py).
+    """
+
+    bodies: tuple[bytes, ...]
+
+    def puts(self) -> list[Put]:
+        """Return what is to be put; raises ``BadPayload``."""
+        return [read_one_of_many(body) for body in self.bodies]
+
+
+Command = Operation | LeaseGrant | LeaseKeepalive | LeaseRevoke | Transaction | PutMany
 
 
 def encode_command(command: Command, namespace: str, session: SessionRef | None = None) -> Draft:
@@ -242,6 +260,9 @@ def encode_body(command: Command) -> bytes:
         case Transaction(conditions, then, otherwise):
             lists = (_encode_operations(operations) for operations in (then, otherwise))
             return encode_conditions(conditions) + b"".join(lists)
+        case PutMany(bodies):
+            sizes = struct.pack(f"<{len(bodies)}I", *map(len, bodies))
+            return b"".join((U16.pack(len(bodies)), sizes, *bodies))
 
 
 def _encode_options(
@@ -275,6 +296,26 @@ def _read_put(reader: Reader) -> Put:
     expected = reader.number(U64) if options & OPTION_EXPECTED else None
     key = _check_written(reader.take(key_size))
     return Put(key, reader.rest(), ttl_ns, lease, expected)
+
+
+def put_bodies(
+    keys: Sequence[bytes], values: Sequence[bytes], ttl_ns: int | None
+) -> tuple[bytes, ...]:
+    """Return the bodies of puts that have nothing but a lifetime in common."""
+    join, pack = b"".join, _OPTIONS.pack
+    if ttl_ns is not None:
+        heads = (_encode_options(key, ttl_ns, None, None) for key in keys)
+        return tuple(map(join, zip(heads, keys, values, strict=True)))
+    pairs = zip(keys, values, strict=True)
+    return tuple([join((pack(0, len(key)), key, value)) for key, value in pairs])
+
+
+def read_one_of_many(body: bytes) -> Put:
+    """Read one of the bodies of ``PutMany``: a put that depends on nothing."""
+    put = _read_put(Reader(body))
+    if put.lease is not None or put.expected is not None:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, body[0])
+    return put
 
 
 def _read_delete(reader: Reader) -> Delete:
@@ -334,6 +375,16 @@ def _read_transaction(reader: Reader) -> Transaction:
     return Transaction(conditions, _read_operations(reader), _read_operations(reader))
 
 
+def _read_put_many(reader: Reader) -> PutMany:
+    count = reader.count(PUT_MANY_KEYS_MAX)
+    if not count:
+        raise BadPayload(Reason.LIMIT_INVALID, 0)
+    sizes = reader.fields(struct.Struct(f"<{count}I"))
+    bodies = reader.part(sum(sizes)).rest()
+    ends = accumulate(sizes, initial=0)
+    return PutMany(tuple([bodies[start:end] for start, end in pairwise(ends)]))
+
+
 def _read_operations(reader: Reader) -> tuple[Operation, ...]:
     operations: list[Operation] = []
     ranged = 0  # keys that the list may delete by range: bounded for all of them together
@@ -391,6 +442,7 @@ OPERATIONS: dict[type[Command], int] = {
     LeaseRevoke: 0x0C,
     Transaction: 0x0D,
     DeleteRange: 0x0E,
+    PutMany: 0x0F,
     Get: OPERATION_GET,
 }
 
@@ -415,4 +467,5 @@ _DECODERS: dict[int, Callable[[Reader], Command]] = {
     0x0B: lambda reader: LeaseKeepalive(reader.number(U64)),
     0x0C: lambda reader: LeaseRevoke(reader.number(U64)),
     0x0D: _read_transaction,
+    0x0F: _read_put_many,
 }

@@ -19,6 +19,7 @@ from projections.kv_commands import (
     Minimum,
     Operation,
     Put,
+    PutMany,
     Touch,
     Transaction,
     decode_command,
@@ -63,6 +64,8 @@ def _describe(command: Command) -> str:
         case Transaction(conditions, then, otherwise):
             text = f"transaction: if {len(conditions)} conditions hold, {_describe_all(then)}"
             return f"{text}, else {_describe_all(otherwise)}" if otherwise else text
+        case PutMany():
+            return f"at once {_describe_all(tuple(command.puts()))}"
         case _:
             return _describe_operation(command)
 

@@ -23,6 +23,7 @@ from projections.kv_record import (
 from projections.kv_store import Store
 from projections.kv_values import OBJECT_SIZE
 from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED
+from projections.payload import U64
 from projections.result import APPLIED, Applied
 from projections.state_hash import item_hash
 from projections.undo import UndoLog
@@ -34,6 +35,7 @@ _unpack_digest = struct.Struct("<8xQ").unpack_from  # of a version, from its sta
 _unpack_size = TRAILER.unpack_from
 _pack_head = HEAD.pack
 _pack_size = TRAILER.pack
+_pack_version = U64.pack  # what a version begins with
 _join = b"".join
 _KEY_OVERHEAD = 2 * OBJECT_SIZE
 _RESERVED_FIRST = bytes({prefix[0] for prefix in KEYS_RESERVED})
@@ -62,6 +64,13 @@ class PlainPuts:
 
         A payload is the canonical item of what it writes, so it is hashed as it stands.
         """
+        return self._run(index, 1, prefix, payloads)
+
+    def run_at_once(self, index: int, prefix: bytes, payloads: Sequence[bytes]) -> int:
+        """Do the same with puts of one entry; a key that it has written before is unusual."""
+        return self._run(index, 0, prefix, payloads)
+
+    def _run(self, index: int, step: int, prefix: bytes, payloads: Sequence[bytes]) -> int:
         store = self._by_prefix.get(prefix)
         if store is None:
             return 0
@@ -69,7 +78,8 @@ class PlainPuts:
         records, pending = store.records, store.order.pending
         size_max, versions_max = store.inline_size_max, store.versions_max
         taken: list[tuple[bytes, bytes | None, int]] | None = [] if self._undo.active else None
-        first_index, grown, extra_versions, total = index, 0, 0, 0
+        own_version = b"" if step else _pack_version(index)
+        done = grown = extra_versions = total = 0
         for payload in payloads:
             if len(payload) < key_at:
                 break
@@ -92,7 +102,7 @@ class PlainPuts:
                     pending.append(key)
             else:
                 flags, version_count, tail = record[FLAGS_AT], record[FLAGS_AT + 1], record
-                if flags & _UNUSUAL_NEWEST:
+                if flags & _UNUSUAL_NEWEST or (own_version and record.startswith(own_version)):
                     break
                 if version_count < versions_max:
                     version_count += 1
@@ -116,10 +126,11 @@ class PlainPuts:
             total += change
             if taken is not None:
                 taken.append((key, record, change))
-            index += 1
+            index += step
+            done += 1
         store.resident_size += grown
         store.extra_versions += extra_versions
         store.hash_total += total
         if taken:
             self._undo.note(partial(store.put_back, taken))
-        return index - first_index
+        return done

@@ -28,6 +28,7 @@ TTL_NS_MAX = 100 * 365 * 86_400 * 1_000_000_000
 
 # What one entry may touch, so that one apply stays within milliseconds.
 TRANSACTION_OPERATIONS_MAX = 1_000
+PUT_MANY_KEYS_MAX = 1_000
 CONDITIONS_MAX = 1_000
 DELETE_RANGE_KEYS_MAX = 10_000
 DELETE_RANGE_VISITS_MAX = 40_000  # keys that it may look at, deleted ones included

@@ -11,7 +11,7 @@ whoever asks for an early answer gives up hearing of that.
 
 from collections.abc import Callable
 
-from projections.kv_commands import OPTION_EXPECTED, OPTION_LEASE, TYPE_PUT
+from projections.kv_commands import OPTION_EXPECTED, OPTION_LEASE, TYPE_PUT, TYPE_PUT_MANY
 from projections.payload import FLAG_SESSION, PAYLOAD_VERSION
 from projections.queue_message import OPTION_DEDUP, TYPE_ENQUEUE
 from projections.stream_record import OPTION_PRODUCER, TYPE_APPEND
@@ -42,6 +42,7 @@ def _is_blind_append(body: bytes) -> bool:
 # written is how many it holds.
 _BLIND: dict[int, Callable[[bytes], bool]] = {
     TYPE_PUT: _is_blind_put,
+    TYPE_PUT_MANY: lambda _: True,
     TYPE_ENQUEUE: _is_blind_enqueue,
     TYPE_APPEND: _is_blind_append,
     TYPE_WRITE_BATCH: lambda _: True,

@@ -46,6 +46,7 @@ OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
     "append": kv.APPEND,
     "set_json": kv.SET_JSON,
     "txn": kv.TXN,
+    "batch_put": kv.BATCH_PUT,
     **queue.OPERATIONS,
     "append_records": stream.APPEND_RECORDS,
     "ack_records": stream.ACK_RECORDS,

@@ -48,6 +48,12 @@ class KvService:
         """Write a key."""
         return await run_write(self._edge, op.PUT, request, call)
 
+    async def batch_put(
+        self, request: kv_pb2.BatchPutRequest, call: Call
+    ) -> kv_pb2.BatchPutResponse:
+        """Write many keys of one shard."""
+        return await run_write(self._edge, op.BATCH_PUT, request, call)
+
     async def delete(self, request: kv_pb2.DeleteRequest, call: Call) -> kv_pb2.DeleteResponse:
         """Delete a key."""
         return await run_write(self._edge, op.DELETE, request, call)

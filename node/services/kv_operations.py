@@ -24,6 +24,8 @@ from projections.limits import (
     JSON_PATH_MAX,
     JSON_SIZE_MAX,
     KEY_SIZE_MAX,
+    KEYS_RESERVED,
+    PUT_MANY_KEYS_MAX,
     TRANSACTION_OPERATIONS_MAX,
     TTL_NS_MAX,
     VALUE_SIZE_MAX,
@@ -113,6 +115,32 @@ def put_of(request: kv_pb2.PutRequest) -> kv_commands.Put:
         request.lease_id or None,
         expected,
     )
+
+
+def _batch_put(
+    request: kv_pb2.BatchPutRequest, namespace: str, session: SessionRef | None
+) -> list[Draft]:
+    """Return the entry of a request; all that apply could find unsound is looked at here."""
+    keys, values = list(request.keys), list(request.values)
+    if not 0 < len(keys) <= PUT_MANY_KEYS_MAX:
+        raise error_of_reason(Reason.LIMIT_INVALID, len(keys))
+    if len(values) != len(keys):
+        raise invalid("VALUES_INVALID", f"{len(values)} values for {len(keys)} keys")
+    check_value(max(values, key=len))
+    for key in keys:
+        if key.startswith(KEYS_RESERVED):
+            raise error_of_reason(Reason.KEY_RESERVED)
+    ttl_ns = ttl_ns_of(request.ttl_ms) or None
+    bodies = kv_commands.put_bodies(keys, values, ttl_ns)
+    return [encode_command(kv_commands.PutMany(bodies), namespace, session)]
+
+
+def _by_keys(request: kv_pb2.BatchPutRequest) -> Sequence[bytes]:
+    keys = request.keys
+    for key in keys:
+        if not 0 < len(key) <= KEY_SIZE_MAX:
+            raise error_of_reason(Reason.KEY_SIZE_INVALID, len(key))
+    return keys
 
 
 def delete_of(request: kv_pb2.DeleteRequest) -> kv_commands.Delete:
@@ -317,6 +345,8 @@ def _grant_of(request: kv_pb2.GrantLeaseRequest) -> kv_commands.LeaseGrant:
 
 PUT: Write[kv_pb2.PutRequest, kv_pb2.PutResponse]
 PUT = _write(kv_pb2.PutResponse, put_of)
+BATCH_PUT: Write[kv_pb2.BatchPutRequest, kv_pb2.BatchPutResponse]
+BATCH_PUT = Write(kv_pb2.BatchPutResponse, _by_keys, _batch_put)
 DELETE: Write[kv_pb2.DeleteRequest, kv_pb2.DeleteResponse]
 DELETE = _write(kv_pb2.DeleteResponse, delete_of, answer=_number("deleted"))
 TOUCH: Write[kv_pb2.TouchRequest, kv_pb2.TouchResponse]

@@ -20,7 +20,8 @@ from onelog.client.connection import Connection
 from onelog.client.json_document import AsyncDocument
 from onelog.client.leases import AsyncLease
 from onelog.client.lock import AsyncLock
-from onelog.client.many import results_of
+from onelog.client.lanes import WriteLane
+from onelog.client.many import Part, results_of
 from onelog.client.options import Scope
 from onelog.client.txn import AsyncTxn
 from onelog.client.unsendable import refuse_unsendable
@@ -101,33 +102,54 @@ class AsyncKV:
         *,
         ttl_s: float | None = None,
     ) -> list[int]:
-        """Write many keys, each by itself, and return their versions in the same order.
+        """Write many keys and return their versions in the same order.
 
-        All of them are tried; if some fail the first error is raised, with a note of how many.
+        Keys of one shard go together, up to 1,000 or 256 KiB of them at a time: all of those are
+        written, with one version, or none is. Of a key that is given twice the last value counts.
+        Everything is tried; if something fails the first error is raised, with a note of how much.
         """
-        connection, timeout_s, ttl_ms = self._connection, self._timeout_s, milliseconds(ttl_s)
-        is_plain = self._is_plain and not ttl_ms
+        ttl_ms = milliseconds(ttl_s)
+        parts: dict[WriteLane, Part] = {}
         answers: list[Future[Any]] = []
-        pairs = items.items() if isinstance(items, Mapping) else items
-        for key, value in pairs:
+        sent: list[Part] = []
+        places: list[Part] = []
+        for key, value in items.items() if isinstance(items, Mapping) else items:
             name, data = to_bytes(key), to_bytes(value)
             lane = self._lane_of(name)
             if lane is None:
-                await connection.ready(timeout_s)
+                await self._connection.ready(self._timeout_s)
                 lane = self._lane_of(name)
                 assert lane is not None
-            size = len(name) + len(data)
-            operation, answer = lane.begin(size, _put_version, timeout_s)
-            put = operation.put
-            put.key = name
-            put.value = data
-            if not is_plain:
-                put.ttl_ms = ttl_ms
+            part = parts.get(lane)
+            if part is None or not part.has_room(len(name) + len(data)):
+                if part is not None:
+                    answers.append(self._send_part(lane, part, ttl_ms))
+                    sent.append(part)
+                part = parts[lane] = Part()
+            part.add(name, data)
+            places.append(part)
+        for lane, part in parts.items():
+            answers.append(self._send_part(lane, part, ttl_ms))
+            sent.append(part)
+        for part, version in zip(sent, await results_of(answers), strict=True):
+            part.version = version
+        return [part.version for part in places]
+
+    def _send_part(self, lane: WriteLane, part: Part, ttl_ms: int) -> Future[Any]:
+        operation, answer = lane.begin(part.size, _batch_put_version, self._timeout_s)
+        try:
+            put = operation.batch_put
+            put.keys.extend(part.keys)
+            put.values.extend(part.values)
+            put.ttl_ms = ttl_ms
+            if not self._is_plain:
                 self._put_scope(put)
                 if self._is_async:
                     put.options.durability = ASYNC
-            answers.append(answer)
-        return await results_of(answers)
+        except BaseException:
+            lane.undo()
+            raise
+        return answer
 
     async def get(self, key: Key, *, read: Read | None = None) -> Item | None:
         """Return a key, or None if it does not exist."""
@@ -386,6 +408,10 @@ class AsyncKV:
 
 def _put_version(result: pipeline_pb2.OperationResult) -> Any:
     return result.put.header.index
+
+
+def _batch_put_version(result: pipeline_pb2.OperationResult) -> Any:
+    return result.batch_put.header.index
 
 
 def _get_item(result: pipeline_pb2.OperationResult) -> Any:

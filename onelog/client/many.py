@@ -1,9 +1,13 @@
-"""The answers to many operations that one call stands for."""
+"""Calls that stand for many operations: what goes together, and the answers to all of it."""
 
 import asyncio
 from asyncio import Future
 from collections.abc import Iterable
 from typing import Any
+
+# Keys that are written at once: as many as a server takes, and bytes that it writes without pause.
+PART_KEYS_MAX = 1_000
+PART_BYTES_MAX = 256 << 10
 
 
 async def results_of(answers: Iterable[Future[Any]]) -> list[Any]:
@@ -31,3 +35,25 @@ async def results_of(answers: Iterable[Future[Any]]) -> list[Any]:
             errors[0].add_note(f"{len(errors)} of {len(waiting)} operations failed")
         raise errors[0]
     return results
+
+
+class Part:
+    """Keys that are written at once."""
+
+    __slots__ = ("keys", "size", "values", "version")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.size = 0
+        self.version = 0
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether a key and its value, of so many bytes together, fit in."""
+        return len(self.keys) < PART_KEYS_MAX and self.size + size <= PART_BYTES_MAX
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Let a key be written, too."""
+        self.keys.append(key)
+        self.values.append(value)
+        self.size += len(key) + len(value)

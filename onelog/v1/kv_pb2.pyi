@@ -99,6 +99,26 @@ class PutResponse(_message.Message):
     header: _common_pb2.WriteHeader
     def __init__(self, header: _Optional[_Union[_common_pb2.WriteHeader, _Mapping]] = ...) -> None: ...
 
+class BatchPutRequest(_message.Message):
+    __slots__ = ("namespace", "keys", "values", "ttl_ms", "options")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    values: _containers.RepeatedScalarFieldContainer[bytes]
+    ttl_ms: int
+    options: _common_pb2.WriteOptions
+    def __init__(self, namespace: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ..., values: _Optional[_Iterable[bytes]] = ..., ttl_ms: _Optional[int] = ..., options: _Optional[_Union[_common_pb2.WriteOptions, _Mapping]] = ...) -> None: ...
+
+class BatchPutResponse(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: _common_pb2.WriteHeader
+    def __init__(self, header: _Optional[_Union[_common_pb2.WriteHeader, _Mapping]] = ...) -> None: ...
+
 class DeleteRequest(_message.Message):
     __slots__ = ("namespace", "key", "expected_version", "options")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]

@@ -50,6 +50,11 @@ class KVStub:
                 request_serializer=onelog_dot_v1_dot_kv__pb2.PutRequest.SerializeToString,
                 response_deserializer=onelog_dot_v1_dot_kv__pb2.PutResponse.FromString,
                 _registered_method=True)
+        self.BatchPut = channel.unary_unary(
+                '/onelog.v1.KV/BatchPut',
+                request_serializer=onelog_dot_v1_dot_kv__pb2.BatchPutRequest.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_kv__pb2.BatchPutResponse.FromString,
+                _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/onelog.v1.KV/Delete',
                 request_serializer=onelog_dot_v1_dot_kv__pb2.DeleteRequest.SerializeToString,
@@ -147,6 +152,13 @@ class KVServicer:
 
     def Put(self, request, context):
         """Writes a key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchPut(self, request, context):
+        """Writes many keys of one shard at once: all of them or none, with one version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -274,6 +286,11 @@ def add_KVServicer_to_server(servicer, server):
                     servicer.Put,
                     request_deserializer=onelog_dot_v1_dot_kv__pb2.PutRequest.FromString,
                     response_serializer=onelog_dot_v1_dot_kv__pb2.PutResponse.SerializeToString,
+            ),
+            'BatchPut': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchPut,
+                    request_deserializer=onelog_dot_v1_dot_kv__pb2.BatchPutRequest.FromString,
+                    response_serializer=onelog_dot_v1_dot_kv__pb2.BatchPutResponse.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
@@ -433,6 +450,33 @@ class KV:
             '/onelog.v1.KV/Put',
             onelog_dot_v1_dot_kv__pb2.PutRequest.SerializeToString,
             onelog_dot_v1_dot_kv__pb2.PutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchPut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onelog.v1.KV/BatchPut',
+            onelog_dot_v1_dot_kv__pb2.BatchPutRequest.SerializeToString,
+            onelog_dot_v1_dot_kv__pb2.BatchPutResponse.FromString,
             options,
             channel_credentials,
             insecure,

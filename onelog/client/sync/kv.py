@@ -43,9 +43,11 @@ class KV(Facade):
         *,
         ttl_s: float | None = None,
     ) -> list[int]:
-        """Write many keys, each by itself, and return their versions in the same order.
+        """Write many keys and return their versions in the same order.
 
-        All of them are tried; if some fail the first error is raised, with a note of how many.
+        Keys of one shard go together, up to 1,000 or 256 KiB of them at a time: all of those are
+        written, with one version, or none is. Of a key that is given twice the last value counts.
+        Everything is tried; if something fails the first error is raised, with a note of how much.
         """
         found: list[int] = self._thread.run(self._core.put_many(items, ttl_s=ttl_s))
         return found
