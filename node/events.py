@@ -23,8 +23,8 @@ from node.happening import Happening
 from node.messages import put_item
 from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2
-from projections.kv_changes import Change
 from projections.kv import TYPES_TOLD
+from projections.kv_changes import Change
 from projections.kv_commands import OPERATIONS, LeaseGrant, LeaseKeepalive, Put, PutMany, Touch
 from projections.kv_commands import decode_command as decode_kv
 from projections.kv_operations import deadline
@@ -107,9 +107,7 @@ def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
     changes: dict[bytes, Change] = {}  # the last word on each key, in the order of first touch
     for put in puts:
         expires_ns = 0 if put.ttl_ns is None else deadline(entry.timestamp_ns, put.ttl_ns)
-        changes[put.key] = Change(
-            prefix.namespace, put.key, put.value, expires_ns, put.lease or 0
-        )
+        changes[put.key] = Change(prefix.namespace, put.key, put.value, expires_ns, put.lease or 0)
     return [KeyHappening(entry, change, projections) for change in changes.values()]
 
 

@@ -5,9 +5,11 @@ how many operations it was. ``onelog bench`` and ``bench/api.py`` measure the sa
 """
 
 import itertools
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -21,6 +23,8 @@ READY_MAX = 20_000
 READY_BYTES_MAX = 64 << 20
 # What is sent at once while something is made ready.
 FILL_BYTES_MAX = 4 << 20
+# Values that differ begin so far apart in so much noise.
+NOISE_SIZE, NOISE_STEP = 1 << 20, 4_099
 # Of the calls of ``mixed`` one in so many is a write.
 MIXED_WRITE_EVERY = 5
 QUERY_SERIES, QUERY_POINTS, QUERY_WINDOW_S = 16, 3_600, 60
@@ -29,6 +33,11 @@ START_NS = 1_700_000_000_000_000_000
 STEP_NS = 10**9
 
 Step = Callable[[int], Awaitable[int]]
+
+
+@cache
+def _noise(value_size: int) -> bytes:
+    return random.Random(0).randbytes(NOISE_SIZE + value_size)  # noqa: S311 - not a secret
 
 
 @dataclass
@@ -46,6 +55,16 @@ class Load:
     def key(self) -> bytes:
         """Return the next of the keys, which are spread over all shards."""
         return b"key-%012d" % (next(self.numbers) % self.amount)
+
+    def values(self, count: int) -> list[bytes]:
+        """Return values that differ, and that nothing can compress: those of a batch go together.
+
+        They are cut out of the same noise, so that to make them takes next to nothing.
+        """
+        size, noise = len(self.value), _noise(len(self.value))
+        first = next(self.numbers) * NOISE_STEP
+        starts = [(first + number * NOISE_STEP) % NOISE_SIZE for number in range(count)]
+        return [noise[at : at + size] for at in starts]
 
     def portions(self) -> Iterator[int]:
         """Yield how many values to send at a time until all are there."""
@@ -89,7 +108,7 @@ async def put(load: Load) -> Step:
         if batch == 1:
             await kv.put(key(), value)
         else:
-            await kv.put_many([(key(), value) for _ in range(batch)])
+            await kv.put_many([(key(), value) for value in load.values(batch)])
         return batch
 
     return step
@@ -109,7 +128,7 @@ async def _reads(load: Load, read: Read | None) -> Step:
     numbers = itertools.count()
     for portion in load.portions():
         keys = [b"key-%012d" % next(numbers) for _ in range(portion)]
-        await load.client.kv.put_many([(key, load.value) for key in keys])
+        await load.client.kv.put_many(zip(keys, load.values(len(keys)), strict=True))
     kv, key, batch = load.client.kv, load.key, load.batch
 
     async def step(_caller: int) -> int:

@@ -18,9 +18,9 @@ from typing import Any
 from onelog.client import kv_requests as fill
 from onelog.client.connection import Connection
 from onelog.client.json_document import AsyncDocument
+from onelog.client.lanes import WriteLane
 from onelog.client.leases import AsyncLease
 from onelog.client.lock import AsyncLock
-from onelog.client.lanes import WriteLane
 from onelog.client.many import Part, results_of
 from onelog.client.options import Scope
 from onelog.client.txn import AsyncTxn

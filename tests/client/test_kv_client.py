@@ -60,9 +60,37 @@ def test_many_keys_come_back_in_the_order_of_the_question(tmp_path: Path) -> Non
         found = await kv.get_many([key for key, _ in pairs] + ["nothing"])
         assert [each and each.text for each in found] == [value for _, value in pairs] + [None]
         with pytest.raises(InvalidArgument) as failure:
-            await kv.put_many([("ok", b""), ("", b""), ("", b"")])
-        assert failure.value.__notes__ == ["2 of 3 operations failed"]
-        assert await kv.exists("ok")
+            await kv.put_many([("ok{t}", b""), ("", b""), ("bad{t}", b"")])
+        assert failure.value.reason == "KEY_SIZE_INVALID"
+
+    with_client(tmp_path, test)
+
+
+def test_many_keys_are_written_in_parts_that_each_have_one_version(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        kv = client.kv
+        versions = await kv.put_many((f"k{n}{{t}}", b"") for n in range(2_500))
+        assert [versions.count(each) for each in sorted(set(versions))] == [1_000, 1_000, 500]
+        large = await kv.put_many((f"big{n}{{t}}", bytes(100_000)) for n in range(5))
+        assert [large.count(each) for each in sorted(set(large))] == [2, 2, 1]
+        twice = await kv.put_many([("twice", b"1"), ("twice", b"2")])
+        assert len(set(twice)) == 1
+        assert (await kv.get("twice")) == Item(b"twice", b"2", twice[0])
+        assert await kv.put_many({}) == []
+
+    with_client(tmp_path, test)
+
+
+def test_of_many_keys_those_of_a_part_that_is_refused_are_not_written(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        kv = client.kv
+        keys = [f"k{n}{{t}}" for n in range(1_000)]
+        with pytest.raises(InvalidArgument) as failure:
+            await kv.put_many([*((key, b"") for key in keys), ("ok{t}", b""), ("cg:x{t}", b"")])
+        assert failure.value.reason == "KEY_RESERVED"
+        assert failure.value.__notes__ == ["1 of 2 operations failed"]
+        assert await kv.exists(keys[-1])
+        assert not await kv.exists("ok{t}")
 
     with_client(tmp_path, test)
 

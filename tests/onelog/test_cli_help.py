@@ -91,7 +91,8 @@ CALLS = {
         "TakeSnapshot": "admin snapshot", "TransferLeadership": "admin transfer",
     },
     "KV": {
-        "Append": "kv append", "BatchGet": "kv get", "Count": "kv increment",
+        "Append": "kv append", "BatchGet": "kv get", "BatchPut": "kv import",
+        "Count": "kv increment",
         "Delete": "kv delete", "DeleteRange": "kv delete-range", "Get": "kv get",
         "GetHistory": "kv history", "GetJson": "kv json get", "GetLease": "kv lease show",
         "GrantLease": "kv lease grant", "KeepLease": "kv lease keep", "List": "kv list",

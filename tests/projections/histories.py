@@ -25,9 +25,11 @@ from projections.kv_commands import (
     Minimum,
     Operation,
     Put,
+    PutMany,
     Touch,
     Transaction,
     encode_command,
+    put_bodies,
 )
 from projections.kv_json import Step
 from projections.kv_reads import KeyValue
@@ -127,6 +129,8 @@ class Writer:
                 )
             case _:
                 operation = self.operation()
+                if isinstance(operation, Put) and operation.expected is operation.lease is None:
+                    return _at_once(operation)
                 return Put(b"got", b"") if isinstance(operation, Get) else operation
 
     def operation(self) -> Operation:
@@ -228,3 +232,13 @@ class Writer:
             self.namespaces.remove(name)
         else:
             world.system(system_commands.NamespaceConfigure(limits), name)
+
+
+def _at_once(put: Put) -> Command:
+    """Return the put, or, of some, many at once that begin with it."""
+    count = len(put.value) % 5
+    if not count:
+        return put
+    first = len(put.value) % len(KEYS)
+    keys = [put.key, *(KEYS[first:] + KEYS[:first])[:count]]
+    return PutMany(put_bodies(keys, [put.value] * len(keys), put.ttl_ns))

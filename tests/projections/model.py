@@ -28,6 +28,7 @@ from projections.kv_commands import (
     Maximum,
     Minimum,
     Put,
+    PutMany,
     Touch,
     Transaction,
 )
@@ -195,6 +196,8 @@ class Model:
                 return Applied(self.end_lease(lease, index))
             case Transaction():
                 return self.transact(command, index, now_ns)
+            case PutMany():
+                self.transact(Transaction((), tuple(command.puts())), index, now_ns)
         return APPLIED
 
     def lease(self, lease: int) -> Lease:

@@ -23,9 +23,11 @@ from projections.kv_commands import (
     Maximum,
     Minimum,
     Put,
+    PutMany,
     Touch,
     Transaction,
     encode_command,
+    put_bodies,
 )
 from projections.namespaces import Limits
 from projections.payload import SessionRef, encode_prefix
@@ -52,6 +54,9 @@ KV: dict[str, Command] = {
     "kv_lease_keepalive": LeaseKeepalive(12),
     "kv_lease_revoke": LeaseRevoke(12),
     "kv_delete_range": DeleteRange(b"user:", b"user;", 100),
+    "kv_put_many": PutMany(
+        (*put_bodies((b"a", b"b"), (b"1", b""), None), *put_bodies((b"c",), (b"3",), 60 * SECOND))
+    ),
     "kv_transaction": Transaction(
         (
             Condition(b"a", Target.EXISTS),

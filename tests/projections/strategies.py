@@ -19,8 +19,10 @@ from projections.kv_commands import (
     Minimum,
     Operation,
     Put,
+    PutMany,
     Touch,
     Transaction,
+    put_bodies,
 )
 from projections.limits import I64_MAX, I64_MIN, TTL_NS_MAX, U64_MAX
 
@@ -86,8 +88,14 @@ transactions = st.builds(
     st.lists(st.one_of(operations, st.builds(Get, keys)), max_size=4).map(tuple),
     st.lists(st.one_of(operations, st.builds(Get, keys)), max_size=2).map(tuple),
 )
+puts_at_once = st.builds(
+    lambda pairs, ttl_ns: PutMany(put_bodies(*zip(*pairs, strict=True), ttl_ns)),
+    st.lists(st.tuples(keys, st.one_of(values, numbers_as_text)), min_size=1, max_size=6),
+    st.one_of(st.none(), st.none(), lifetimes),
+)
 commands: st.SearchStrategy[Command] = st.one_of(
     operations,
+    puts_at_once,
     operations,
     puts,
     transactions,

@@ -16,16 +16,19 @@ from projections.kv_commands import (
     Maximum,
     Minimum,
     Put,
+    PutMany,
     Touch,
     Transaction,
+    encode_body,
     prefix_end,
+    put_bodies,
 )
-from projections.kv_reads import KeyValue
+from projections.kv_reads import History, KeyValue
 from projections.limits import I64_MAX, KEY_SIZE_MAX, LEASE_KEYS_MAX, TTL_NS_MAX
 from projections.namespaces import Limits
 from projections.reasons import Reason
 from projections.result import APPLIED, Applied, Refused
-from projections.system_commands import NamespaceCreate
+from projections.system_commands import NamespaceConfigure, NamespaceCreate
 from tests.projections.world import NAMESPACE, SECOND, World
 
 
@@ -291,13 +294,14 @@ def test_a_transaction_takes_then_or_else(world: World) -> None:
 
 def test_a_refused_operation_undoes_the_whole_transaction(world: World) -> None:
     world.put(b"text", b"not a number")
-    before = world.state.router.state_hashes()
+    before = world.state.kv.state_hash()
     refused = world.kv(
         Transaction((), (Put(b"new", b"1"), Delete(b"text"), Increment(b"x", 1), Touch(b"y", 1)))
     )
 
     assert refused == Refused(Reason.TRANSACTION_REFUSED, 3, Reason.KEY_NOT_FOUND)
-    assert world.state.router.state_hashes() == before
+    assert world.state.kv.state_hash() == before
+    world.state.kv.check()
     assert world.value(b"new") is None
     assert world.value(b"text") == b"not a number"
     world.state.router.check()
@@ -352,3 +356,67 @@ def test_an_unknown_namespace_refuses_every_command(world: World) -> None:
     assert world.kv(Put(b"k", b"v"), "nowhere") == Refused(Reason.NAMESPACE_UNKNOWN)
     assert world.kv(LeaseGrant(SECOND), "nowhere") == Refused(Reason.NAMESPACE_UNKNOWN)
     assert world.notes.voids == [(1, 1), (2, 2)]
+
+
+def at_once(*pairs: tuple[bytes, bytes], ttl_ns: int | None = None) -> PutMany:
+    keys, values = zip(*pairs, strict=True)
+    return PutMany(put_bodies(keys, values, ttl_ns))
+
+
+def test_keys_put_at_once_have_one_version_and_the_last_of_their_values(world: World) -> None:
+    world.put(b"b", b"0")
+
+    assert world.kv(at_once((b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"b", b"4"))) == APPLIED
+
+    for key, value in ((b"a", b"1"), (b"b", b"4"), (b"c", b"3")):
+        assert world.state.kv.get(NAMESPACE, key) == KeyValue(key, value, world.index)
+    history = world.state.kv.history(NAMESPACE, b"b")
+    assert isinstance(history, History)
+    assert [each.value for each in history.versions] == [b"4", b"0"]
+
+
+def test_keys_put_at_once_can_have_a_lifetime(world: World) -> None:
+    world.kv(at_once((b"a", b"1"), (b"b", b"2"), ttl_ns=5 * SECOND))
+
+    world.pass_time(6 * SECOND)
+
+    assert world.value(b"a") is None
+    assert world.value(b"b") is None
+
+
+@pytest.mark.parametrize("plain_before", [0, 1, 3])
+def test_one_put_that_is_refused_takes_back_all_that_were_put_with_it(plain_before: int) -> None:
+    world = World()
+    world.system(NamespaceConfigure(Limits(value_size_max=3)), NAMESPACE)
+    world.put(b"k0", b"0")
+    before = world.state.kv.state_hash()
+    pairs = [(b"k%d" % number, b"new") for number in range(plain_before)]
+
+    refused = world.kv(at_once(*pairs, (b"x", b"long"), (b"y", b"")))
+
+    assert refused == Refused(Reason.TRANSACTION_REFUSED, plain_before, Reason.VALUE_TOO_LARGE)
+    assert world.state.kv.state_hash() == before
+    world.state.kv.check()
+    assert world.value(b"k0") == b"0"
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (PutMany(()), Reason.LIMIT_INVALID),
+        (PutMany((b"",)), Reason.PAYLOAD_TRUNCATED),
+        (at_once((b"a", b""), (b"cg:a", b"")), Reason.KEY_RESERVED),
+        (at_once((b"a", b""), (b"", b"")), Reason.KEY_SIZE_INVALID),
+        (PutMany((encode_body(Put(b"a", b"", expected=0)),)), Reason.PAYLOAD_FIELD_INVALID),
+        (PutMany((encode_body(Put(b"a", b"", lease=1)),)), Reason.PAYLOAD_FIELD_INVALID),
+        (at_once(*[(b"a", b"")] * 1_001), Reason.PAYLOAD_COUNT_TOO_LARGE),
+    ],
+)
+def test_unsound_puts_at_once_are_refused_and_change_nothing(
+    world: World, command: PutMany, reason: Reason
+) -> None:
+    result = world.kv(command)
+
+    assert isinstance(result, Refused)
+    assert result.reason is reason
+    assert world.value(b"a") is None

@@ -96,6 +96,8 @@ async def do_everything(node: Node) -> None:
     await node.kv.DeleteRange(
         kv.DeleteRangeRequest(range=kv.KeyRange(prefix=b"{t}b"), routing_key=b"t")
     )
+    twice = [b"{t}m1", b"{t}m2", b"{t}m1"]
+    await node.kv.BatchPut(kv.BatchPutRequest(keys=twice, values=[b"old", b"2", b"1"]))
     await node.kv.Put(kv.PutRequest(key=b"{t}soon", value=b"s", ttl_ms=20))
 
 
@@ -104,7 +106,8 @@ EXPECTED = [
     (b"{t}a", b"12", False), (b"{t}j", b"{}", False), (b"{t}yes", b"last", False),
     (b"{t}n", None, False), (b"{t}batch", b"b", False), (b"{t}l1", b"l", False),
     (b"{t}l2", b"l", False), (b"{t}l1", None, False), (b"{t}l2", None, False),
-    (b"{t}batch", None, False), (b"{t}big", None, False), (b"{t}soon", b"s", False),
+    (b"{t}batch", None, False), (b"{t}big", None, False), (b"{t}m1", b"1", False),
+    (b"{t}m2", b"2", False), (b"{t}soon", b"s", False),
     (b"{t}soon", None, True),
 ]  # fmt: skip
 

@@ -92,6 +92,7 @@ def keys(server: Server) -> None:
     put = kv("Put", key=b"k", value=b"1")
     assert kv("Get", key=b"k").item.version == put.header.index
     assert len(kv("BatchGet", keys=[b"k", b"nothing"]).items) == 1
+    assert kv("BatchPut", keys=[b"{b}1", b"{b}2"], values=[b"1", b"2"]).header.index
     assert kv("Count", key=b"n", add=5).number == 5
     assert kv("Append", key=b"text", data=b"abc").size == 3
     kv("Touch", key=b"text", ttl_ms=3_600_000)
