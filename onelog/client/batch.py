@@ -1,7 +1,11 @@
 """Operations on their way together: one message of a pipeline and who waits for which result.
 
+A message may be a run of puts and nothing else (onelog/client/put_run.py). Its operation is written
+when nothing can join any more; until then anything else that does takes it apart.
+
 Invariants: the i-th operation and the i-th waiter belong together, and there are as many of the
-one as of the other. ``earliest_s`` is not above any deadline of an unanswered operation.
+one as of the other, except while a run is under construction. ``earliest_s`` is not above any
+deadline of an unanswered operation.
 """
 
 from asyncio import Future
@@ -9,16 +13,22 @@ from collections.abc import Callable
 from typing import Any
 
 from onelog.client.costs import Decode
+from onelog.client.put_run import PutRun, batch_put_version, put_version
 from onelog.client.retrying import Backoff
 from onelog.client.sessions import Session
 from onelog.errors import OnelogError
 from onelog.v1 import pipeline_pb2
 
+Waiting = Future[Any] | PutRun
+
 # Whose result it is, how it is read, by when it is wanted, and in which shard it was.
-Waiter = tuple[Future[Any], Decode, float, int]
+Waiter = tuple[Waiting, Decode, float, int]
 
 # What an operation takes besides its keys, names and values, about.
 OPERATION_SIZE = 32
+
+# Fewer puts than these are operations of their own.
+RUN_MIN = 2
 
 
 class Batch:
@@ -26,13 +36,15 @@ class Batch:
 
     __slots__ = (
         "add", "backoff", "count", "earliest_s", "endpoint", "error", "is_counted",
-        "is_uncertain", "is_written", "request", "sent_s", "sequence", "session", "size", "waiters",
+        "is_uncertain", "is_written", "request", "run", "sent_s", "sequence", "session", "size",
+        "waiters",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.request = pipeline_pb2.ExecuteRequest()
         self.add: Callable[[], pipeline_pb2.Operation] = self.request.operations.add
         self.waiters: list[Waiter] = []
+        self.run: PutRun | None = None  # then the message holds nothing else
         self.size = 0
         self.count = 0  # of all operations that it ever had
         self.is_counted = False  # in what the whole client has under way
@@ -46,6 +58,35 @@ class Batch:
         self.is_uncertain = False
         self.backoff: Backoff | None = None
         self.error: OnelogError | None = None
+
+    def begin_run(self) -> PutRun:
+        """Let the message be a run of puts, as long as nothing else joins."""
+        self.run = PutRun()
+        self.waiters.append((self.run, batch_put_version, float("inf"), 0))
+        return self.run
+
+    def complete_run(self) -> None:
+        """Write the operation of a run; one put alone is just that."""
+        run = self.run
+        if run is None:
+            return
+        if len(run.pairs) < RUN_MIN:
+            self.take_run_apart()
+            return
+        put = self.add().batch_put
+        put.keys.extend(run.pairs)
+        put.values.extend(run.pairs.values())
+
+    def take_run_apart(self) -> None:
+        """Make an operation of each put of a run."""
+        run, self.run = self.run, None
+        assert run is not None, "no run"
+        self.waiters.clear()
+        del self.request.operations[:]
+        for (key, value), (future, deadline_s) in zip(run.pairs.items(), run.members, strict=True):
+            put = self.add().put
+            put.key, put.value = key, value
+            self.waiters.append((future, put_version, deadline_s, 0))
 
     @property
     def is_answered(self) -> bool:
@@ -64,7 +105,9 @@ class Batch:
         for future, _, deadline_s, _ in self.waiters:
             if future.done():
                 continue
-            if deadline_s <= now_s:
+            if isinstance(future, PutRun):
+                earliest_s = min(earliest_s, future.expire(now_s, late))
+            elif deadline_s <= now_s:
                 future.set_exception(late())
             elif deadline_s < earliest_s:
                 earliest_s = deadline_s

@@ -23,6 +23,7 @@ from onelog.client.leases import AsyncLease
 from onelog.client.lock import AsyncLock
 from onelog.client.many import Part, results_of
 from onelog.client.options import Scope
+from onelog.client.put_run import batch_put_version, put_version
 from onelog.client.txn import AsyncTxn
 from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import (
@@ -78,21 +79,20 @@ class AsyncKV:
             await self._connection.ready(self._timeout_s)
             lane = self._lane_of(key)
             assert lane is not None
-        size = len(key) + len(value)
-        operation, answer = lane.begin(size, _put_version, self._timeout_s)
-        try:
-            put = operation.put
-            put.key = key
-            put.value = value
-            if ttl_s or lease or expected_version is not None or not self._is_plain:
+        if self._is_plain and not (ttl_s or lease or expected_version is not None):
+            answer = lane.put(key, value, self._timeout_s)
+        else:
+            operation, answer = lane.begin(len(key) + len(value), put_version, self._timeout_s)
+            try:
+                put = operation.put
                 lease_id = lease if isinstance(lease, int) else lease.lease_id
                 fill.fill_put(put, key, value, ttl_s, lease_id, expected_version)
                 self._put_scope(put)
                 if self._is_async:
                     put.options.durability = ASYNC
-        except BaseException:
-            lane.undo()
-            raise
+            except BaseException:
+                lane.undo()
+                raise
         version: int = await answer
         return version
 
@@ -136,7 +136,8 @@ class AsyncKV:
         return [part.version for part in places]
 
     def _send_part(self, lane: WriteLane, part: Part, ttl_ms: int) -> Future[Any]:
-        operation, answer = lane.begin(part.size, _batch_put_version, self._timeout_s)
+        answer: Future[Any]
+        operation, answer = lane.begin(part.size, batch_put_version, self._timeout_s)
         try:
             put = operation.batch_put
             put.keys.extend(part.keys)
@@ -404,14 +405,6 @@ class AsyncKV:
     def _put_scope(self, request: Any) -> None:
         if self._namespace:
             request.namespace = self._namespace
-
-
-def _put_version(result: pipeline_pb2.OperationResult) -> Any:
-    return result.put.header.index
-
-
-def _batch_put_version(result: pipeline_pb2.OperationResult) -> Any:
-    return result.batch_put.header.index
 
 
 def _get_item(result: pipeline_pb2.OperationResult) -> Any:

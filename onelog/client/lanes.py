@@ -19,10 +19,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Protocol
 
-from onelog.client.batch import OPERATION_SIZE, Batch
+from onelog.client.batch import OPERATION_SIZE, Batch, Waiting
 from onelog.client.costs import COLLECTING, Decode, taking
 from onelog.client.options import ClientOptions
-from onelog.client.pipe import ANSWER_TOO_LARGE, Pipe
+from onelog.client.pipe import Pipe
+from onelog.client.put_run import put_version
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.sessions import Session
 from onelog.client.tracing import PARENT, note, traced
@@ -39,9 +40,6 @@ from onelog.v1 import pipeline_pb2
 
 # What a message takes besides its operations, and each of them besides what callers count.
 MESSAGE_RESERVE = 64 << 10
-
-# How slowly a lane of reads forgets that answers were large.
-ANSWER_DECAY = 0.9
 
 
 class Dispatch(Protocol):
@@ -116,6 +114,8 @@ class Lane:
             or batch.count >= self._operations_max
         ):
             batch = self._next_batch(size)
+        if batch.run is not None:
+            batch.take_run_apart()
         deadline_s = monotonic() + timeout_s
         if deadline_s < batch.earliest_s:
             batch.earliest_s = deadline_s
@@ -184,6 +184,7 @@ class Lane:
         """Count a batch that nothing is added to any more."""
         if not batch.is_counted:
             batch.is_counted = True
+            batch.complete_run()
             self._dispatch.entered(batch.count, batch.size)
 
     def _flush(self) -> None:
@@ -215,6 +216,9 @@ class Lane:
         if response.forwarded:
             self._dispatch.forwarded()
         results = response.results
+        if batch.run is not None and results and results[0].HasField("error"):
+            self._run_refused(batch, error_of_result(results[0].error))
+            return
         if len(results) != len(batch.waiters):
             count = len(batch.waiters)
             batch.fail(Internal(f"{len(results)} results for {count} operations"))
@@ -236,6 +240,10 @@ class Lane:
         else:
             self._again(batch, again)
 
+    def _run_refused(self, batch: Batch, error: OnelogError) -> None:
+        """Keys that went together were refused together."""
+        raise NotImplementedError
+
     def failed(self, batch: Batch, error: OnelogError) -> None:
         """The whole attempt failed."""
         if not batch.is_written and judge(error) is Verdict.UNKNOWN:
@@ -249,7 +257,7 @@ class Lane:
         else:
             self._again(batch, again)
 
-    def _refused(self, batch: Batch, future: Future[Any], error: OnelogError) -> OnelogError | None:
+    def _refused(self, batch: Batch, waiting: Waiting, error: OnelogError) -> OnelogError | None:
         """Fail the operation, or return the error if it is to be tried again."""
         raise NotImplementedError
 
@@ -320,6 +328,57 @@ class WriteLane(Lane):
         self._has_session = has_session
         self._is_opening = False
 
+    def put(self, key: bytes, value: bytes, timeout_s: float) -> Future[Any]:
+        """Write a key that depends on nothing, and return its future version.
+
+        As long as nothing else is called, keys that differ travel as one operation.
+        """
+        size = len(key) + len(value)
+        batch = self._open
+        if (
+            batch is None
+            or batch.size + size > self._size_max
+            or batch.count >= self._operations_max
+        ):
+            batch = self._next_batch(size)
+        run = batch.run
+        if run is None and not batch.count:
+            run = batch.begin_run()
+        is_watched = COLLECTING.get() is not None or PARENT.get() is not None
+        if run is None or is_watched or not run.takes(key, value):
+            return self._put_apart(key, value, timeout_s)
+        deadline_s = monotonic() + timeout_s
+        if deadline_s < batch.earliest_s:
+            batch.earliest_s = deadline_s
+        batch.size += size + OPERATION_SIZE
+        batch.count += 1
+        future: Future[Any] = Future(loop=self._loop)
+        run.pairs[key] = value
+        run.members.append((future, deadline_s))
+        return future
+
+    def _put_apart(self, key: bytes, value: bytes, timeout_s: float) -> Future[Any]:
+        operation, answer = self.begin(len(key) + len(value), put_version, timeout_s)
+        try:
+            put = operation.put
+            put.key, put.value = key, value
+        except BaseException:
+            self.undo()
+            raise
+        return answer
+
+    def _run_refused(self, batch: Batch, error: OnelogError) -> None:
+        """Let each have its own answer, before anything that was called later."""
+        if judge(error) is not Verdict.FINAL:
+            self.failed(batch, error)
+            return
+        self._settle(batch)
+        batch.take_run_apart()
+        batch.sent_s = float("inf")
+        self._in_flight -= 1
+        self._queued.appendleft(batch)
+        self._schedule()
+
     def _send_first(self, batch: Batch) -> bool:
         dispatch = self._dispatch
         if self._has_session:
@@ -351,7 +410,7 @@ class WriteLane(Lane):
             batch.session.put(batch.request.session, batch.sequence)
         self._post(batch, self._dispatch.endpoint_of(self.shard))
 
-    def _refused(self, batch: Batch, future: Future[Any], error: OnelogError) -> OnelogError | None:
+    def _refused(self, batch: Batch, waiting: Waiting, error: OnelogError) -> OnelogError | None:
         verdict = judge(error)
         match verdict:
             case Verdict.AGAIN:
@@ -363,7 +422,7 @@ class WriteLane(Lane):
                 return error
             case Verdict.UNKNOWN if not isinstance(error, OutcomeUnknown):
                 error = OutcomeUnknown(f"it may or may not have been done: {error}")
-        future.set_exception(error)
+        waiting.set_exception(error)
         return None
 
     def _again(self, batch: Batch, error: OnelogError) -> None:
@@ -415,77 +474,3 @@ class WriteLane(Lane):
     def _forget(self, batch: Batch) -> None:
         self._settle(batch)
         super()._forget(batch)
-
-
-class ReadLane(Lane):
-    """The reads that one endpoint answers.
-
-    What an answer takes is known when it is there. So batches are as large as the answers before
-    let hope that the next one fits a message; one that does not is asked for in smaller parts.
-    """
-
-    __slots__ = ("_answer_size", "endpoint")
-
-    def __init__(self, dispatch: Dispatch, endpoint: str) -> None:
-        super().__init__(dispatch)
-        self.endpoint = endpoint
-        self._answer_size = 1.0  # bytes for an operation, about
-
-    def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
-        """Learn how large answers are, and give them to those who wait."""
-        size = response.ByteSize() / max(1, len(batch.waiters))
-        self._expect(max(size, self._answer_size * ANSWER_DECAY))
-        super().answered(batch, response)
-
-    def failed(self, batch: Batch, error: OnelogError) -> None:
-        """Ask for less at a time if the answer was too large."""
-        if ANSWER_TOO_LARGE in getattr(error, "__notes__", ()):
-            if len(batch.waiters) == 1:
-                error = TooLarge(f"the answer is above {self._message_max} bytes")
-            self._expect(2 * self._message_max / len(batch.waiters))
-        super().failed(batch, error)
-
-    @property
-    def _message_max(self) -> int:
-        return self._dispatch.options.message_bytes_max
-
-    def _expect(self, answer_size: float) -> None:
-        self._answer_size = max(1.0, answer_size)
-        fitting = int(self._message_max / 2 / self._answer_size)
-        self._operations_max = max(1, min(self._dispatch.options.batch_operations_max, fitting))
-
-    def _send_first(self, batch: Batch) -> bool:
-        self._in_flight += 1
-        self._post(batch, self.endpoint)
-        return True
-
-    def _refused(
-        self, _batch: Batch, future: Future[Any], error: OnelogError
-    ) -> OnelogError | None:
-        if judge(error) in (Verdict.AGAIN, Verdict.UNKNOWN):
-            return error
-        future.set_exception(error)
-        return None
-
-    def _shard(self, batch: Batch) -> int | None:
-        shards = {waiter[3] for waiter in batch.waiters}
-        return shards.pop() if len(shards) == 1 else None
-
-    def _resend(self, batch: Batch) -> None:
-        # Whoever answers them now may be somebody else, and not the same for all.
-        if not batch.is_answered:
-            batch.keep_unanswered()
-            self._dispatch.read_again(batch)
-        self._finish(batch)
-
-    def _overdue(self, batch: Batch) -> None:
-        error = DeadlineExceeded(f"{batch.endpoint} has not answered for a while")
-        self._dispatch.attempt_failed(None, batch.endpoint, error)
-        if any(self._dispatch.endpoint_of(each[3]) != batch.endpoint for each in batch.waiters):
-            self._dispatch.pipe(batch.endpoint).take_back(batch)
-            batch.sent_s = float("inf")
-            self._resend(batch)
-
-    def _late(self, batch: Batch) -> OnelogError:
-        last = f"; the last attempt: {batch.error}" if batch.error is not None else ""
-        return DeadlineExceeded("no answer in time" + last)

@@ -7,8 +7,8 @@ from typing import Any
 
 from onelog import AsyncClient, Client, traced
 from onelog.client.batch import Batch
-from onelog.client.lanes import ReadLane
 from onelog.client.options import ClientOptions
+from onelog.client.read_lane import ReadLane
 from onelog.client.tracing import note
 from onelog.traceparent import PARENTS_MAX
 from onelog.v1 import pipeline_pb2

@@ -89,7 +89,9 @@ transactions = st.builds(
     st.lists(st.one_of(operations, st.builds(Get, keys)), max_size=2).map(tuple),
 )
 puts_at_once = st.builds(
-    lambda pairs, ttl_ns: PutMany(put_bodies(*zip(*pairs, strict=True), ttl_ns)),
+    lambda pairs, ttl_ns: PutMany(
+        put_bodies([key for key, _ in pairs], [value for _, value in pairs], ttl_ns)
+    ),
     st.lists(st.tuples(keys, st.one_of(values, numbers_as_text)), min_size=1, max_size=6),
     st.one_of(st.none(), st.none(), lifetimes),
 )
