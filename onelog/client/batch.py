@@ -59,9 +59,9 @@ class Batch:
         self.backoff: Backoff | None = None
         self.error: OnelogError | None = None
 
-    def begin_run(self) -> PutRun:
+    def begin_run(self, namespace: str) -> PutRun:
         """Let the message be a run of puts, as long as nothing else joins."""
-        self.run = PutRun()
+        self.run = PutRun(namespace)
         self.waiters.append((self.run, batch_put_version, float("inf"), 0))
         return self.run
 
@@ -74,6 +74,7 @@ class Batch:
             self.take_run_apart()
             return
         put = self.add().batch_put
+        put.namespace = run.namespace
         put.keys.extend(run.pairs)
         put.values.extend(run.pairs.values())
 
@@ -85,7 +86,7 @@ class Batch:
         del self.request.operations[:]
         for (key, value), (future, deadline_s) in zip(run.pairs.items(), run.members, strict=True):
             put = self.add().put
-            put.key, put.value = key, value
+            put.namespace, put.key, put.value = run.namespace, key, value
             self.waiters.append((future, put_version, deadline_s, 0))
 
     @property

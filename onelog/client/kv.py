@@ -79,8 +79,8 @@ class AsyncKV:
             await self._connection.ready(self._timeout_s)
             lane = self._lane_of(key)
             assert lane is not None
-        if self._is_plain and not (ttl_s or lease or expected_version is not None):
-            answer = lane.put(key, value, self._timeout_s)
+        if not (ttl_s or lease or expected_version is not None or self._is_async):
+            answer = lane.put(self._namespace, key, value, self._timeout_s)
         else:
             operation, answer = lane.begin(len(key) + len(value), put_version, self._timeout_s)
             try:
@@ -109,6 +109,7 @@ class AsyncKV:
         Everything is tried; if something fails the first error is raised, with a note of how much.
         """
         ttl_ms = milliseconds(ttl_s)
+        options = self._connection.options
         parts: dict[WriteLane, Part] = {}
         answers: list[Future[Any]] = []
         sent: list[Part] = []
@@ -125,7 +126,7 @@ class AsyncKV:
                 if part is not None:
                     answers.append(self._send_part(lane, part, ttl_ms))
                     sent.append(part)
-                part = parts[lane] = Part()
+                part = parts[lane] = Part(options)
             part.add(name, data)
             places.append(part)
         for lane, part in parts.items():
@@ -137,7 +138,8 @@ class AsyncKV:
 
     def _send_part(self, lane: WriteLane, part: Part, ttl_ms: int) -> Future[Any]:
         answer: Future[Any]
-        operation, answer = lane.begin(part.size, batch_put_version, self._timeout_s)
+        weight = len(part.keys)
+        operation, answer = lane.begin(part.size, batch_put_version, self._timeout_s, weight=weight)
         try:
             put = operation.batch_put
             put.keys.extend(part.keys)
@@ -148,7 +150,7 @@ class AsyncKV:
                 if self._is_async:
                     put.options.durability = ASYNC
         except BaseException:
-            lane.undo()
+            lane.undo(weight)
             raise
         return answer
 

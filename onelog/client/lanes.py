@@ -23,7 +23,7 @@ from onelog.client.batch import OPERATION_SIZE, Batch, Waiting
 from onelog.client.costs import COLLECTING, Decode, taking
 from onelog.client.options import ClientOptions
 from onelog.client.pipe import Pipe
-from onelog.client.put_run import put_version
+from onelog.client.put_run import RUN_KEYS_MAX, put_version
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.sessions import Session
 from onelog.client.tracing import PARENT, note, traced
@@ -101,11 +101,12 @@ class Lane:
         self._is_scheduled = False
 
     def begin(
-        self, size: int, decode: Decode, timeout_s: float, shard: int = 0
+        self, size: int, decode: Decode, timeout_s: float, shard: int = 0, weight: int = 1
     ) -> tuple[pipeline_pb2.Operation, Future[Any]]:
         """Return the next operation, to be filled in at once, and its future result.
 
-        ``size`` is about the bytes of its keys and values. If filling it in fails, ``undo`` it.
+        ``size`` is about the bytes of its keys and values, ``weight`` how many operations it stands
+        for. If filling it in fails, ``undo`` it.
         """
         batch = self._open
         if (
@@ -120,7 +121,7 @@ class Lane:
         if deadline_s < batch.earliest_s:
             batch.earliest_s = deadline_s
         batch.size += size + OPERATION_SIZE
-        batch.count += 1
+        batch.count += weight
         spent = COLLECTING.get()
         if spent is not None:
             batch.request.with_cost = True
@@ -132,11 +133,11 @@ class Lane:
         batch.waiters.append((future, decode, deadline_s, shard))
         return batch.add(), future
 
-    def undo(self) -> None:
+    def undo(self, weight: int = 1) -> None:
         """Take the operation back that was just begun."""
         batch = self._open
         assert batch is not None
-        batch.count -= 1
+        batch.count -= weight
         batch.waiters.pop()
         del batch.request.operations[-1]
 
@@ -320,15 +321,16 @@ class Lane:
 class WriteLane(Lane):
     """The writes of one shard, in its session or without one."""
 
-    __slots__ = ("_has_session", "_is_opening", "shard")
+    __slots__ = ("_has_session", "_is_opening", "_run_max", "shard")
 
     def __init__(self, dispatch: Dispatch, shard: int, *, has_session: bool) -> None:
         super().__init__(dispatch)
         self.shard = shard
+        self._run_max = min(self._operations_max, RUN_KEYS_MAX)
         self._has_session = has_session
         self._is_opening = False
 
-    def put(self, key: bytes, value: bytes, timeout_s: float) -> Future[Any]:
+    def put(self, namespace: str, key: bytes, value: bytes, timeout_s: float) -> Future[Any]:
         """Write a key that depends on nothing, and return its future version.
 
         As long as nothing else is called, keys that differ travel as one operation.
@@ -338,15 +340,15 @@ class WriteLane(Lane):
         if (
             batch is None
             or batch.size + size > self._size_max
-            or batch.count >= self._operations_max
+            or batch.count >= (self._operations_max if batch.run is None else self._run_max)
         ):
             batch = self._next_batch(size)
         run = batch.run
         if run is None and not batch.count:
-            run = batch.begin_run()
+            run = batch.begin_run(namespace)
         is_watched = COLLECTING.get() is not None or PARENT.get() is not None
-        if run is None or is_watched or not run.takes(key, value):
-            return self._put_apart(key, value, timeout_s)
+        if run is None or is_watched or not run.takes(namespace, key, value):
+            return self._put_apart(namespace, key, value, timeout_s)
         deadline_s = monotonic() + timeout_s
         if deadline_s < batch.earliest_s:
             batch.earliest_s = deadline_s
@@ -357,11 +359,11 @@ class WriteLane(Lane):
         run.members.append((future, deadline_s))
         return future
 
-    def _put_apart(self, key: bytes, value: bytes, timeout_s: float) -> Future[Any]:
+    def _put_apart(self, namespace: str, key: bytes, value: bytes, timeout_s: float) -> Future[Any]:
         operation, answer = self.begin(len(key) + len(value), put_version, timeout_s)
         try:
             put = operation.put
-            put.key, put.value = key, value
+            put.namespace, put.key, put.value = namespace, key, value
         except BaseException:
             self.undo()
             raise

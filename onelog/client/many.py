@@ -5,6 +5,8 @@ from asyncio import Future
 from collections.abc import Iterable
 from typing import Any
 
+from onelog.client.options import ClientOptions
+
 # Keys that are written at once: as many as a server takes, and bytes that it writes without pause.
 PART_KEYS_MAX = 1_000
 PART_BYTES_MAX = 256 << 10
@@ -40,17 +42,19 @@ async def results_of(answers: Iterable[Future[Any]]) -> list[Any]:
 class Part:
     """Keys that are written at once."""
 
-    __slots__ = ("keys", "size", "values", "version")
+    __slots__ = ("_keys_max", "_size_max", "keys", "size", "values", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, options: ClientOptions) -> None:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
         self.size = 0
         self.version = 0
+        self._keys_max = min(PART_KEYS_MAX, options.batch_operations_max)
+        self._size_max = min(PART_BYTES_MAX, options.batch_bytes_max)
 
     def has_room(self, size: int) -> bool:
         """Tell whether a key and its value, of so many bytes together, fit in."""
-        return len(self.keys) < PART_KEYS_MAX and self.size + size <= PART_BYTES_MAX
+        return len(self.keys) < self._keys_max and self.size + size <= self._size_max
 
     def add(self, key: bytes, value: bytes) -> None:
         """Let a key be written, too."""

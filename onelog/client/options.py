@@ -47,7 +47,7 @@ class ClientOptions:
     session_ttl_s: float = 600.0
 
     # One message to the server. More operations than these form further messages.
-    batch_operations_max: int = 1_000
+    batch_operations_max: int = 2_000
     batch_bytes_max: int = 1 << 20
 
     # Unanswered messages of writes for each shard, and of reads for each endpoint. With 1, writes

@@ -59,16 +59,29 @@ class World:
             if operation.WhichOneof("operation") == "get":
                 response.results.add().get.header.applied_index = self.last_index
                 continue
-            header = response.results.add().put.header
+            kind = operation.WhichOneof("operation")
+            header = getattr(response.results.add(), kind or "put").header
             place = (request.session.session_id, request.session.sequence + number)
             if request.HasField("session") and place in self.answers:
                 header.index, header.duplicate = self.answers[place], True
                 continue
             self.last_index += 1
             header.index = self.answers[place] = self.last_index
-            key = operation.put.key
-            self.effects[key] = self.effects.get(key, 0) + 1
+            for key in keys_of(operation):
+                self.effects[key] = self.effects.get(key, 0) + 1
         return response
+
+
+def keys_of(operation: pipeline_pb2.Operation) -> list[bytes]:
+    """Return the keys that an operation puts."""
+    if operation.HasField("batch_put"):
+        return list(operation.batch_put.keys)
+    return [operation.put.key] if operation.HasField("put") else []
+
+
+def keys_in(request: pipeline_pb2.ExecuteRequest) -> list[bytes]:
+    """Return the keys that a message puts, in order."""
+    return [key for operation in request.operations for key in keys_of(operation)]
 
 
 class Scripted:

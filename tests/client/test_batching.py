@@ -15,7 +15,17 @@ from onelog.errors import (
     Unavailable,
 )
 from onelog.v1 import pipeline_pb2
-from tests.client.scripted import QUICK, WAIT_S, Reply, Scripted, carry_out, run, scripted, until
+from tests.client.scripted import (
+    QUICK,
+    WAIT_S,
+    Reply,
+    Scripted,
+    carry_out,
+    keys_in,
+    run,
+    scripted,
+    until,
+)
 
 ONE_SHARD = "{t}"
 
@@ -27,7 +37,8 @@ def test_puts_of_one_iteration_are_one_message_for_each_shard() -> None:
 
             messages = world.servers[0].messages
             assert len(messages) == 2
-            assert sum(len(each.operations) for each in messages) == 500
+            assert sum(len(keys_in(each)) for each in messages) == 500
+            assert [len(each.operations) for each in messages] == [1, 1]
             assert len(world.effects) == 500
 
     run(test())
@@ -63,7 +74,7 @@ def test_answers_that_come_together_reach_all_who_wait() -> None:
 
             world.servers[0].script = script
             versions = await asyncio.gather(*(client.kv.put(f"k{n}", b"") for n in range(50)))
-            assert sorted(versions) == list(range(1, 51))
+            assert set(versions) == {1, 2}
 
     run(test())
 
@@ -94,7 +105,7 @@ def test_those_who_were_just_answered_go_with_the_next_message() -> None:
             await asyncio.sleep(0)
             gate.set()
             await asyncio.gather(*callers)
-            assert [len(each.operations) for each in server.messages] == [20, 21]
+            assert [len(keys_in(each)) for each in server.messages] == [20, 21]
 
     run(test())
 
@@ -138,7 +149,7 @@ def test_a_message_has_no_more_operations_and_bytes_than_it_may() -> None:
             AsyncClient(world.servers[0].endpoint, options=options) as client,
         ):
             await client.kv.put_many((f"{n}{ONE_SHARD}", b"v") for n in range(95))
-            counts = [len(each.operations) for each in world.servers[0].messages]
+            counts = [len(keys_in(each)) for each in world.servers[0].messages]
             assert counts == [10] * 9 + [5]
 
             world.servers[0].messages.clear()
@@ -173,8 +184,7 @@ def test_one_message_of_a_shard_is_under_way_at_a_time_and_order_is_kept() -> No
 
             assert len(server.messages) == 2
             assert versions == sorted(versions)
-            keys = [each.put.key for each in server.messages[1].operations]
-            assert keys == [f"{n}{ONE_SHARD}".encode() for n in range(20)]
+            assert keys_in(server.messages[1]) == [f"{n}{ONE_SHARD}".encode() for n in range(20)]
 
     run(test())
 
@@ -200,10 +210,10 @@ def test_several_messages_may_be_under_way_if_that_is_wanted() -> None:
             for number in range(6):
                 tasks.append(asyncio.create_task(client.kv.put(f"{number}{ONE_SHARD}", b"")))
                 await client.admin.topology()
-            assert [len(each.operations) for each in server.messages] == [1, 1, 1]
+            assert [len(keys_in(each)) for each in server.messages] == [1, 1, 1]
             gate.set()
             await asyncio.gather(*tasks)
-            assert [len(each.operations) for each in server.messages] == [1, 1, 1, 3]
+            assert [len(keys_in(each)) for each in server.messages] == [1, 1, 1, 3]
             assert set(world.effects.values()) == {1}
 
     run(test())

@@ -217,7 +217,8 @@ def test_without_sessions_only_what_was_refused_is_sent_again() -> None:
                 return answer
 
             world.servers[0].script = script
-            await client.kv.put_many((f"{n}{{t}}", b"") for n in range(3))
+            puts = (client.kv.put(f"{n}{{t}}", b"", ttl_s=9) for n in range(3))
+            await asyncio.gather(*puts)
             assert set(world.effects.values()) == {1}
             assert [len(each.operations) for each in world.servers[0].messages] == [3, 1]
 
@@ -275,7 +276,9 @@ def test_what_is_answered_is_confirmed_with_the_next_request() -> None:
     async def test() -> None:
         async with scripted() as world, client_of(world) as client:
             for count in (3, 1, 5):
-                await client.kv.put_many((f"{n}{{t}}", b"") for n in range(count))
+                await asyncio.gather(
+                    *(client.kv.put(f"{n}{{t}}", b"", ttl_s=9) for n in range(count))
+                )
             sessions = [each.session for each in world.servers[0].messages]
             assert [each.sequence for each in sessions] == [1, 4, 5]
             assert [each.first_unacknowledged for each in sessions] == [1, 4, 5]

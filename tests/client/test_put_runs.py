@@ -1,0 +1,133 @@
+"""Puts that are called together are one operation, and nobody can tell but by their versions."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onelog import AsyncClient
+from onelog.errors import InvalidArgument, OnelogError, Unavailable
+from onelog.v1 import admin_pb2
+from tests.client.scripted import keys_in, refusing, run, scripted, until
+from tests.client.test_kv_client import with_client
+
+
+def test_keys_that_differ_share_an_operation_and_a_version() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+            keys = [f"{n}{{t}}" for n in range(1_500)]
+            versions = await asyncio.gather(*(client.kv.put(key, b"") for key in keys))
+            messages = world.servers[0].messages
+            assert [len(each.operations) for each in messages] == [1, 1]
+            assert [len(keys_in(each)) for each in messages] == [1_000, 500]
+            assert versions == [1] * 1_000 + [2] * 500
+            assert list(world.effects) == [key.encode() for key in keys]
+
+    run(test())
+
+
+def test_one_put_alone_is_a_put() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+            await client.kv.put("a", b"1")
+            (message,) = world.servers[0].messages
+            assert message.operations[0].put.value == b"1"
+
+    run(test())
+
+
+@pytest.mark.parametrize("between", ["ttl", "delete", "again", "large", "many", "namespace"])
+def test_what_is_called_in_between_takes_its_turn(tmp_path: Path, between: str) -> None:
+    async def test(client: AsyncClient) -> None:
+        kv = client.kv
+        calls: list[Any] = [kv.put(f"{n}{{t}}", b"old") for n in range(3)]
+        match between:
+            case "ttl":
+                calls.append(kv.put("1{t}", b"between", ttl_s=60))
+            case "delete":
+                calls.append(kv.delete("1{t}"))
+            case "again":
+                calls.append(kv.put("1{t}", b"between"))
+            case "large":
+                calls.append(kv.put("1{t}", bytes(100_000)))
+            case "many":
+                calls.append(kv.put_many({"1{t}": b"between"}))
+            case "namespace":
+                await client.admin.create_namespace("other")
+                calls.append(client.namespace("other").kv.put("1{t}", b"elsewhere"))
+        calls += [kv.put(f"{n}{{t}}", b"new") for n in range(1, 4)]
+        await asyncio.gather(*calls)
+
+        found = await kv.get_many([f"{n}{{t}}" for n in range(4)])
+        assert [each and each.value for each in found] == [b"old", b"new", b"new", b"new"]
+        history = [each.value for each in await kv.history("1{t}")]
+        last = {"delete": None, "large": bytes(100_000)}.get(between, b"between")
+        assert history == [b"new", *([] if between == "namespace" else [last]), b"old"]
+
+    with_client(tmp_path, test)
+
+
+def test_one_that_is_refused_does_not_concern_the_others_nor_their_order(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        limits = admin_pb2.NamespaceLimits(value_size_max=3)
+        await client.admin.create_namespace("small", limits)
+        kv = client.namespace("small").kv
+        puts = (kv.put(f"{n}{{t}}", b"1234" if n == 1 else b"1") for n in range(3))
+        first, refused, last = await asyncio.gather(*puts, return_exceptions=True)
+        assert isinstance(refused, OnelogError)
+        assert refused.reason == "VALUE_TOO_LARGE"
+        assert isinstance(first, int)
+        assert isinstance(last, int)
+        assert await kv.exists("2{t}")
+        assert not await client.kv.exists("2{t}")
+
+    with_client(tmp_path, test)
+
+
+def test_a_run_that_is_refused_is_sent_again_one_by_one_before_what_came_later() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+            server = world.servers[0]
+            server.script = refusing(InvalidArgument("too large", reason="TRANSACTION_REFUSED"), 1)
+            first = [asyncio.create_task(client.kv.put(f"{n}{{t}}", b"1")) for n in range(3)]
+            await until(lambda: server.messages)
+            later = asyncio.create_task(client.kv.put("1{t}", b"2"))
+            await asyncio.gather(*first, later)
+            assert [keys_in(each) for each in server.messages] == [
+                [b"0{t}", b"1{t}", b"2{t}"],
+                [b"0{t}", b"1{t}", b"2{t}"],
+                [b"1{t}"],
+            ]
+            assert [len(each.operations) for each in server.messages] == [1, 3, 1]
+            sequences = [each.session.sequence for each in server.messages]
+            assert sequences == [1, 2, 5], "what was refused is never asked for again"
+
+    run(test())
+
+
+def test_a_run_is_tried_again_as_it_was() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+            server = world.servers[0]
+            server.script = refusing(Unavailable("busy", reason="NO_LEADER", retry_after_s=0), 2)
+            await asyncio.gather(*(client.kv.put(f"{n}{{t}}", b"") for n in range(3)))
+            assert [len(each.operations) for each in server.messages] == [1, 1, 1]
+            assert len({each.session.sequence for each in server.messages}) == 1
+            assert set(world.effects.values()) == {1}
+
+    run(test())
+
+
+def test_who_leaves_a_run_leaves_the_others_alone() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+            tasks = [asyncio.create_task(client.kv.put(f"{n}{{t}}", b"")) for n in range(3)]
+            await asyncio.sleep(0)
+            tasks[1].cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(results[1], asyncio.CancelledError)
+            assert results[0] == results[2] == 1
+            assert len(world.servers[0].messages) == 1
+
+    run(test())
