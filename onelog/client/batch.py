@@ -1,6 +1,6 @@
 """Operations on their way together: one message of a pipeline and who waits for which result.
 
-A message may be a run of puts and nothing else (onelog/client/put_run.py). Its operation is written
+A message may be a run of puts and nothing else (onelog/client/runs.py). Its operation is written
 when nothing can join any more; until then anything else that does takes it apart.
 
 Invariants: the i-th operation and the i-th waiter belong together, and there are as many of the
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from onelog.client.costs import Decode
-from onelog.client.put_run import PutRun, batch_put_version, put_version
 from onelog.client.retrying import Backoff
+from onelog.client.runs import AckRun, PutRun, Run, batch_put_version, put_version
 from onelog.client.sessions import Session
 from onelog.errors import OnelogError
 from onelog.v1 import pipeline_pb2
 
-Waiting = Future[Any] | PutRun
+Waiting = Future[Any] | Run
 
 # Whose result it is, how it is read, by when it is wanted, and in which shard it was.
 Waiter = tuple[Waiting, Decode, float, int]
@@ -35,7 +35,7 @@ class Batch:
     """One message under construction, then under way."""
 
     __slots__ = (
-        "add", "backoff", "count", "earliest_s", "endpoint", "error", "is_counted",
+        "acks", "add", "backoff", "count", "earliest_s", "endpoint", "error", "is_counted",
         "is_uncertain", "is_written", "request", "run", "sent_s", "sequence", "session", "size",
         "waiters",
     )  # fmt: skip
@@ -45,6 +45,7 @@ class Batch:
         self.add: Callable[[], pipeline_pb2.Operation] = self.request.operations.add
         self.waiters: list[Waiter] = []
         self.run: PutRun | None = None  # then the message holds nothing else
+        self.acks: AckRun | None = None  # the last operation
         self.size = 0
         self.count = 0  # of all operations that it ever had
         self.is_counted = False  # in what the whole client has under way
@@ -106,7 +107,7 @@ class Batch:
         for future, _, deadline_s, _ in self.waiters:
             if future.done():
                 continue
-            if isinstance(future, PutRun):
+            if isinstance(future, Run):
                 earliest_s = min(earliest_s, future.expire(now_s, late))
             elif deadline_s <= now_s:
                 future.set_exception(late())

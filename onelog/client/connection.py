@@ -21,7 +21,7 @@ from onelog.client.batch import Batch
 from onelog.client.calls import UNCERTAIN, Calls, raise_if_closed
 from onelog.client.channels import Channels
 from onelog.client.costs import Decode
-from onelog.client.lanes import Lane, WriteLane
+from onelog.client.lanes import Lane
 from onelog.client.options import ClientOptions
 from onelog.client.pipe import Pipe
 from onelog.client.read_lane import ReadLane
@@ -29,6 +29,7 @@ from onelog.client.routing import routing_key
 from onelog.client.sessions import Session, Sessions
 from onelog.client.topology import Topology
 from onelog.client.values import Read
+from onelog.client.write_lane import WriteLane
 from onelog.errors import (
     DeadlineExceeded,
     FailedPrecondition,

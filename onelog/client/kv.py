@@ -18,12 +18,11 @@ from typing import Any
 from onelog.client import kv_requests as fill
 from onelog.client.connection import Connection
 from onelog.client.json_document import AsyncDocument
-from onelog.client.lanes import WriteLane
 from onelog.client.leases import AsyncLease
 from onelog.client.lock import AsyncLock
 from onelog.client.many import Part, results_of
 from onelog.client.options import Scope
-from onelog.client.put_run import batch_put_version, put_version
+from onelog.client.runs import batch_put_version, put_version
 from onelog.client.txn import AsyncTxn
 from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import (
@@ -37,6 +36,7 @@ from onelog.client.values import (
     milliseconds,
     to_bytes,
 )
+from onelog.client.write_lane import WriteLane
 from onelog.v1 import kv_pb2, pipeline_pb2
 
 # Reads of one call that may take long, under way at the same time.

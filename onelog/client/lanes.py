@@ -23,15 +23,12 @@ from onelog.client.batch import OPERATION_SIZE, Batch, Waiting
 from onelog.client.costs import COLLECTING, Decode, taking
 from onelog.client.options import ClientOptions
 from onelog.client.pipe import Pipe
-from onelog.client.put_run import RUN_KEYS_MAX, put_version
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.sessions import Session
 from onelog.client.tracing import PARENT, note, traced
 from onelog.errors import (
-    DeadlineExceeded,
     Internal,
     OnelogError,
-    OutcomeUnknown,
     TooLarge,
     Unavailable,
 )
@@ -117,6 +114,7 @@ class Lane:
             batch = self._next_batch(size)
         if batch.run is not None:
             batch.take_run_apart()
+        batch.acks = None
         deadline_s = monotonic() + timeout_s
         if deadline_s < batch.earliest_s:
             batch.earliest_s = deadline_s
@@ -316,163 +314,3 @@ class Lane:
 
     def _forget(self, batch: Batch) -> None:
         self._dispatch.ended(batch)
-
-
-class WriteLane(Lane):
-    """The writes of one shard, in its session or without one."""
-
-    __slots__ = ("_has_session", "_is_opening", "_run_max", "shard")
-
-    def __init__(self, dispatch: Dispatch, shard: int, *, has_session: bool) -> None:
-        super().__init__(dispatch)
-        self.shard = shard
-        self._run_max = min(self._operations_max, RUN_KEYS_MAX)
-        self._has_session = has_session
-        self._is_opening = False
-
-    def put(self, namespace: str, key: bytes, value: bytes, timeout_s: float) -> Future[Any]:
-        """Write a key that depends on nothing, and return its future version.
-
-        As long as nothing else is called, keys that differ travel as one operation.
-        """
-        size = len(key) + len(value)
-        batch = self._open
-        if (
-            batch is None
-            or batch.size + size > self._size_max
-            or batch.count >= (self._operations_max if batch.run is None else self._run_max)
-        ):
-            batch = self._next_batch(size)
-        run = batch.run
-        if run is None and not batch.count:
-            run = batch.begin_run(namespace)
-        is_watched = COLLECTING.get() is not None or PARENT.get() is not None
-        if run is None or is_watched or not run.takes(namespace, key, value):
-            return self._put_apart(namespace, key, value, timeout_s)
-        deadline_s = monotonic() + timeout_s
-        if deadline_s < batch.earliest_s:
-            batch.earliest_s = deadline_s
-        batch.size += size + OPERATION_SIZE
-        batch.count += 1
-        future: Future[Any] = Future(loop=self._loop)
-        run.pairs[key] = value
-        run.members.append((future, deadline_s))
-        return future
-
-    def _put_apart(self, namespace: str, key: bytes, value: bytes, timeout_s: float) -> Future[Any]:
-        operation, answer = self.begin(len(key) + len(value), put_version, timeout_s)
-        try:
-            put = operation.put
-            put.namespace, put.key, put.value = namespace, key, value
-        except BaseException:
-            self.undo()
-            raise
-        return answer
-
-    def _run_refused(self, batch: Batch, error: OnelogError) -> None:
-        """Let each have its own answer, before anything that was called later."""
-        if judge(error) is not Verdict.FINAL:
-            self.failed(batch, error)
-            return
-        self._settle(batch)
-        batch.take_run_apart()
-        batch.sent_s = float("inf")
-        self._in_flight -= 1
-        self._queued.appendleft(batch)
-        self._schedule()
-
-    def _send_first(self, batch: Batch) -> bool:
-        dispatch = self._dispatch
-        if self._has_session:
-            session = dispatch.session_of(self.shard)
-            if session is None:
-                if not self._is_opening:
-                    self._is_opening = True
-                    dispatch.open_session(self.shard, self._opened)
-                return False
-            batch.session = session
-            batch.sequence = session.take(len(batch.waiters), monotonic())
-        self._in_flight += 1
-        self._send(batch)
-        return True
-
-    def _opened(self, error: OnelogError | None) -> None:
-        self._is_opening = False
-        if error is not None:
-            # Nobody could open one within a whole timeout: those who wait so long learn why.
-            for batch in (*self._queued, self._open):
-                if batch is not None:
-                    batch.error = error
-                    if judge(error) is Verdict.FINAL:
-                        batch.fail(error)
-        self._flush()
-
-    def _send(self, batch: Batch) -> None:
-        if batch.session is not None:
-            batch.session.put(batch.request.session, batch.sequence)
-        self._post(batch, self._dispatch.endpoint_of(self.shard))
-
-    def _refused(self, batch: Batch, waiting: Waiting, error: OnelogError) -> OnelogError | None:
-        verdict = judge(error)
-        match verdict:
-            case Verdict.AGAIN:
-                return error
-            case Verdict.UNKNOWN if batch.session is not None:
-                batch.is_uncertain = True
-                return error
-            case Verdict.REOPEN if not batch.is_uncertain:
-                return error
-            case Verdict.UNKNOWN if not isinstance(error, OutcomeUnknown):
-                error = OutcomeUnknown(f"it may or may not have been done: {error}")
-        waiting.set_exception(error)
-        return None
-
-    def _again(self, batch: Batch, error: OnelogError) -> None:
-        if judge(error) is Verdict.REOPEN and batch.session is not None:
-            # It did nothing in the lost session, so it is as good as new in the next one.
-            self._dispatch.session_lost(batch.session)
-            self._settle(batch)
-            batch.keep_unanswered()
-        elif batch.session is None:
-            batch.keep_unanswered()
-        super()._again(batch, error)
-
-    def _shard(self, _batch: Batch) -> int | None:
-        return self.shard
-
-    def _resend(self, batch: Batch) -> None:
-        if batch.is_answered:
-            self._finish(batch)
-        elif batch.session is None and self._has_session:
-            self._in_flight -= 1
-            self._queued.appendleft(batch)
-            self._flush()
-        else:
-            self._send(batch)
-
-    def _overdue(self, batch: Batch) -> None:
-        dispatch = self._dispatch
-        error = OutcomeUnknown(f"{batch.endpoint} has not answered for a while")
-        if batch.session is None and batch.is_written:
-            dispatch.attempt_failed(None, batch.endpoint, error)
-        elif dispatch.endpoint_of(self.shard) == batch.endpoint:
-            dispatch.attempt_failed(self.shard, batch.endpoint, error)
-        else:
-            dispatch.pipe(batch.endpoint).take_back(batch)
-            batch.is_uncertain = batch.is_uncertain or batch.is_written
-            self._send(batch)
-
-    def _late(self, batch: Batch) -> OnelogError:
-        last = f"; the last attempt: {batch.error}" if batch.error is not None else ""
-        if batch.is_uncertain or (batch.is_written and batch.sent_s < float("inf")):
-            return OutcomeUnknown("no answer in time" + last)
-        return DeadlineExceeded("not done in time" + last, reason="EXPIRED")
-
-    def _settle(self, batch: Batch) -> None:
-        if batch.session is not None:
-            batch.session.done(batch.sequence)
-            batch.session = None
-
-    def _forget(self, batch: Batch) -> None:
-        self._settle(batch)
-        super()._forget(batch)

@@ -14,6 +14,8 @@ _STATES = {
     queue_pb2.MESSAGE_STATE_DELAYED: "delayed",
     queue_pb2.MESSAGE_STATE_LEASED: "leased",
 }
+# What a message takes in a request to settle it, about.
+ITEM_SIZE = 24
 # Why a single message cannot be settled, and the others of its request can.
 REASONS_OF_ONE = frozenset(("LEASE_TOKEN_STALE", "MESSAGE_UNKNOWN", "MESSAGE_LEASED"))
 # Codes of google.rpc for refusals of single messages.

@@ -136,7 +136,7 @@ def test_queues(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (sent.path, sent.request.count, sent.request.visibility_ms) == (path, 10, 5000)
         assert (await queue.peek(3, from_id=2))[0].message_id == 1
         sent.answer = lambda answer: answer.results.add(message_id=5)
-        await queue.ack(MESSAGE)
+        assert await queue.ack_many([MESSAGE]) == [Settled(5)]
         assert (sent.request.messages[0].message_id, sent.request.messages[0].token) == (5, 9)
         assert await queue.nack(MESSAGE, delay_s=0, reason="no") == Settled(5)
         assert sent.request.HasField("delay_ms")
@@ -147,7 +147,7 @@ def test_queues(monkeypatch: pytest.MonkeyPatch) -> None:
         for reason, error in (("LEASE_LOST", LeaseLost), ("MESSAGE_NOT_FOUND", NotFound)):
             sent.answer = lambda answer, reason=reason: answer.results.add(reason=reason)  # type: ignore[misc]
             with pytest.raises(error):
-                await queue.ack(MESSAGE)
+                await queue.nack(MESSAGE)
         sent.answer = lambda _answer: None
         await queue.purge(below_id=3, leased_too=True)
         await queue.redrive(target="t", failure_contains="x", limit=5, rate_per_s=2)

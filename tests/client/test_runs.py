@@ -1,4 +1,4 @@
-"""Puts that are called together are one operation, and nobody can tell but by their versions."""
+"""Puts, and acks, that are called together are one operation, and have their own answers."""
 
 import asyncio
 from pathlib import Path
@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from onelog import AsyncClient
-from onelog.errors import InvalidArgument, OnelogError, Unavailable
+from onelog.client.batch import Batch
+from onelog.client.pipe import Pipe
+from onelog.client.values import Message
+from onelog.errors import InvalidArgument, LeaseLost, NotFound, OnelogError, Unavailable
 from onelog.v1 import admin_pb2
 from tests.client.scripted import keys_in, refusing, run, scripted, until
 from tests.client.test_kv_client import with_client
@@ -131,3 +134,78 @@ def test_who_leaves_a_run_leaves_the_others_alone() -> None:
             assert len(world.servers[0].messages) == 1
 
     run(test())
+
+
+def sent_operations(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what a client sends from now on, by the kinds of its operations."""
+    kinds: list[str] = []
+    send = Pipe.send
+
+    def note(self: Pipe, batch: Batch, owner: Any) -> None:
+        kinds.extend(str(each.WhichOneof("operation")) for each in batch.request.operations)
+        send(self, batch, owner)
+
+    monkeypatch.setattr(Pipe, "send", note)
+    return kinds
+
+
+def test_acks_share_an_operation_and_each_has_its_own_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: AsyncClient) -> None:
+        jobs, other = client.queue("jobs{t}"), client.queue("other{t}")
+        for queue in (jobs, other):
+            await queue.create()
+            await queue.enqueue_many([b"1", b"2", b"3", b"4"])
+        first, second, third, fourth = await jobs.lease(4)
+        elsewhere = (await other.lease(1))[0]
+        kinds = sent_operations(client, monkeypatch)
+        results = await asyncio.gather(
+            jobs.ack(first),
+            jobs.ack(second._replace(token=second.token + 1)),
+            jobs.ack(third._replace(message_id=10**9)),
+            other.ack(elsewhere),
+            jobs.ack(third),
+            jobs.enqueue(b"5"),
+            jobs.ack(fourth),
+            return_exceptions=True,
+        )
+        assert kinds == ["ack", "ack", "ack", "enqueue", "ack"]
+        assert isinstance(results[1], LeaseLost)
+        assert isinstance(results[2], NotFound)
+        assert [results[at] for at in (0, 3, 4, 6)] == [None] * 4
+        info = await jobs.info()
+        assert (info.leased, info.ready) == (1, 1)
+        with pytest.raises(LeaseLost):
+            await jobs.ack(fourth._replace(message_id=second.message_id, token=9))
+
+    with_client(tmp_path, test)
+
+
+def test_an_ack_that_cannot_be_sent_does_not_concern_the_others(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        jobs = client.queue("jobs")
+        await jobs.create()
+        await jobs.enqueue_many([b"1", b"2", b"3"])
+        first, second, third = await jobs.lease(3)
+        results = await asyncio.gather(
+            jobs.ack(first),
+            jobs.ack(second._replace(token=-1)),
+            jobs.ack(third),
+            return_exceptions=True,
+        )
+        assert isinstance(results[1], InvalidArgument)
+        assert (results[0], results[2]) == (None, None)
+        assert (await jobs.info()).leased == 1
+
+    with_client(tmp_path, test)
+
+
+def test_acks_of_a_queue_that_is_not_there_are_all_refused(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        messages = [Message(number, b"", 1) for number in (1, 2)]
+        jobs = client.queue("nobody")
+        results = await asyncio.gather(*map(jobs.ack, messages), return_exceptions=True)
+        assert [getattr(each, "reason", "") for each in results] == ["QUEUE_UNKNOWN"] * 2
+
+    with_client(tmp_path, test)
