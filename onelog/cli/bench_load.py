@@ -14,6 +14,8 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
+
 from onelog.cli.bench_workloads import Step
 from onelog.errors import OnelogError
 
@@ -23,25 +25,39 @@ _FIRST_S, _LAST_S = 1e-6, 3600.0
 _PER_E = 1 / math.log(GROWTH)
 _CELLS = int(math.log(_LAST_S / _FIRST_S) * _PER_E) + 2
 _AFTER_ERROR_S = 0.05
+_NEW_MAX = 4096
 
 
 class Durations:
     """Many durations in little space."""
 
     def __init__(self) -> None:
-        self._cells = array("Q", bytes(8 * _CELLS))
-        self.count = 0
+        self._cells = np.zeros(_CELLS, np.int64)
+        self._new = array("d")  # not in their cells yet: many at a time cost less
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return int(self._cells.sum()) + len(self._new)
 
     def add(self, duration_s: float) -> None:
         """Count one."""
-        at = int(math.log(max(duration_s, _FIRST_S) / _FIRST_S) * _PER_E)
-        self._cells[min(at, _CELLS - 1)] += 1
-        self.count += 1
+        self._new.append(duration_s)
+        if len(self._new) >= _NEW_MAX:
+            self._count_new()
+
+    def _count_new(self) -> None:
+        durations_s = np.maximum(np.frombuffer(self._new), _FIRST_S)
+        cells = (np.log(durations_s / _FIRST_S) * _PER_E).astype(np.int64)
+        self._cells += np.bincount(np.minimum(cells, _CELLS - 1), minlength=_CELLS)
+        self._new = array("d")
 
     def percentile_s(self, part: float) -> float:
         """Return the duration that this part of all does not exceed; 0 if there is none."""
+        if self._new:
+            self._count_new()
         wanted = max(1, math.ceil(part * self.count))
-        for at, count in enumerate(self._cells):
+        for at, count in enumerate(self._cells.tolist()):
             wanted -= count
             if count and wanted <= 0:
                 return _FIRST_S * math.exp((at + 0.5) / _PER_E)

@@ -62,25 +62,33 @@ class Client(Caller):
         if choice < self._reads:
             self._read(rng.choice(KEYS + COUNTERS))
         elif rng.random() < 0.5:
-            key = rng.choice(KEYS)
+            keys = rng.sample(KEYS, rng.choice([1, 1, 2, 3]))
             value = b"%d-%d" % (self.number, self._sequence)
-            operation = self._history.begin(key, Operation(self.number, value, now_s))
-            self._change(kv_commands.Put(key, value), operation, lambda _: "ok")
+            operations = [
+                self._history.begin(key, Operation(self.number, value, now_s)) for key in keys
+            ]
+            command: kv_commands.Command = kv_commands.Put(keys[0], value)
+            if len(keys) > 1:
+                bodies = kv_commands.put_bodies(keys, [value] * len(keys), None)
+                command = kv_commands.PutMany(bodies)
+            self._change(command, operations, lambda _: "ok")
         else:
             key = rng.choice(COUNTERS)
             operation = self._history.begin(key, Operation(self.number, 1, now_s))
-            self._change(kv_commands.Increment(key, 1), operation, lambda result: result.number)
+            increment = kv_commands.Increment(key, 1)
+            self._change(increment, [operation], lambda result: result.number)
 
     def _change(
         self,
         command: kv_commands.Command,
-        operation: Operation,
+        operations: list[Operation],
         answer: Callable[[Applied], Any],
     ) -> None:
         def finish(result: Applied | Refused) -> None:
             assert isinstance(result, Applied), result
-            operation.ended_s = self._schedule.now_s
-            operation.result = answer(result)
+            for operation in operations:
+                operation.ended_s = self._schedule.now_s
+                operation.result = answer(result)
             self._next()
 
         self._write(lambda session: kv_commands.encode_command(command, NAMESPACE, session), finish)
