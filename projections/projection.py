@@ -35,7 +35,8 @@ class RunPath(Protocol):
         """Apply payloads that open with ``prefix``; the first at ``index``, each at the next.
 
         Return how many from the first on were applied, each of them as ``APPLIED``; of the next
-        one nothing has changed. It reads no position, and touches its projection's state alone.
+        one nothing has changed. Of the position it reads the time alone, which all of them have,
+        and it touches its projection's state alone.
         """
 
 

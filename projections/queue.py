@@ -78,6 +78,7 @@ from projections.queue_section import dump_parts, load_section
 from projections.queue_store import QueueState, Total
 from projections.reasons import Reason
 from projections.result import APPLIED, Applied, Outcome, Refused
+from projections.runs import OneByOne
 from projections.section import chunked
 from projections.state_hash import reduce_total
 from projections.undo import UndoLog
@@ -107,7 +108,7 @@ class Queue(QueueReads):
     def fast_paths(self) -> Mapping[int, FastPath]:
         """Return the handlers of plain messages."""
         return {
-            TYPE_ENQUEUE: self._plain.enqueue,
+            TYPE_ENQUEUE: OneByOne(self._plain.enqueue),
             TYPE_LEASE: self._plain.lease,
             TYPE_ACK: self._plain.ack,
         }

@@ -312,6 +312,7 @@ class ProjectionRouter:
         _, flags, _, index, timestamp_ns, _, payload = entries[at]
         done, size, position = 0, 1, self._position
         if not flags and index == position.applied_index + 1 and len(payload) > 2:
+            position.log_time_ns = timestamp_ns  # whichever way its first entry goes
             end = payload[2] + 3
             prefix = payload[:end]
             if payload[1:2] != _IN_SESSION:
@@ -330,7 +331,6 @@ class ProjectionRouter:
             last = entries[at + done - 1].index
             assert last == position.applied_index + done, f"{last} in a run"
             position.applied_index = last
-            position.log_time_ns = timestamp_ns
         return done, size
 
     def _apply_in_session(

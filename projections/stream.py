@@ -20,6 +20,7 @@ from projections.namespaces import Namespace
 from projections.payload import U64, Reader
 from projections.projection import DerivedKeys, Due, FastPath, Notes, Position
 from projections.result import APPLIED, Applied, Outcome
+from projections.runs import OneByOne
 from projections.section import chunked
 from projections.state_hash import reduce_total
 from projections.stream_commands import Retain, decode_command, encode_command
@@ -54,7 +55,7 @@ class Stream(StreamReads):
 
     def fast_paths(self) -> Mapping[int, FastPath]:
         """Return the handler of plain appends."""
-        return {TYPE_APPEND: self._append_plain}
+        return {TYPE_APPEND: OneByOne(self._append_plain)}
 
     def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
         """Fold one entry into the state."""

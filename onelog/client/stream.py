@@ -23,7 +23,8 @@ from onelog.client.stream_values import (
 )
 from onelog.client.tail import AsyncTail
 from onelog.client.unsendable import refuse_unsendable
-from onelog.client.values import ASYNC, Appended, Read, Record, Value, milliseconds
+from onelog.client.values import ASYNC, Appended, Read, Record, Value, milliseconds, to_bytes
+from onelog.client.write_lane import WriteLane
 from onelog.errors import InvalidArgument
 from onelog.status import error_of_result
 from onelog.v1 import pipeline_pb2, stream_pb2
@@ -39,6 +40,8 @@ class AsyncStream:
         self._name = name
         self._route = name.encode()
         self._timeout_s = scope.timeout_s
+        self._is_early = scope.durability == "async"
+        self._lane: WriteLane | None = None
 
     @property
     def name(self) -> str:
@@ -86,10 +89,12 @@ class AsyncStream:
         A client's own retries are exact anyway; ``producer`` makes appends exact across restarts of
         a program that counts what it sends.
         """
-        record = NewRecord(value, key, headers or {}, tag, partition)
+        record: NewRecord | None = None
+        if key is not None or headers or tag or partition is not None:
+            record = NewRecord(value, key, headers or {}, tag, partition)
         if not self._connection.is_clear:
             await self._connection.ready(self._timeout_s)
-        appended: Appended = await self._append(record, producer)
+        appended: Appended = await self._append(value, record, producer)
         return appended
 
     async def append_many(self, records: Iterable[NewRecord | Value]) -> list[Appended]:
@@ -101,8 +106,8 @@ class AsyncStream:
         for each in records:
             if not self._connection.is_clear:
                 await self._connection.ready(self._timeout_s)
-            record = each if isinstance(each, NewRecord) else NewRecord(each)
-            answers.append(self._append(record, None))
+            record = each if isinstance(each, NewRecord) else None
+            answers.append(self._append(b"" if isinstance(each, NewRecord) else each, record))
         return await results_of(answers)
 
     async def trim(
@@ -211,13 +216,24 @@ class AsyncStream:
             path, request, self._timeout_s, name=self._route, is_stale=is_stale
         )
 
-    def _append(self, record: NewRecord, producer: Producer | None) -> Future[Any]:
-        """Send one record: an operation of its own, so that in a session each is exact."""
-        is_early = self._scope.durability == "async"
-        connection = self._connection
-        lane = (connection.early_lane if is_early else connection.write_lane)(self._route)
-        assert lane is not None
-        size = len(record.value) + len(record.key or b"") + len(self._route)
+    def _append(
+        self, value: Value, record: NewRecord | None = None, producer: Producer | None = None
+    ) -> Future[Any]:
+        """Send one record: an operation of its own, so that in a session each is exact.
+
+        ``record`` is given if there is more to it than its value, and is all there is then.
+        """
+        is_early, lane = self._is_early, self._lane
+        if lane is None:
+            connection = self._connection
+            find = connection.early_lane if is_early else connection.write_lane
+            lane = self._lane = find(self._route)
+            assert lane is not None
+        size = len(self._route)
+        if record is None:
+            size += len(value)
+        else:
+            size += len(record.value) + len(record.key or b"")
         operation, answer = lane.begin(size, _appended, self._timeout_s)
         try:
             request = operation.append_records
@@ -230,7 +246,10 @@ class AsyncStream:
                 request.producer.producer_id = producer.producer_id
                 request.producer.epoch = producer.epoch
                 request.producer.sequence = producer.sequence
-            record.put(request.records.add())
+            if record is None:
+                request.records.add().value = to_bytes(value)
+            else:
+                record.put(request.records.add())
         except BaseException:
             lane.undo()
             raise
@@ -238,7 +257,9 @@ class AsyncStream:
 
 
 def _appended(result: pipeline_pb2.OperationResult) -> Any:
-    (found,) = result.append_records.results
+    results = result.append_records.results
+    assert len(results) == 1, len(results)
+    found = results[0]  # not by unpacking it, which costs more
     if found.HasField("error"):
         raise error_of_result(found.error)
     return Appended(found.offset, found.partition, found.duplicate)
