@@ -1,4 +1,4 @@
-"""Runs of plain puts: as a group, one by one and by the long way, nobody may tell them apart."""
+"""Runs: as a group, one by one and by the long way, nobody may tell their entries apart."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import pytest
 
 from projections import kv_commands as kv
 from projections import queue_commands as queues
+from projections import stream_commands as streams
 from projections.conditions import Condition, Target
 from projections.kv_plain import PlainPuts
 from projections.kv_reads import Range
@@ -19,6 +20,7 @@ from projections.queue_message import Enqueue
 from projections.reasons import Reason
 from projections.result import APPLIED, PENDING, Applied, Duplicate, Refused, Result, Skipped
 from projections.runs import RUN_ENTRIES_MAX
+from projections.stream_record import Append
 from projections.system_commands import (
     NamespaceConfigure,
     NamespaceCreate,
@@ -63,6 +65,9 @@ class Triplets:
         self.callers = [self.open(HOUR), self.open(HOUR), self.open(2 * SECOND)]
         self.send([queues.encode_command(queues.QueueCreate("q", QueueConfig()), NAMESPACE)])
         self.queue = self.grouped.index
+        for name, partitions in (("s", 1), ("wide", 3)):
+            create = streams.Create(name, partitions)
+            self.send([streams.encode_command(create, NAMESPACE)])
 
     def open(self, ttl_ns: int) -> Caller:
         self.send([encode_system(SessionOpen(ttl_ns))])
@@ -99,6 +104,7 @@ class Triplets:
                 router.next_deadline(),
             )
             assert world.notes.voids == expected.notes.voids
+            assert world.notes.records == expected.notes.records
             for index in indexes:
                 if not any(first <= index <= last for first, last in expected.notes.voids):
                     found = world.state.kv.changes.get(index)
@@ -126,7 +132,27 @@ class Triplets:
             )
         )
 
-    def in_session(self, caller: Caller) -> Draft:
+    def request(self, model: str, ref: SessionRef) -> Draft:
+        """Return a request in a session, to one of the models."""
+        draw = self.draw
+        body, is_plain = draw.randbytes(draw.choice((0, 5, 100))), draw.random() < 0.9
+        if model == "queue":
+            message = Enqueue(self.queue, body, draw.randrange(3))
+            if not is_plain:
+                dedup = draw.choice((b"", b"d1", b"d2"))
+                message = Enqueue(draw.choice((self.queue, 9)), body, delay_ns=5, dedup=dedup)
+            return queues.encode_command(message, NAMESPACE, ref)
+        if model == "stream":
+            record = Append("s", body)
+            if not is_plain:
+                name = draw.choice(("s", "wide", "nobody"))
+                key, tag = draw.choice((None, b"k1", b"k2")), draw.choice(("", "t"))
+                record = Append(name, body, key, tag=tag)
+            return streams.encode_command(record, NAMESPACE, ref)
+        command, namespace = self.put()
+        return kv.encode_command(command, namespace, ref)
+
+    def in_session(self, caller: Caller, model: str = "kv") -> Draft:
         """Return a request as clients send them, and now and then one that no client should."""
         draw = self.draw
         chance = draw.random()
@@ -143,8 +169,7 @@ class Triplets:
         elif chance < 0.06:
             sequence = first = caller.first - 1  # acknowledged
         session = 10**6 if chance > 0.99 else caller.session
-        command, namespace = self.put()
-        draft = kv.encode_command(command, namespace, SessionRef(session, max(sequence, 0), first))
+        draft = self.request(model, SessionRef(session, max(sequence, 0), first))
         if chance > 0.98:
             draft = draft._replace(payload=draft.payload[: draw.randrange(len(draft.payload))])
         if chance > 0.97:
@@ -160,7 +185,8 @@ class Triplets:
         if kind < 5:
             caller = draw.choice(self.callers)
             again = self.sent[-count:] if draw.random() < 0.15 else []
-            return [*again, *(self.in_session(caller) for _ in range(count))]
+            model = draw.choice(("kv", "kv", "queue", "stream"))
+            return [*again, *(self.in_session(caller, model) for _ in range(count))]
         if kind < 7:
             return [kv.encode_command(*self.put()) for _ in range(count)]
         if kind == 7:
