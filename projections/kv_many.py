@@ -29,9 +29,11 @@ def put_many(
         undo.begin()
     mark = undo.mark()
     prefix = store.items.prefix
-    done = plain.run_at_once(index, prefix, [prefix + body for body in command.bodies])
+    left = [prefix + body for body in command.bodies]
     refused: Refused | None = None
-    for position, body in enumerate(command.bodies[done:], done):
+    while left := left[plain.run_at_once(index, prefix, left) :]:
+        # One that is not plain; behind it the short way goes on.
+        position, body = len(command.bodies) - len(left), left.pop(0)[len(prefix) :]
         try:
             result = execute(store, read_one_of_many(body), index, timestamp_ns)
         except BadPayload as error:

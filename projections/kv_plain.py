@@ -88,7 +88,7 @@ class PlainPuts:
             size = len(payload) - value_at
             if options or not 0 < key_size <= KEY_SIZE_MAX or not 0 <= size <= size_max:
                 break
-            if payload[key_at] in _RESERVED_FIRST:
+            if payload[key_at] in _RESERVED_FIRST and payload.startswith(KEYS_RESERVED, key_at):
                 break
             key = payload[key_at:value_at]
             record = records.get(key)

@@ -1,6 +1,7 @@
 """Puts, and acks, that are called together are one operation, and have their own answers."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,17 @@ from onelog.client.batch import Batch
 from onelog.client.pipe import Pipe
 from onelog.client.values import Message
 from onelog.errors import InvalidArgument, LeaseLost, NotFound, OnelogError, Unavailable
-from onelog.v1 import admin_pb2
-from tests.client.scripted import keys_in, refusing, run, scripted, until
+from onelog.v1 import admin_pb2, pipeline_pb2
+from tests.client.scripted import (
+    QUICK,
+    Reply,
+    Scripted,
+    keys_in,
+    refusing,
+    run,
+    scripted,
+    until,
+)
 from tests.client.test_kv_client import with_client
 
 
@@ -90,21 +100,32 @@ def test_one_that_is_refused_does_not_concern_the_others_nor_their_order(tmp_pat
 
 def test_a_run_that_is_refused_is_sent_again_one_by_one_before_what_came_later() -> None:
     async def test() -> None:
-        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+        options = replace(QUICK, batch_operations_max=3)
+        async with (
+            scripted() as world,
+            AsyncClient(world.servers[0].endpoint, options=options) as client,
+        ):
             server = world.servers[0]
-            server.script = refusing(InvalidArgument("too large", reason="TRANSACTION_REFUSED"), 1)
-            first = [asyncio.create_task(client.kv.put(f"{n}{{t}}", b"1")) for n in range(3)]
+            gate = asyncio.Event()
+            refuse = refusing(InvalidArgument("too large", reason="TRANSACTION_REFUSED"), 1)
+
+            async def script(scripted: Scripted, request: pipeline_pb2.ExecuteRequest) -> Reply:
+                await gate.wait()
+                return await refuse(scripted, request)
+
+            server.script = script
+            tasks = [asyncio.create_task(client.kv.put(f"{n}{{t}}", b"1")) for n in range(3)]
             await until(lambda: server.messages)
-            later = asyncio.create_task(client.kv.put("1{t}", b"2"))
-            await asyncio.gather(*first, later)
-            assert [keys_in(each) for each in server.messages] == [
-                [b"0{t}", b"1{t}", b"2{t}"],
-                [b"0{t}", b"1{t}", b"2{t}"],
-                [b"1{t}"],
-            ]
-            assert [len(each.operations) for each in server.messages] == [1, 3, 1]
+            # One message waits behind it, and another one is open.
+            tasks += [asyncio.create_task(client.kv.put(f"{n}{{t}}", b"2")) for n in range(4)]
+            await asyncio.sleep(0)
+            gate.set()
+            await asyncio.gather(*tasks)
+            first = [b"0{t}", b"1{t}", b"2{t}"]
+            assert [keys_in(each) for each in server.messages] == [first, first, first, [b"3{t}"]]
+            assert [len(each.operations) for each in server.messages] == [1, 3, 1, 1]
             sequences = [each.session.sequence for each in server.messages]
-            assert sequences == [1, 2, 5], "what was refused is never asked for again"
+            assert sequences == [1, 2, 5, 6], "what was refused is never asked for again"
 
     run(test())
 
