@@ -4,6 +4,7 @@ Everything that can be wrong with the settings is said before anything is opened
 normally after a shutdown that was asked for; whatever else ends it comes out as an error.
 """
 
+import gc
 import logging
 import re
 import sys
@@ -22,6 +23,13 @@ from ual.directory import Node
 # How a supervisor tells a worker its number and the node's id; not for people.
 WORKER_FLAG = "--worker-of"
 _WORKER = re.compile(r"([0-9]{1,3}):([0-9a-f-]{36})")
+
+# A group makes thousands of objects that live for milliseconds, hardly one of them in a cycle: to
+# look at them after every 700 took a twentieth to a tenth of an append's or enqueue's CPU time.
+GARBAGE_OBJECTS = 20_000
+# A thread that has synced, and gRPC's, wait so long for one that is busy: by default 5 ms, which is
+# more than a sync takes.
+THREAD_SWITCH_S = 0.0005
 
 _log = logging.getLogger("onelog.node")
 
@@ -47,7 +55,15 @@ def serve(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", "onelog.cli.main", "serve", *arguments]
         run_until_complete(Supervisor(config, command).run())
     else:
+        _tune_interpreter()
         run_until_complete(_serve(loaded, place))
+
+
+def _tune_interpreter() -> None:
+    gc.collect()
+    gc.freeze()  # modules and classes stay
+    gc.set_threshold(GARBAGE_OBJECTS)
+    sys.setswitchinterval(THREAD_SWITCH_S)
 
 
 async def _serve(loaded: Loaded, place: tuple[int, UUID] | None) -> None:
