@@ -27,6 +27,7 @@ from node.edge import (
 from node.forwarding import Elsewhere
 from node.operations import Lacking, Room, put_content
 from node.requests import Results
+from node.services.execute_gets import answer_gets
 from node.services.execute_message import Message
 from node.services.execute_runs import Operation, Run
 from node.status_mapping import error_of_exception, error_of_reason, put_error
@@ -37,6 +38,8 @@ from projections.reasons import Reason
 from projections.result import APPLIED
 
 OPERATIONS_MAX = 10_000
+
+_NO_OPTIONS = common_pb2.ReadOptions()
 
 EXECUTE_METHOD = "/onelog.v1.Pipeline/ExecuteOnce"
 
@@ -129,6 +132,10 @@ class Executor:
 
     async def _read(self, message: Message, shard: int, run: Run, call: Call) -> None:
         """One read for all that want the same: what some wait for, or miss, concerns them alone."""
+        if run.gets:
+            view = await self._edge.read(shard, _NO_OPTIONS, call)
+            answer_gets(view, run.namespace, run.gets, message.results, message.room)
+            return
         alike: dict[tuple[int, int, int], list[Operation]] = {}
         for operation in run.operations:
             options = read_options(operation.request)

@@ -24,6 +24,7 @@ from node.services import queue_operations as queue
 from node.services import stream_operations as stream
 from node.services import timeseries_operations as series
 from node.services.execute_appends import answer_appends, take_appends
+from node.services.execute_gets import take_gets
 from node.services.execute_puts import add_plain_puts
 from node.services.execute_runs import Operation, Run, Singles, of_one_message
 from node.status_mapping import error_of_exception, put_error
@@ -94,6 +95,8 @@ class Message:
                 self._edge.shard_of,
                 self._append_target,
             )
+        if left is not None and self._session is None and not self.with_cost:
+            left = take_gets(self._request.operations, left, self._edge.shard_of, self._get_target)
         if left is not None:
             self._sort_slowly(left)
         if self._session is not None:
@@ -105,6 +108,12 @@ class Message:
         if not runs or not runs[-1].appends:
             runs.append(Run(Durability.SYNC))
         return runs[-1].drafts.append, runs[-1].appends.append
+
+    def _get_target(self, shard: int, namespace: str) -> Any:
+        """Return who takes the plain gets of a shard and a namespace."""
+        run = Run(None, namespace=namespace)
+        self.shards.setdefault(shard, []).append(run)
+        return run.gets.append
 
     def _sort_slowly(self, positions: range) -> None:
         """Sort operations of any kind."""
@@ -251,6 +260,7 @@ class Message:
             or last.durability is not durability
             or last.puts
             or last.appends
+            or last.gets
             or (last.is_plain and not is_plain)
         ):
             last = Run(durability, is_plain=is_plain)

@@ -112,7 +112,10 @@ class Run:
     # there is nothing else in the run.
     puts: list[int] = field(default_factory=list)
     appends: list[int] = field(default_factory=list)
-    # Of reads.
+    # Of plain gets: their positions and keys, all of one namespace. Nothing else is in the run.
+    gets: list[tuple[int, bytes]] = field(default_factory=list)
+    namespace: str = ""
+    # Of other reads.
     operations: list[Operation] = field(default_factory=list)
     # Of all other writes, in order; ``is_plain``: there are plain enqueues and acks alone.
     parts: list[Operation | Singles] = field(default_factory=list)
@@ -125,7 +128,8 @@ class Run:
     @property
     def positions(self) -> list[int]:
         """Which operations of the message these are."""
-        found = [*self.puts, *self.appends, *(each.position for each in self.operations)]
+        found = [*self.puts, *self.appends, *(position for position, _ in self.gets)]
+        found += [each.position for each in self.operations]
         for part in self.parts:
             if isinstance(part, Singles):
                 found += part.positions

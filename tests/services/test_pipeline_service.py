@@ -153,6 +153,40 @@ def test_reads_of_a_message_that_want_different_things_fail_alone(
     run(test())
 
 
+def test_the_fast_way_of_a_get_answers_as_the_long_one_does(tmp_path: Path) -> None:
+    linearizable = common_pb2.ReadOptions(level=common_pb2.READ_LEVEL_LINEARIZABLE)
+    wanted: list[dict[str, Any]] = [
+        *({"key": b"k%d" % number} for number in range(12)),
+        {"key": b"lives", "namespace": "default"},
+        {"key": b"k1", "namespace": "nobody"},
+        {"key": b""},
+        {"key": b"k" * 5_000},
+        {"key": b"k2"},
+        {"key": b"k2", "namespace": "n" * 200},
+        {"key": b"k3"},
+    ]
+
+    async def test() -> None:
+        async with single(tmp_path) as node:
+            lives = put(b"lives", b"", ttl_ms=600_000)
+            await node.pipeline.ExecuteOnce(message(*(put(b"k%d" % n) for n in range(9)), lives))
+            long = await node.pipeline.ExecuteOnce(
+                message(*(get(**each, options=linearizable) for each in wanted))
+            )
+            short = await node.pipeline.ExecuteOnce(message(*(get(**each) for each in wanted)))
+            assert list(short.results) == list(long.results)
+            assert [each.WhichOneof("result") for each in short.results].count("error") == 4
+            assert short.results[12].get.item.expires_ns
+            written = await node.pipeline.ExecuteOnce(
+                message(put(b"k0", b"new"), get(b"k0"), put(b"k0", b"last"), get(b"k0"))
+            )
+            assert [written.results[at].get.item.value for at in (1, 3)] == [b"new", b"last"]
+            costs = await node.pipeline.ExecuteOnce(message(get(b"k0"), with_cost=True))
+            assert costs.results[0].get.header.HasField("cost")
+
+    run(test())
+
+
 def test_a_message_of_puts_is_one_proposal_for_each_shard(tmp_path: Path) -> None:
     async def test() -> None:
         async with single(tmp_path, shards=2) as node:
