@@ -80,12 +80,14 @@ class Batch:
         put.values.extend(run.pairs.values())
 
     def take_run_apart(self) -> None:
-        """Make an operation of each put of a run."""
+        """Make an operation of each put of a run that somebody still waits for."""
         run, self.run = self.run, None
         assert run is not None, "no run"
         self.waiters.clear()
         del self.request.operations[:]
         for (key, value), (future, deadline_s) in zip(run.pairs.items(), run.members, strict=True):
+            if future.done():
+                continue
             put = self.add().put
             put.namespace, put.key, put.value = run.namespace, key, value
             self.waiters.append((future, put_version, deadline_s, 0))

@@ -108,7 +108,7 @@ class WriteLane(Lane):
 
     def _run_refused(self, batch: Batch, error: OnelogError) -> None:
         """Let each have its own answer, before anything that was called later."""
-        if judge(error) is not Verdict.FINAL:
+        if judge(error) is not Verdict.FINAL or batch.is_uncertain:
             self.failed(batch, error)
             return
         self._settle(batch)
