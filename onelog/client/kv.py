@@ -6,7 +6,7 @@ transaction, ``lease()`` for keys that live as long as somebody cares, ``lock()`
 What the client itself costs (bench/client.py: CPU time of its process, 100-byte values, a server
 with four shards in another process, best of six rounds on two cores that others kept busy): plain
 ``await put`` from 64 tasks 23 us an operation, from 256 tasks 13 us; ``get`` from 256 tasks 12 us;
-``put_many`` 6 us. 8 us of a put are ours and asyncio's (2 us of these a bare future). The rest is
+``put_many`` 3 us. 8 us of a put are ours and asyncio's (2 us of these a bare future). The rest is
 gRPC's price of a message, some 300 us, over the operations in it (docs/performance.md).
 """
 
@@ -144,6 +144,7 @@ class AsyncKV:
             put = operation.batch_put
             put.keys.extend(part.keys)
             put.values.extend(part.values)
+            part.forget()
             put.ttl_ms = ttl_ms
             if not self._is_plain:
                 self._put_scope(put)

@@ -56,6 +56,10 @@ class Part:
         """Tell whether a key and its value, of so many bytes together, fit in."""
         return len(self.keys) < self._keys_max and self.size + size <= self._size_max
 
+    def forget(self) -> None:
+        """Let go of what is sent; the version is still to come."""
+        self.keys, self.values = [], []
+
     def add(self, key: bytes, value: bytes) -> None:
         """Let a key be written, too."""
         self.keys.append(key)
