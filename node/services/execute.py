@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from node.calls import NOTHING_DONE, Call, gather
 from node.durability import Received
 from node.edge import (
+    NO_READ_OPTIONS,
     Edge,
     invalid,
     read_options,
@@ -38,8 +39,6 @@ from projections.reasons import Reason
 from projections.result import APPLIED
 
 OPERATIONS_MAX = 10_000
-
-_NO_OPTIONS = common_pb2.ReadOptions()
 
 EXECUTE_METHOD = "/onelog.v1.Pipeline/ExecuteOnce"
 
@@ -133,7 +132,7 @@ class Executor:
     async def _read(self, message: Message, shard: int, run: Run, call: Call) -> None:
         """One read for all that want the same: what some wait for, or miss, concerns them alone."""
         if run.gets:
-            view = await self._edge.read(shard, _NO_OPTIONS, call)
+            view = await self._edge.read(shard, NO_READ_OPTIONS, call)
             answer_gets(view, run.namespace, run.gets, message.results, message.room)
             return
         alike: dict[tuple[int, int, int], list[Operation]] = {}

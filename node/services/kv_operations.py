@@ -136,11 +136,7 @@ def _batch_put(
 
 
 def _by_keys(request: kv_pb2.BatchPutRequest) -> Sequence[bytes]:
-    keys: Sequence[bytes] = request.keys
-    for key in keys:
-        if not 0 < len(key) <= KEY_SIZE_MAX:
-            raise error_of_reason(Reason.KEY_SIZE_INVALID, len(key))
-    return keys
+    return [check_key(key) for key in request.keys]
 
 
 def delete_of(request: kv_pb2.DeleteRequest) -> kv_commands.Delete:

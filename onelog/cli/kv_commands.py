@@ -249,7 +249,7 @@ def import_(
     """Write many keys: a JSON object in each line, with key and value, as `kv list --json` has.
 
     Keys and values are text, or base64 under the names key_base64 and value_base64; what else is in
-    a line is not looked at. Each key is written by itself.
+    a line is not looked at. Keys are written up to 1,000 at a time, all of those or none.
 
     \b
     Examples:

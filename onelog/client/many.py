@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from onelog.client.options import ClientOptions
+from onelog.client.runs import KEYS_MAX
 
-# Keys that are written at once: as many as a server takes, and bytes that it writes without pause.
-PART_KEYS_MAX = 1_000
+# Bytes that are written at once.
 PART_BYTES_MAX = 256 << 10
 
 
@@ -49,7 +49,7 @@ class Part:
         self.values: list[bytes] = []
         self.size = 0
         self.version = 0
-        self._keys_max = min(PART_KEYS_MAX, options.batch_operations_max)
+        self._keys_max = min(KEYS_MAX, options.batch_operations_max)
         self._size_max = min(PART_BYTES_MAX, options.batch_bytes_max)
 
     def has_room(self, size: int) -> bool:

@@ -16,6 +16,7 @@ from onelog.client.many import results_of
 from onelog.client.options import Scope
 from onelog.client.queue_values import (
     ITEM_SIZE,
+    MESSAGES_MAX,
     REASONS_OF_ONE,
     NewMessage,
     QueueConfig,
@@ -45,9 +46,6 @@ from onelog.errors import OnelogError
 from onelog.v1 import pipeline_pb2, queue_pb2
 
 _log = logging.getLogger("onelog.queue")
-
-# What the server takes in one request.
-MESSAGES_MAX = 1_000
 
 
 @refuse_unsendable

@@ -14,6 +14,8 @@ _STATES = {
     queue_pb2.MESSAGE_STATE_DELAYED: "delayed",
     queue_pb2.MESSAGE_STATE_LEASED: "leased",
 }
+# What the server takes in one request.
+MESSAGES_MAX = 1_000
 # What a message takes in a request to settle it, about.
 ITEM_SIZE = 24
 # Why a single message cannot be settled, and the others of its request can.

@@ -18,14 +18,13 @@ from asyncio import Future
 from collections.abc import Callable
 from typing import Any
 
-from onelog.client.queue_values import REASONS_OF_ONE, error_of_settled
+from onelog.client.queue_values import MESSAGES_MAX, REASONS_OF_ONE, error_of_settled
 from onelog.client.values import Message, Settled
 from onelog.errors import Internal, OnelogError
 from onelog.v1 import pipeline_pb2, queue_pb2
 
-# As many as a server takes at once.
-RUN_KEYS_MAX = 1_000
-RUN_ACKS_MAX = 1_000
+# As many keys as a server takes at once.
+KEYS_MAX = 1_000
 # What a server refuses whatever its state is never with others.
 KEY_SIZE_MAX = 4_096
 VALUE_SIZE_MAX = 64 << 10
@@ -111,7 +110,7 @@ class AckRun(Run):
         return (
             queue == request.queue
             and namespace == request.namespace
-            and len(self.members) < RUN_ACKS_MAX
+            and len(self.members) < MESSAGES_MAX
         )
 
     def add(self, message: Message, future: Future[Any], deadline_s: float) -> None:

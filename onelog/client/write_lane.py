@@ -9,7 +9,7 @@ from onelog.client.costs import COLLECTING
 from onelog.client.lanes import Dispatch, Lane
 from onelog.client.queue_values import ITEM_SIZE, settled_in
 from onelog.client.retrying import Verdict, judge
-from onelog.client.runs import RUN_KEYS_MAX, AckRun, put_version
+from onelog.client.runs import KEYS_MAX, AckRun, put_version
 from onelog.client.tracing import PARENT
 from onelog.client.values import Message
 from onelog.errors import DeadlineExceeded, OnelogError, OutcomeUnknown
@@ -23,7 +23,7 @@ class WriteLane(Lane):
     def __init__(self, dispatch: Dispatch, shard: int, *, has_session: bool) -> None:
         super().__init__(dispatch)
         self.shard = shard
-        self._run_max = min(self._operations_max, RUN_KEYS_MAX)
+        self._run_max = min(self._operations_max, KEYS_MAX)
         self._has_session = has_session
         self._is_opening = False
 

@@ -81,6 +81,17 @@ def test_many_keys_are_written_in_parts_that_each_have_one_version(tmp_path: Pat
     with_client(tmp_path, test)
 
 
+def test_many_keys_can_be_written_without_waiting_for_their_apply(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        early = client.scoped(durability="async").kv
+        versions = await early.put_many({f"k{n}{{t}}": f"{n}" for n in range(9)})
+        read = Read(min_index=max(versions))
+        found = await client.kv.get_many([f"k{n}{{t}}" for n in range(9)], read=read)
+        assert [each and each.version for each in found] == versions
+
+    with_client(tmp_path, test)
+
+
 def test_of_many_keys_those_of_a_part_that_is_refused_are_not_written(tmp_path: Path) -> None:
     async def test(client: AsyncClient) -> None:
         kv = client.kv

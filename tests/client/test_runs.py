@@ -11,7 +11,14 @@ from onelog import AsyncClient
 from onelog.client.batch import Batch
 from onelog.client.pipe import Pipe
 from onelog.client.values import Message
-from onelog.errors import InvalidArgument, LeaseLost, NotFound, OnelogError, Unavailable
+from onelog.errors import (
+    InvalidArgument,
+    LeaseLost,
+    NotFound,
+    OnelogError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from onelog.v1 import admin_pb2, pipeline_pb2
 from tests.client.scripted import (
     QUICK,
@@ -138,6 +145,24 @@ def test_a_run_is_tried_again_as_it_was() -> None:
             await asyncio.gather(*(client.kv.put(f"{n}{{t}}", b"") for n in range(3)))
             assert [len(each.operations) for each in server.messages] == [1, 1, 1]
             assert len({each.session.sequence for each in server.messages}) == 1
+            assert set(world.effects.values()) == {1}
+
+    run(test())
+
+
+def test_a_run_that_may_have_been_done_is_not_taken_apart() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+            errors = iter([OutcomeUnknown("proposed"), InvalidArgument("no", reason="REFUSED")])
+
+            async def script(scripted: Scripted, request: pipeline_pb2.ExecuteRequest) -> Reply:
+                return await refusing(next(errors), 1, effect=True)(scripted, request)
+
+            world.servers[0].script = script
+            puts = (client.kv.put(f"{n}{{t}}", b"") for n in range(3))
+            results = await asyncio.gather(*puts, return_exceptions=True)
+            assert [getattr(each, "reason", "") for each in results] == ["REFUSED"] * 3
+            assert len(world.servers[0].messages) == 2
             assert set(world.effects.values()) == {1}
 
     run(test())
