@@ -1,5 +1,6 @@
 """The entry codec: round trips, and every way in which bytes can be wrong."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate
 from random import Random
@@ -203,10 +204,27 @@ def test_small_payloads_are_stored_plain_and_large_ones_compressed_when_it_pays(
     assert large.plain_payload() == just_enough
 
 
-def test_a_payload_that_saves_less_than_five_percent_is_stored_plain() -> None:
+def test_a_payload_that_saves_less_than_a_fifth_is_stored_plain() -> None:
     noise = Random(2).randbytes(2000)
     assert compress(noise) is None
+    assert compress(noise[:1650] + bytes(350)) is None
     assert compress(noise[:1500] + bytes(500)) is not None
+
+
+def test_the_middle_of_a_large_payload_tells_whether_it_is_tried() -> None:
+    noise = Random(3).randbytes(6000)
+    assert compress(bytes(2000) + noise + bytes(2000)) is None
+    packed = compress(noise[:3000] + bytes(4000) + noise[3000:])
+    assert packed is not None
+    assert decompress(packed) == noise[:3000] + bytes(4000) + noise[3000:]
+
+
+def test_threads_decompress_at_the_same_time() -> None:
+    plain = [bytes([number]) * 500_000 + b"end" for number in range(16)]
+    packed = [compress(each) for each in plain]
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(10):
+            assert list(threads.map(decompress, packed)) == plain
 
 
 def test_a_decompression_bomb_is_an_error_before_memory_is_taken() -> None:
