@@ -34,7 +34,7 @@ from projections.stream_rows import Books, Rows
 
 GROUP_SIZE = 3_300  # bytes per group: objects and tables
 CURSOR_SIZE = 160  # bytes per partition of a group
-MEMBER_SIZE = 300  # bytes per member: rows, deadline, heap entry
+MEMBER_SIZE = 345  # bytes per member: rows, deadline, heap entry
 PENDING_SIZE = 195  # bytes per pending record: row, key, sorted order
 
 KIND_GROUP = 0x03

@@ -81,7 +81,7 @@ print(json.dumps([grown, accounted + keys]))
         ("streams", 5_000),
         ("producers", 6_000),
         ("groups", 1_800),
-        ("members", 7_200),
+        ("members", 28_800),
         ("pending", 18_000),
     ],
 )
