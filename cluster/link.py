@@ -17,14 +17,14 @@ from cluster.outbox import EARLY_S, Outbox, OutboxLimits, Stuck
 from cluster.wire import FrameDecoder, Refused, encode_refusal
 from cluster.wire_errors import WireError
 
-# How long the other side may take to read a refusal before the stream is cut.
+# How long a refusal may take to leave.
 REFUSAL_S_MAX = 1.0
 
 Deliver = Callable[[list[tuple[int, Message]]], None]
 
 
 class Stream(Protocol):
-    """A stream of frames; gRPC's two ends look different, here they look the same."""
+    """A stream of frames (cluster/connection.py)."""
 
     async def read(self) -> bytes | None:
         """Return the next frame; None when the other side has ended the stream."""
@@ -129,11 +129,10 @@ class Link:
             else:
                 self.end(LinkEnded("the stream ended"))
             if self._refusal is not None:
-                # Cutting a stream may overtake what was written on it: the other side cuts.
-                await asyncio.wait((writer, reader), timeout=REFUSAL_S_MAX)
+                await asyncio.wait((writer,), timeout=REFUSAL_S_MAX)
             await self._ended
         finally:
-            # Cancelled, by gRPC when the other side is gone, before anything else was noticed.
+            # Cancelled, since this node stops.
             self.end(LinkEnded("the stream was cut"))
             if self._early_timer is not None:
                 self._early_timer.cancel()
@@ -146,7 +145,7 @@ class Link:
         traffic, decoder = self._traffic, self._decoder
         while (frame := await stream.read()) is not None:
             if self._ended.done():
-                continue  # nothing is believed any more, but the stream may still carry a refusal
+                continue  # nothing is believed any more
             traffic.received_frames += 1
             traffic.received_bytes += len(frame)
             messages = decoder.decode(frame)

@@ -26,63 +26,26 @@ chunks are dropped, and whoever asked for one asks again.
 import asyncio
 import logging
 import random
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 from uuid import UUID
 
-import grpc  # type: ignore[import-untyped]
-import grpc.aio  # type: ignore[import-untyped]
-
+from cluster.connection import Connection, Purpose, connect
 from cluster.handshake import Identity, check_caller, check_hello, dials
 from cluster.link import Link, LinkEnded, PeerRefused, Stream, Traffic
 from cluster.messages import Chunk, Message
 from cluster.outbox import OutboxLimits
-from cluster.stream_ends import AnsweredStream, DialledStream
-from cluster.wire import FRAME_SIZE_MAX, Hello, Refused, decode_first, encode_hello, encode_refusal
+from cluster.wire import Hello, Refused, decode_first, encode_hello, encode_refusal
 from cluster.wire_errors import Reason, WireError
-from onelog.v1 import peer_pb2
 
 Deliver = Callable[[UUID, list[tuple[int, Message]]], None]
 
-_SERVICE = peer_pb2.DESCRIPTOR.services_by_name["Peer"].full_name
-METHODS = _EXCHANGE, _SHIP = "Exchange", "Ship"
 _log = logging.getLogger("onelog.cluster.transport")
 
-# A frame above our own limit is refused with a reason; this is where gRPC cuts without one.
-RECEIVE_SIZE_MAX = 4 * FRAME_SIZE_MAX
-KEEPALIVE_MS = 5_000
-KEEPALIVE_TIMEOUT_MS = 5_000
 HANDSHAKES_MAX = 64  # callers that have not said who they are yet
 REFUSALS_KEPT = 64
-
-_BOTH_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", RECEIVE_SIZE_MAX),
-    ("grpc.max_send_message_length", RECEIVE_SIZE_MAX),
-    # A host that vanished without a word is noticed after the sum of these two.
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),  # without it, gRPC waits for a minute
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-)
-# For whoever makes the server that the transport is attached to.
-SERVER_OPTIONS = (
-    *_BOTH_OPTIONS,
-    # Or the pings above would count as an attack and end the connection.
-    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.so_reuseport", 0),  # two processes on one port would share the peers between them
-)
-_CHANNEL_OPTIONS = (
-    *_BOTH_OPTIONS,
-    # Pauses between attempts are ours. A shared pool would remember gRPC's own from the last one.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +93,7 @@ class CallerRefused:
 class _Lane:
     """One of the two streams to a peer."""
 
-    method: str
+    purpose: Purpose
     link: Link | None = None
     last_hello: Hello | None = None  # of the last caller
     task: asyncio.Task[None] | None = None
@@ -148,15 +111,15 @@ class _Lane:
 class _Peer:
     node_id: UUID
     status: PeerStatus
-    exchange: _Lane = field(default_factory=lambda: _Lane(_EXCHANGE))
-    ship: _Lane = field(default_factory=lambda: _Lane(_SHIP))
+    exchange: _Lane = field(default_factory=lambda: _Lane(Purpose.EXCHANGE))
+    ship: _Lane = field(default_factory=lambda: _Lane(Purpose.SHIP))
 
     @property
     def lanes(self) -> tuple[_Lane, _Lane]:
         return self.exchange, self.ship
 
-    def lane(self, method: str) -> _Lane:
-        return self.ship if method == _SHIP else self.exchange
+    def lane(self, purpose: Purpose) -> _Lane:
+        return self.ship if purpose is Purpose.SHIP else self.exchange
 
 
 class PeerTransport:
@@ -168,13 +131,14 @@ class PeerTransport:
         deliver: Deliver,
         *,
         config: TransportConfig | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """``tls``: what this process shows to those whom it calls, and asks of them."""
         self.identity = identity
         self.refusals: deque[CallerRefused] = deque(maxlen=REFUSALS_KEPT)
         self.refused_callers = 0
         self._config = config or TransportConfig()
-        self._credentials = credentials
+        self._tls = tls
         self._deliver = deliver
         self._peers: dict[UUID, _Peer] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -183,18 +147,6 @@ class PeerTransport:
         self._sessions = 0  # streams that this process has tried to open
 
     # What the node calls
-
-    def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
-        """Return what answers the calls of peers, by method."""
-        # Raw bytes: what cannot be parsed is our business, not a status of gRPC's.
-        make = grpc.stream_stream_rpc_method_handler
-        return {name: make(partial(self._answer, name)) for name in METHODS}
-
-    def attach(self, server: grpc.aio.Server) -> None:
-        """Let a server, made with ``SERVER_OPTIONS`` and its own credentials, answer peers."""
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(_SERVICE, self.handlers()),)
-        )
 
     def set_peers(self, addresses: Mapping[UUID, str]) -> None:
         """Say who the peers are and where; others lose their streams."""
@@ -256,7 +208,7 @@ class PeerTransport:
         if self._group is not None and dials(self.identity.node_id, peer.node_id):
             for lane in peer.lanes:
                 lane.task = self._group.create_task(
-                    self._dial_forever(peer, lane), name=f"dial {peer.node_id} {lane.method}"
+                    self._dial_forever(peer, lane), name=f"dial {peer.node_id} {lane.purpose}"
                 )
 
     async def _dial_forever(self, peer: _Peer, lane: _Lane) -> None:
@@ -282,28 +234,23 @@ class PeerTransport:
         # Of the whole process: a peer that was removed and is back remembers the last one.
         self._sessions += 1
         session = self._sessions
-        address = peer.status.address
-        async with (
-            grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
-            if self._credentials is None
-            else grpc.aio.secure_channel(address, self._credentials, options=_CHANNEL_OPTIONS)
-        ) as channel:
-            call = channel.stream_stream(f"/{_SERVICE}/{lane.method}")()
-            stream = DialledStream(call)
+        async with asyncio.timeout(self._config.handshake_s_max):
+            connection = await connect(peer.status.address, lane.purpose, self._tls)
+        try:
             try:
                 async with asyncio.timeout(self._config.handshake_s_max):
-                    await stream.write(encode_hello(self.identity.hello(peer.node_id, session)))
-                    first = _first(await stream.read())
-                    try:
-                        protocol = self._check_answer(peer, first, session)
-                    except WireError as error:
-                        # Let the other side know, and wait until it has read why.
-                        await stream.write(encode_refusal(session, error.reason, error.detail))
-                        await stream.finish()
-                        raise
-                await self._carry(peer, lane, session, protocol, stream)
-            finally:
-                call.cancel()
+                    await connection.write(encode_hello(self.identity.hello(peer.node_id, session)))
+                    first = _first(await connection.read())
+                protocol = self._check_answer(peer, first, session)
+            except WireError as error:
+                await connection.write(encode_refusal(session, error.reason, error.detail))
+                raise
+            await self._carry(peer, lane, session, protocol, connection)
+        except WireError:
+            await connection.finish()  # so that the other side reads why
+            raise
+        finally:
+            await connection.close()
 
     def _check_answer(self, peer: _Peer, hello: Hello, session: int) -> int:
         protocol = check_hello(self.identity, hello, (peer.node_id,))
@@ -316,71 +263,65 @@ class PeerTransport:
 
     # Answering
 
-    async def _answer(self, method: str, _requests: Any, context: Any) -> None:
-        """Handle a call of a peer; gRPC's entry."""
-        stream = AnsweredStream(context)
+    async def answer(self, purpose: Purpose, connection: Connection) -> None:
+        """Handle a connection that a peer, or somebody else, has opened; the caller closes it."""
         if self._handshakes >= HANDSHAKES_MAX:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{HANDSHAKES_MAX} handshakes are under way"
-            )
+            _log.warning("turned %s away: too many handshakes are under way", connection.peer)
+            return
         self._handshakes += 1
         hello = None
         try:
             async with asyncio.timeout(self._config.handshake_s_max):
-                hello = _first(await stream.read())
-            peer, lane, protocol = self._check_caller(method, hello)
-            await stream.write(encode_hello(self.identity.hello(peer.node_id, hello.session)))
+                hello = _first(await connection.read())
+            peer, lane, protocol = self._check_caller(purpose, hello)
+            await connection.write(encode_hello(self.identity.hello(peer.node_id, hello.session)))
         except TimeoutError:
             detail = f"no hello within {self._config.handshake_s_max} s"
             error = WireError(Reason.HANDSHAKE_TIMEOUT, detail)
-            await self._turn_away(method, stream, context, hello, error)
+            await self._turn_away(purpose, connection, hello, error)
             return
         except WireError as error:
-            await self._turn_away(method, stream, context, hello, error)
+            await self._turn_away(purpose, connection, hello, error)
             return
         except LinkEnded as error:
-            _log.info("a caller at %s left: %s", context.peer(), error)
+            _log.info("a caller at %s left: %s", connection.peer, error)
             return
         finally:
             self._handshakes -= 1
         lane.last_hello = hello
         peer.status.name, peer.status.endpoints = hello.node_name, hello.endpoints
         try:
-            await self._carry(peer, lane, hello.session, protocol, stream)
-        except WireError as error:
-            _set_refused(context, error)
+            await self._carry(peer, lane, hello.session, protocol, connection)
+        except WireError:
+            await connection.finish()  # so that the other side reads why; it is reported
         except LinkEnded:
             return  # reported
 
-    def _check_caller(self, method: str, hello: Hello) -> tuple[_Peer, _Lane, int]:
+    def _check_caller(self, purpose: Purpose, hello: Hello) -> tuple[_Peer, _Lane, int]:
         protocol = check_hello(self.identity, hello, self._peers)
         peer = self._peers[hello.node_id]
-        lane = peer.lane(method)
+        lane = peer.lane(purpose)
         check_caller(self.identity, hello, lane.last_hello)
         return peer, lane, protocol
 
     async def _turn_away(
-        self,
-        method: str,
-        stream: AnsweredStream,
-        context: Any,
-        hello: Hello | None,
-        error: WireError,
+        self, purpose: Purpose, connection: Connection, hello: Hello | None, error: WireError
     ) -> None:
         """Tell a caller why it is not let in, and remember it."""
         self.refused_callers += 1
-        refusal = CallerRefused(context.peer(), error.reason, error.detail)
+        refusal = CallerRefused(connection.peer, error.reason, error.detail)
         self.refusals.append(refusal)
         _log.warning("refused a caller at %s: %s", refusal.address, error)
         peer = None if hello is None else self._peers.get(hello.node_id)
         if peer is not None:
-            self._report(peer, peer.lane(method), error)
-        _set_refused(context, error)
+            self._report(peer, peer.lane(purpose), error)
         try:
             session = 0 if hello is None else hello.session
-            await stream.write(encode_refusal(session, error.reason, error.detail))
+            await connection.write(encode_refusal(session, error.reason, error.detail))
         except LinkEnded:
             _log.info("it left before it was told")
+            return
+        await connection.finish()
 
     # Both
 
@@ -441,9 +382,3 @@ def _first(frame: bytes | None) -> Hello:
     if isinstance(first, Refused):
         raise PeerRefused(first)
     return first
-
-
-def _set_refused(context: Any, error: WireError) -> None:
-    """Put a reason into the status, too: gRPC may show that and lose the last message."""
-    context.set_code(grpc.StatusCode.FAILED_PRECONDITION)
-    context.set_details(str(error))

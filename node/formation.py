@@ -10,24 +10,24 @@ SYSTEM when everybody agreed, and either is found by the next start, which goes 
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import grpc  # type: ignore[import-untyped]
-import grpc.aio  # type: ignore[import-untyped]
-
+from cluster.connection import Purpose, ask
 from cluster.introduction import (
     Introduction,
     IntroductionAnswer,
     decode_answer,
     encode_introduction,
 )
+from cluster.link import LinkEnded
 from cluster.wire_errors import Reason, WireError
 from node.config import Config
 from node.errors import FormationRefused
 from node.introducer import Introducer, cluster_id_of
-from node.peer_port import SERVICE, PeerPort
+from node.peer_port import PeerPort
 from node.settings import Address
 from ual.directory import Claim, Founder, Node, System, Topology
 from ual.errors import TopologyMismatch, WrongNode
@@ -106,14 +106,14 @@ class Formation:
         place: Place,
         claim: Claim,
         port: PeerPort,
-        credentials: grpc.ChannelCredentials | None,
+        tls: ssl.SSLContext | None,
         say: Callable[[str], None],
     ) -> None:
         """``say`` is told what the node waits for, for whoever asks whether it is ready."""
         self._place = place
         self._claim = claim
         self._port = port
-        self._credentials = credentials
+        self._tls = tls
         self._say = say
         self._found: asyncio.Future[tuple[Introduction, tuple[Founder, ...]]] = (
             asyncio.get_running_loop().create_future()
@@ -193,16 +193,14 @@ class Formation:
     async def _ask_founder(self, introducer: Introducer, name: str, address: Address) -> None:
         """Ask one founder until everybody agrees."""
         at = str(address.plus(self._place.worker))
-        async with self._channel(at) as channel:
-            ask = channel.unary_unary(f"/{SERVICE}/Introduce")
-            pause_s = PAUSE_S_MIN
-            while True:
-                answer = await self._ask(ask, replace(introducer.mine, target_name=name), name, at)
-                if answer is not None:
-                    self._take(introducer, name, answer)
-                    self._look()
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+        pause_s = PAUSE_S_MIN
+        while True:
+            answer = await self._ask(replace(introducer.mine, target_name=name), name, at)
+            if answer is not None:
+                self._take(introducer, name, answer)
+                self._look()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     def _take(self, introducer: Introducer, name: str, answer: IntroductionAnswer) -> None:
         theirs = answer.introduction
@@ -256,9 +254,7 @@ class Formation:
             self._say("; ".join([awaited, *self._misfits()]))
             for address in addresses:
                 at = str(address.plus(self._place.worker))
-                async with self._channel(at) as channel:
-                    ask = channel.unary_unary(f"/{SERVICE}/Introduce")
-                    answer = await self._ask(ask, introducer.mine, at, at)
+                answer = await self._ask(introducer.mine, at, at)
                 if answer is None:
                     continue
                 refusal = answer.refusal
@@ -277,26 +273,15 @@ class Formation:
 
     # Both
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1),
-                   ("grpc.initial_reconnect_backoff_ms", 100),
-                   ("grpc.min_reconnect_backoff_ms", 100),
-                   ("grpc.max_reconnect_backoff_ms", 1000))  # fmt: skip
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(address, options=options)
-        return grpc.aio.secure_channel(address, self._credentials, options=options)
-
-    async def _ask(
-        self, ask: grpc.aio.UnaryUnaryMultiCallable, mine: Introduction, name: str, address: str
-    ) -> IntroductionAnswer | None:
+    async def _ask(self, mine: Introduction, name: str, address: str) -> IntroductionAnswer | None:
         """Return somebody's answer; None if there is none that can be read."""
+        question = encode_introduction(mine)
         try:
-            return decode_answer(await ask(encode_introduction(mine), timeout=ASK_S))
-        except grpc.RpcError as error:
+            return decode_answer(await ask(address, Purpose.INTRODUCE, question, self._tls, ASK_S))
+        except LinkEnded as error:
             _log.debug("%s at %s does not answer: %s", name, address, error)
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                # A server that is there and knows no peers: it will not learn about them.
-                self._refuse(name, Reason.NOT_A_PEER_PORT, NOT_A_PEER_PORT, by="this node")
         except WireError as error:
-            self._refuse(name, error.reason, error.detail, by="this node")
+            is_other = error.reason is Reason.NOT_A_PEER_PORT
+            detail = NOT_A_PEER_PORT if is_other else error.detail
+            self._refuse(name, error.reason, detail, by="this node")
         return None

@@ -1,28 +1,32 @@
 """The port that other nodes call, from before a cluster is founded until the process ends.
 
-One server for both lives: at first it answers introductions only, and streams are told to come
+One port for both lives: at first it answers introductions only, and streams are closed, to come
 again; once the shards have recovered ``transport`` answers those. So a node that is still forming,
 or replaying a large log, can be told from one that is not there.
 """
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Mapping
-from typing import Any
 from uuid import UUID
 
-import grpc  # type: ignore[import-untyped]
-import grpc.aio  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from cluster.connection import Connection, Purpose, connect
 from cluster.introduction import Introduction, decode_introduction, encode_answer
-from cluster.transport import METHODS, SERVER_OPTIONS, PeerTransport
+from cluster.link import LinkEnded
+from cluster.listener import Listener
+from cluster.transport import PeerTransport
 from cluster.wire_errors import WireError
 from node.errors import ConfigError
 from node.introducer import Introducer
 from node.topology import LeaderView
 from onelog.v1 import peer_pb2
 
-SERVICE = peer_pb2.DESCRIPTOR.services_by_name["Peer"].full_name
+# Connections that ask questions, and how long they may say nothing.
+ASKING_MAX = 512
+ASKING_IDLE_S_MAX = 30.0
 # Callers may come again and again; each difference is said once.
 REFUSALS_SAID_MAX = 256
 
@@ -35,7 +39,7 @@ class PeerPort:
     def __init__(
         self,
         listen: str,
-        credentials: grpc.ServerCredentials | None = None,
+        tls: ssl.SSLContext | None = None,
         introducer: Introducer | None = None,
     ) -> None:
         self.introducer = introducer
@@ -45,47 +49,68 @@ class PeerPort:
         # Called after every introduction that was taken: something may be known now.
         self.heard: Callable[[], None] = lambda: None
         self._listen = listen
-        self._credentials = credentials
-        self._server: grpc.aio.Server | None = None
+        self._tls = tls
+        self._listener: Listener | None = None
+        self._asking = 0
         self._said: set[str] = set()
 
     async def start(self) -> None:
         """Listen; starting again does nothing."""
-        if self._server is not None:
+        if self._listener is not None:
             return
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        server.add_generic_rpc_handlers((_Handlers(self),))
+        listener = Listener(self._listen, self._tls, self._answer)
         try:
-            if self._credentials is None:
-                self.port = server.add_insecure_port(self._listen)
-            else:
-                self.port = server.add_secure_port(self._listen, self._credentials)
-        except RuntimeError as error:
+            await listener.start()
+        except OSError as error:
             raise ConfigError(
                 f"cannot listen for other nodes on {self._listen}: another process does, or it is "
-                "not an address of this machine; change listen.peers"
+                f"not an address of this machine ({error.strerror or error}); change listen.peers"
             ) from error
-        await server.start()
-        self._server = server
+        self.port, self._listener = listener.port, listener
 
     async def stop(self) -> None:
-        """End all calls and close the port."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(None)
+        """End all connections and close the port."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.stop()
 
     # What callers ask
 
-    async def introduce(self, request: bytes, context: Any) -> bytes:
-        """Answer ``Introduce``."""
+    async def _answer(self, purpose: Purpose, connection: Connection) -> None:
+        if purpose in (Purpose.EXCHANGE, Purpose.SHIP):
+            if self.transport is not None:  # else this node is starting, and they come again
+                await self.transport.answer(purpose, connection)
+            return
+        answer = self.introduce if purpose is Purpose.INTRODUCE else self.list_leaders
+        if self._asking >= ASKING_MAX:
+            _log.warning("turned %s away: %d others ask", connection.peer, self._asking)
+            return
+        self._asking += 1
+        try:
+            while (question := await self._question(connection)) is not None:
+                reply = answer(question, connection.peer)
+                if reply is None:
+                    return
+                await connection.write(reply)
+        finally:
+            self._asking -= 1
+
+    async def _question(self, connection: Connection) -> bytes | None:
+        try:
+            async with asyncio.timeout(ASKING_IDLE_S_MAX):
+                return await connection.read()
+        except TimeoutError:
+            return None
+
+    def introduce(self, question: bytes, caller: str) -> bytes | None:
+        """Answer an introduction; None while this node has nothing to say of itself."""
         introducer = self.introducer
         if introducer is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "not ready to be asked")
-        assert introducer is not None
+            return None
         try:
-            theirs = decode_introduction(request)
+            theirs = decode_introduction(question)
         except WireError as error:
-            self._say(f"refused an introduction from {context.peer()}: {error}")
+            self._say(f"refused an introduction from {caller}: {error}")
             return encode_answer(introducer.mine, error)
         try:
             mine: Introduction = introducer.answer(theirs)
@@ -95,46 +120,24 @@ class PeerPort:
         self.heard()
         return encode_answer(mine, None)
 
-    async def list_leaders(self, request: bytes, context: Any) -> bytes:
-        """Answer ``ListLeaders``, to workers of the same node."""
+    def list_leaders(self, question: bytes, caller: str) -> bytes | None:
+        """Answer a worker of the same node; None to anybody else."""
         message = peer_pb2.PeerLeadersRequest()
         introducer = self.introducer
         try:
-            message.ParseFromString(request)
-        except Exception:  # noqa: BLE001 - protobuf's own classes differ; any of them says the same
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a request")
+            message.ParseFromString(question)
+        except DecodeError:
+            self._say(f"{caller} asks who leads, in a way that cannot be read")
+            return None
         if introducer is None or message.node_id != introducer.mine.node_id.bytes:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only for the same node")
+            self._say(f"{caller} asks who leads, but is not of this node")
+            return None
         return encode_leaders(self.leaders())
 
     def _say(self, text: str) -> None:
         if text not in self._said and len(self._said) < REFUSALS_SAID_MAX:
             self._said.add(text)
             _log.warning("%s", text)
-
-
-class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Finds the handler at the time of the call, since they change."""
-
-    def __init__(self, port: PeerPort) -> None:
-        self._port = port
-        self._unary = {
-            f"/{SERVICE}/Introduce": grpc.unary_unary_rpc_method_handler(port.introduce),
-            f"/{SERVICE}/ListLeaders": grpc.unary_unary_rpc_method_handler(port.list_leaders),
-        }
-        self._later = grpc.stream_stream_rpc_method_handler(_come_again)
-
-    def service(self, details: Any) -> grpc.RpcMethodHandler | None:
-        """See gRPC's ``GenericRpcHandler``."""
-        service, _, method = details.method.rpartition("/")
-        if service == f"/{SERVICE}" and method in METHODS:
-            transport = self._port.transport
-            return self._later if transport is None else transport.handlers()[method]
-        return self._unary.get(details.method)
-
-
-async def _come_again(_requests: Any, context: Any) -> None:
-    await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is starting")
 
 
 def encode_leaders(leaders: Mapping[int, LeaderView]) -> bytes:
@@ -169,26 +172,36 @@ def decode_leaders(data: bytes) -> dict[int, LeaderView]:
 async def watch_siblings(
     addresses: Mapping[int, str],
     node_id: UUID,
-    credentials: grpc.ChannelCredentials | None,
+    tls: ssl.SSLContext | None,
     learn: Callable[[Mapping[int, LeaderView]], None],
     period_s: float,
 ) -> None:
     """Ask the other workers of this node again and again who leads their shards."""
-    request = peer_pb2.PeerLeadersRequest(node_id=node_id.bytes).SerializeToString()
+    question = bytes(peer_pb2.PeerLeadersRequest(node_id=node_id.bytes).SerializeToString())
+
+    async def ask(address: str) -> None:
+        """Ask one of them until it does not answer; always raises."""
+        async with asyncio.timeout(2 * period_s) as limit:
+            connection = await connect(address, Purpose.LEADERS, tls)
+            try:
+                while True:
+                    await connection.write(question)
+                    answer = await connection.read()
+                    if answer is None:
+                        raise LinkEnded("it was closed")
+                    learn(decode_leaders(answer))
+                    limit.reschedule(asyncio.get_running_loop().time() + 3 * period_s)
+                    await asyncio.sleep(period_s)
+            finally:
+                await connection.close()
 
     async def watch(address: str) -> None:
-        async with (
-            grpc.aio.insecure_channel(address)
-            if credentials is None
-            else grpc.aio.secure_channel(address, credentials)
-        ) as channel:
-            ask = channel.unary_unary(f"/{SERVICE}/ListLeaders")
-            while True:
-                try:
-                    learn(decode_leaders(await ask(request, timeout=2 * period_s)))
-                except grpc.RpcError as error:
-                    _log.debug("worker at %s: %s", address, error)
-                await asyncio.sleep(period_s)
+        while True:
+            try:
+                await ask(address)
+            except (LinkEnded, WireError, DecodeError, TimeoutError) as error:
+                _log.debug("worker at %s: %s", address, error)
+            await asyncio.sleep(period_s)
 
     async with asyncio.TaskGroup() as group:
         for each in addresses.values():

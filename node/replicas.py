@@ -12,6 +12,7 @@ the loop has others to answer. A shard belongs to the loop from the moment it is
 import asyncio
 import random
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from uuid import UUID
-
-import grpc  # type: ignore[import-untyped]
 
 from cluster.config import RaftConfig, ShippingConfig
 from cluster.handshake import Identity
@@ -80,9 +79,9 @@ class ReplicasConfig:
     shard: ShardConfig = field(default_factory=lambda: ShardConfig(group_entries_max=512))
     transport: TransportConfig = field(default_factory=TransportConfig)
     shipping: ShippingConfig = field(default_factory=ShippingConfig)
-    # Without credentials peers are not authenticated: for loopback and tests only.
-    server_credentials: grpc.ServerCredentials | None = None
-    channel_credentials: grpc.ChannelCredentials | None = None
+    # Without them peers are not authenticated: for loopback and tests only.
+    server_tls: ssl.SSLContext | None = None
+    client_tls: ssl.SSLContext | None = None
 
 
 class RecoveryStopped(Exception):
@@ -119,7 +118,7 @@ class Replicas:
             node_id=config.node_id,
             created_at=config.created_at,
         )
-        self._port = port or PeerPort(config.listen, config.server_credentials)
+        self._port = port or PeerPort(config.listen, config.server_tls)
         identity = Identity(
             config.cluster_id,
             config.node_id,
@@ -134,7 +133,7 @@ class Replicas:
             identity,
             self.driver.deliver,
             config=config.transport,
-            credentials=config.channel_credentials,
+            tls=config.client_tls,
         )
         self.drivers: dict[int, ShardDriver] = {}
         if is_open:

@@ -36,8 +36,8 @@ from node.config import Config
 from node.context import NodeContext, Service, ServiceFactory
 from node.credentials import (
     forward_channel_credentials,
-    peer_channel_credentials,
-    peer_server_credentials,
+    peer_client_tls,
+    peer_server_tls,
 )
 from node.errors import ConfigError, NodeError
 from node.formation import Formation, Place
@@ -129,9 +129,7 @@ class Server:
                 config.http.header_bytes_max,
             ),
         )
-        port = PeerPort(
-            str(config.listen.peers.plus(worker)), peer_server_credentials(config.security)
-        )
+        port = PeerPort(str(config.listen.peers.plus(worker)), peer_server_tls(config.security))
         api: grpc.aio.Server | None = None
         tracer: Tracer | None = None
         try:
@@ -268,7 +266,7 @@ class Server:
     async def _form(self, place: Place, claim: Claim, port: PeerPort) -> System | None:
         """Return the cluster; None if the process should stop before there is one."""
         formation = Formation(
-            place, claim, port, peer_channel_credentials(self.config.security), self.readiness.say
+            place, claim, port, peer_client_tls(self.config.security), self.readiness.say
         )
         forming = asyncio.create_task(formation.run())
         stopping = asyncio.create_task(self._stop.wait())
@@ -306,7 +304,7 @@ class Server:
             raft=config.raft_config(),
             shard=config.shard_config(),
             transport=config.transport_config(),
-            channel_credentials=peer_channel_credentials(config.security),
+            client_tls=peer_client_tls(config.security),
         )
 
     def _enter(
@@ -389,7 +387,7 @@ class Server:
             watching = watch_siblings(
                 siblings,
                 context.node_id,
-                peer_channel_credentials(self.config.security),
+                peer_client_tls(self.config.security),
                 context.topology.learn,
                 SIBLINGS_S,
             )

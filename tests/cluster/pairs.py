@@ -1,17 +1,19 @@
 """Two or more real transports on loopback, inside one loop."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-import grpc.aio  # type: ignore[import-untyped]
-
+from cluster.connection import Purpose, connect
 from cluster.handshake import Identity
+from cluster.listener import Listener
 from cluster.messages import Message
-from cluster.transport import SERVER_OPTIONS, PeerTransport, TransportConfig
+from cluster.transport import PeerTransport, TransportConfig
+from cluster.wire import Refused, decode_first
 
 WAIT_S = 10.0
 SMALL = UUID(int=1)  # dials
@@ -30,10 +32,10 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
 
 @dataclass
 class Endpoint:
-    """A transport, its server and what it was given."""
+    """A transport, its port and what it was given."""
 
     transport: PeerTransport
-    server: Any
+    listener: Listener
     address: str
     got: list[tuple[UUID, int, Message]] = field(default_factory=list)
 
@@ -52,32 +54,42 @@ async def endpoint(
     *,
     address: str = "127.0.0.1:0",
     config: TransportConfig = FAST,
-    server_credentials: Any = None,
-    channel_credentials: Any = None,
+    server_tls: ssl.SSLContext | None = None,
+    client_tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Endpoint]:
     got: list[tuple[UUID, int, Message]] = []
 
     def deliver(sender: UUID, messages: list[tuple[int, Message]]) -> None:
         got.extend((sender, shard, message) for shard, message in messages)
 
-    transport = PeerTransport(who, deliver, config=config, credentials=channel_credentials)
-    server = grpc.aio.server(options=SERVER_OPTIONS)
-    transport.attach(server)
-    if server_credentials is None:
-        port = server.add_insecure_port(address)
-    else:
-        port = server.add_secure_port(address, server_credentials)
-    await server.start()
+    transport = PeerTransport(who, deliver, config=config, tls=client_tls)
+    listener = Listener(address, server_tls, transport.answer)
+    await listener.start()
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(transport.run())
-            yield Endpoint(transport, server, f"localhost:{port}", got)
+            yield Endpoint(transport, listener, f"localhost:{listener.port}", got)
             transport.stop()
     finally:
-        await server.stop(0)
+        await listener.stop()
 
 
-def connect(*endpoints: Endpoint) -> None:
+async def heard(address: str, *frames: bytes, purpose: Purpose = Purpose.EXCHANGE) -> Refused:
+    """Send frames by hand; return how the other side refused them."""
+    connection = await connect(address, purpose)
+    try:
+        for frame in frames:
+            await connection.write(frame)
+        while (data := await connection.read()) is not None:
+            answer = decode_first(data)
+            if isinstance(answer, Refused):
+                return answer
+    finally:
+        await connection.close()
+    raise AssertionError("the stream ended without a refusal")
+
+
+def introduce(*endpoints: Endpoint) -> None:
     """Tell all endpoints of all others."""
     for each in endpoints:
         others = {other.node_id: other.address for other in endpoints if other is not each}
@@ -85,7 +97,7 @@ def connect(*endpoints: Endpoint) -> None:
 
 
 async def connected(*endpoints: Endpoint) -> None:
-    connect(*endpoints)
+    introduce(*endpoints)
     await until(
         lambda: all(
             status.is_connected for each in endpoints for status in each.transport.status().values()

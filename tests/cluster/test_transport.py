@@ -6,11 +6,12 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 from uuid import UUID
 
-import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from cluster import wire
+from cluster.connection import Connection, Purpose, connect
 from cluster.link import LinkEnded
+from cluster.listener import Listener
 from cluster.messages import Ack, Append, Chunk, Message, Vote
 from cluster.wire_errors import Reason, WireError
 from onelog.v1 import peer_pb2
@@ -18,17 +19,14 @@ from tests.cluster.pairs import (
     LARGE,
     SMALL,
     WAIT_S,
-    Endpoint,
-    connect,
     connected,
     endpoint,
+    heard,
     identity,
+    introduce,
     until,
 )
 from tests.cluster.wire_samples import group_of
-
-METHOD = "/onelog.v1.Peer/Exchange"
-SHIP = "/onelog.v1.Peer/Ship"
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -102,7 +100,7 @@ def test_a_message_to_a_peer_that_is_away_is_dropped_and_counted() -> None:
             await until(lambda: status.last_error)
 
             assert status.traffic.dropped_unconnected == 1
-            assert "UNAVAILABLE" in status.last_error
+            assert "cannot connect to localhost:1" in status.last_error
             assert status.last_reason == ""
 
     run(test())
@@ -164,7 +162,7 @@ def test_a_peer_that_does_not_fit_is_refused_and_both_sides_say_why(
     async def test() -> None:
         other = LARGE if odd == SMALL else SMALL
         async with endpoint(identity(odd, **change)) as one, endpoint(identity(other)) as two:
-            connect(one, two)
+            introduce(one, two)
             ends = one.transport.status()[other], two.transport.status()[odd]
             await until(lambda: all(end.last_reason for end in ends))
 
@@ -184,63 +182,35 @@ def test_a_called_node_that_judges_wrongly_is_refused_by_the_caller() -> None:
 
     async def test() -> None:
         async with endpoint(identity(SMALL)) as one:
-            heard: list[bytes] = []
-            answers = _Impostor(identity(LARGE, shards=8).hello(SMALL, 1), heard)
-            server = grpc.aio.server()
-            server.add_generic_rpc_handlers((answers.handler(),))
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
+            frames: list[bytes] = []
+            answers = wire.encode_hello(identity(LARGE, shards=8).hello(SMALL, 1))
+
+            async def answer(purpose: Purpose, connection: Connection) -> None:
+                if purpose is Purpose.SHIP:
+                    return
+                while (frame := await connection.read()) is not None:
+                    frames.append(frame)
+                    if len(frames) == 1:
+                        await connection.write(answers)
+
+            listener = Listener("127.0.0.1:0", None, answer)
+            await listener.start()
+            port = listener.port
             one.transport.set_peers({LARGE: f"localhost:{port}"})
             status = one.transport.status()[LARGE]
-            await until(lambda: status.last_reason and len(heard) == 2)
+            await until(lambda: status.last_reason and len(frames) >= 2)
 
             assert status.last_reason == Reason.TOPOLOGY_MISMATCH
-            refusal = wire.decode_first(heard[1])
+            refusal = wire.decode_first(frames[1])
             assert isinstance(refusal, wire.Refused)
             assert refusal.reason == Reason.TOPOLOGY_MISMATCH
             assert status.sessions == 0
-            await server.stop(0)
+            await listener.stop()
 
     run(test())
 
 
-class _Impostor:
-    """A server that says a hello of its own whatever it hears."""
-
-    def __init__(self, hello: wire.Hello, heard: list[bytes]) -> None:
-        self._hello = hello
-        self._heard = heard
-
-    def handler(self) -> Any:
-        method = grpc.stream_stream_rpc_method_handler(self._exchange)
-        return grpc.method_handlers_generic_handler("onelog.v1.Peer", {"Exchange": method})
-
-    async def _exchange(self, _requests: Any, context: Any) -> None:
-        while (frame := await context.read()) is not grpc.aio.EOF:
-            if len(self._heard) < 2:
-                self._heard.append(frame)
-            if len(self._heard) == 1:
-                await context.write(wire.encode_hello(self._hello))
-
-
 # A caller that is not a transport of ours
-
-
-async def call(target: Endpoint, *frames: bytes, method: str = METHOD) -> wire.Refused:
-    """Send frames by hand; return how the other side refused them."""
-    async with grpc.aio.insecure_channel(target.address) as channel:
-        stream = channel.stream_stream(method)()
-        try:
-            for frame in frames:
-                await stream.write(frame)
-            while (data := await stream.read()) is not grpc.aio.EOF:
-                answer = wire.decode_first(data)
-                if isinstance(answer, wire.Refused):
-                    return answer
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            reason, _, detail = (await stream.details()).partition(": ")
-            return wire.Refused(reason, detail)
-    raise AssertionError("the stream ended without a refusal")
 
 
 def hello(node_id: UUID = SMALL, session: int = 1, **change: Any) -> bytes:
@@ -257,9 +227,9 @@ def test_what_is_no_chunk_is_refused_on_the_stream_of_the_chunks() -> None:
         async with endpoint(identity(LARGE)) as two:
             two.transport.set_peers({SMALL: "localhost:1"})
             vote = peer_pb2.PeerMessage(shard=1, term=9, vote=peer_pb2.PeerVote())
-            refused = await call(two, hello(), framed(vote), method=SHIP)
+            refused = await heard(two.address, hello(), framed(vote), purpose=Purpose.SHIP)
             assert refused.reason == Reason.UNKNOWN_KIND
-            stranger = await call(two, hello(UUID(int=55)), method=SHIP)
+            stranger = await heard(two.address, hello(UUID(int=55)), purpose=Purpose.SHIP)
             assert stranger.reason == Reason.UNKNOWN_NODE
             assert two.got == []
             assert two.transport.status()[SMALL].sessions == 0
@@ -298,7 +268,7 @@ def test_a_bad_caller_is_told_why_and_nothing_it_sent_is_delivered(
     async def test() -> None:
         async with endpoint(identity(LARGE)) as target:
             target.transport.set_peers({SMALL: "localhost:1", UUID(int=9): "localhost:1"})
-            refused = await call(target, *frames)
+            refused = await heard(target.address, *frames)
 
             assert refused.reason == reason
             assert target.got == []
@@ -312,17 +282,17 @@ def test_a_bad_caller_is_told_why_and_nothing_it_sent_is_delivered(
     run(test())
 
 
-def test_a_message_above_what_grpc_takes_ends_the_stream_and_nothing_else() -> None:
+def test_much_more_than_a_frame_ends_the_stream_with_a_reason_and_nothing_else() -> None:
     async def test() -> None:
         async with endpoint(identity(LARGE)) as target:
             target.transport.set_peers({SMALL: "localhost:1"})
-            refused = await call(target, hello(), bytes(8 << 20))
-            assert refused.reason.startswith("CLIENT") or "larger" in str(refused)
+            refused = await heard(target.address, hello(), bytes(8 << 20))
+            assert refused.reason == Reason.FRAME_TOO_LARGE
             status = target.transport.status()[SMALL]
             await until(lambda: not status.is_connected)
 
             # It still answers.
-            refused = await call(target, hello(session=2), b"\xff")
+            refused = await heard(target.address, hello(session=2), b"\xff")
             assert refused.reason == Reason.UNREADABLE
 
     run(test())
@@ -331,7 +301,7 @@ def test_a_message_above_what_grpc_takes_ends_the_stream_and_nothing_else() -> N
 def test_a_caller_that_says_nothing_is_let_go() -> None:
     async def test() -> None:
         async with endpoint(identity(LARGE)) as target:
-            refused = await call(target)
+            refused = await heard(target.address)
             assert refused.reason == Reason.HANDSHAKE_TIMEOUT
 
     run(test())
@@ -341,30 +311,29 @@ def test_an_older_session_is_refused_and_a_newer_one_takes_the_streams_place() -
     """What a stream still brings after its successor has begun must not be believed."""
 
     async def test() -> None:
-        async with endpoint(identity(LARGE)) as target, AsyncExitStack() as stack:
+        async with endpoint(identity(LARGE)) as target:
             target.transport.set_peers({SMALL: "localhost:1"})
             vote = wire.encode_message(0, Vote(7))
             streams = []
             for session in (4, 5):
-                channel = await stack.enter_async_context(grpc.aio.insecure_channel(target.address))
-                stream = channel.stream_stream(METHOD)()
+                stream = await connect(target.address, Purpose.EXCHANGE)
                 await stream.write(hello(session=session))
                 await stream.read()
                 streams.append(stream)
             status = target.transport.status()[SMALL]
             await until(lambda: status.session == 5)
-            with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            with suppress(LinkEnded):
                 await streams[0].write(wire.encode_frame(4, [vote]))
             await streams[1].write(wire.encode_frame(4, [vote]))
             await streams[1].write(wire.encode_frame(5, [wire.encode_message(0, Vote(8))]))
             await until(lambda: target.got)
 
             assert target.got == [(SMALL, 0, Vote(8))]
-            refused = await call(target, hello(session=4))
+            refused = await heard(target.address, hello(session=4))
             assert refused.reason == Reason.STALE_SESSION
             assert status.is_connected
             for stream in streams:
-                stream.cancel()
+                await stream.close()
             await until(lambda: not status.is_connected)
             assert status.traffic.dropped_stale == 1
 

@@ -1,4 +1,4 @@
-"""Streams between peers over mutual TLS: the transport takes credentials and asks no more."""
+"""Streams between peers over mutual TLS, with the contexts that a server makes of its settings."""
 
 import asyncio
 import shutil
@@ -6,10 +6,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
 import pytest
 
+from cluster.connection import Purpose, connect
+from cluster.link import LinkEnded
 from cluster.messages import Vote
+from node.config import SecuritySettings
+from node.credentials import peer_client_tls, peer_server_tls
+from node.errors import ConfigError
 from tests.cluster.pairs import LARGE, SMALL, WAIT_S, connected, endpoint, identity, until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates")
@@ -30,23 +34,23 @@ def certificate(directory: Path, name: str) -> tuple[bytes, bytes]:
     return key.read_bytes(), made.read_bytes()
 
 
-def credentials(own: tuple[bytes, bytes], trusted: bytes) -> dict[str, Any]:
-    key, made = own
-    return {
-        "server_credentials": grpc.ssl_server_credentials(
-            [(key, made)], root_certificates=trusted, require_client_auth=True
-        ),
-        "channel_credentials": grpc.ssl_channel_credentials(trusted, key, made),
-    }
+def tls(directory: Path, own: str, trusted: str) -> dict[str, Any]:
+    security = SecuritySettings(
+        peer_cert=directory / f"{own}.crt",
+        peer_key=directory / f"{own}.key",
+        peer_ca=directory / f"{trusted}.crt",
+    )
+    return {"server_tls": peer_server_tls(security), "client_tls": peer_client_tls(security)}
 
 
 def test_peers_with_certificates_talk_and_one_with_a_foreign_certificate_does_not(
     tmp_path: Path,
 ) -> None:
-    known, foreign = certificate(tmp_path, "known"), certificate(tmp_path, "foreign")
+    certificate(tmp_path, "known")
+    certificate(tmp_path, "foreign")
 
     async def talk() -> None:
-        ours = credentials(known, known[1])
+        ours = tls(tmp_path, "known", "known")
         async with (
             endpoint(identity(SMALL), **ours) as one,
             endpoint(identity(LARGE), **ours) as two,
@@ -57,7 +61,7 @@ def test_peers_with_certificates_talk_and_one_with_a_foreign_certificate_does_no
 
     async def refuse() -> None:
         # It trusts the server, but the server does not trust it.
-        ours, theirs = credentials(known, known[1]), credentials(foreign, known[1])
+        ours, theirs = tls(tmp_path, "known", "known"), tls(tmp_path, "foreign", "known")
         async with (
             endpoint(identity(SMALL), **theirs) as one,
             endpoint(identity(LARGE), **ours) as two,
@@ -72,3 +76,29 @@ def test_peers_with_certificates_talk_and_one_with_a_foreign_certificate_does_no
 
     for test in (talk(), refuse()):
         asyncio.run(asyncio.wait_for(test, 2 * WAIT_S))
+
+
+def test_a_certificate_for_another_name_is_not_believed(tmp_path: Path) -> None:
+    """Who is called must have the name that it was called by."""
+    certificate(tmp_path, "known")  # for localhost
+
+    async def test() -> None:
+        ours = tls(tmp_path, "known", "known")
+        async with endpoint(identity(LARGE), **ours) as two:
+            address = two.address.replace("localhost", "127.0.0.1")
+            with pytest.raises(LinkEnded, match="no TLS"):
+                await connect(address, Purpose.EXCHANGE, ours["client_tls"])
+            with pytest.raises(LinkEnded):  # and without TLS nobody is heard
+                await connect(address, Purpose.EXCHANGE, None)
+
+    asyncio.run(asyncio.wait_for(test(), 2 * WAIT_S))
+
+
+@pytest.mark.parametrize("part", ["crt", "key", "ca"])
+def test_files_that_are_no_certificates_are_named(tmp_path: Path, part: str) -> None:
+    certificate(tmp_path, "known")
+    certificate(tmp_path, "authority")
+    wrong = tmp_path / ("authority.crt" if part == "ca" else f"known.{part}")
+    wrong.write_text("nothing of use")
+    with pytest.raises(ConfigError, match=wrong.name):
+        tls(tmp_path, "known", "authority")

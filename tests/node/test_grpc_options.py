@@ -8,8 +8,6 @@ from grpc._cython import cygrpc  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parents[2]
 USERS = [
-    "cluster/transport.py",
-    "node/formation.py",
     "node/forwarding.py",
     "node/api_port.py",
     "onelog/client/channels.py",

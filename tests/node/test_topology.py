@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Mapping
 from uuid import UUID
 
-import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
+from cluster.connection import Purpose, ask, connect
 from cluster.introduction import Introduction
+from cluster.link import LinkEnded
 from node.introducer import Introducer
-from node.peer_port import SERVICE, PeerPort, decode_leaders, encode_leaders, watch_siblings
+from node.peer_port import PeerPort, decode_leaders, encode_leaders, watch_siblings
 from node.topology import LeaderView, LiveTopology, NodeView
 from onelog.v1 import peer_pb2
 from ual.directory import Topology
@@ -89,24 +90,18 @@ def test_workers_tell_each_other_and_nobody_else() -> None:
                 leaders[1] = LeaderView(ONE, 2)
                 while await seen.get() != leaders:
                     pass
-            async with grpc.aio.insecure_channel(address) as channel:
-                ask = channel.unary_unary(f"/{SERVICE}/ListLeaders")
-                stranger = peer_pb2.PeerLeadersRequest(node_id=TWO.bytes).SerializeToString()
-                for request, code in (
-                    (stranger, grpc.StatusCode.PERMISSION_DENIED),
-                    (b"\xff\xff", grpc.StatusCode.INVALID_ARGUMENT),
-                ):
-                    with pytest.raises(grpc.aio.AioRpcError) as error:
-                        await ask(request, timeout=WAIT_S)
-                    assert error.value.code() == code
-                # Streams are told to come again, and what is no introduction is refused.
-                exchange = channel.stream_stream(f"/{SERVICE}/Exchange")(timeout=WAIT_S)
-                assert await exchange.code() == grpc.StatusCode.UNAVAILABLE
-                introduce = channel.unary_unary(f"/{SERVICE}/Introduce")
-                answer = peer_pb2.PeerIntroductionAnswer.FromString(
-                    await introduce(b"\xff\xff", timeout=WAIT_S)
-                )
-                assert answer.refusal.reason == "UNREADABLE"
+            stranger = peer_pb2.PeerLeadersRequest(node_id=TWO.bytes).SerializeToString()
+            for question in (stranger, b"\xff\xff"):
+                with pytest.raises(LinkEnded, match="no answer"):
+                    await ask(address, Purpose.LEADERS, question, None, WAIT_S)
+            # Streams are closed, to come again, and what is no introduction is refused.
+            stream = await connect(address, Purpose.EXCHANGE)
+            assert await stream.read() is None
+            await stream.close()
+            answer = peer_pb2.PeerIntroductionAnswer.FromString(
+                await ask(address, Purpose.INTRODUCE, b"\xff\xff", None, WAIT_S)
+            )
+            assert answer.refusal.reason == "UNREADABLE"
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from cluster import wire
@@ -18,11 +17,11 @@ from cluster.handshake import Identity
 from cluster.messages import Append, Message, Vote, VoteRequest
 from cluster.wire_errors import Reason
 from onelog.v1 import peer_pb2
+from tests.cluster.pairs import heard
 from tests.system.processes import Cluster, Process, cluster, until
 from ual.entry import TYPE_NOOP, Draft, encode_group
 
 CLUSTER_ID = UUID(int=1000)
-METHOD = "/onelog.v1.Peer/Exchange"
 TEST_S_MAX = 60.0
 
 
@@ -103,23 +102,7 @@ class Impostor:
         node_id = change.pop("node_id", UUID(int=1))
         identity = Identity(CLUSTER_ID, node_id, 1, 1, self._incarnation, **change)
         hello = wire.encode_hello(identity.hello(self._target_id, self._session))
-        async with grpc.aio.insecure_channel(self._address) as channel:
-            stream = channel.stream_stream(METHOD)()
-            waiting = list(frames)
-            try:
-                await stream.write(hello)
-                while (data := await stream.read()) is not grpc.aio.EOF:
-                    frame_got = peer_pb2.PeerFrame()
-                    frame_got.ParseFromString(data)
-                    if frame_got.HasField("refusal"):
-                        return frame_got.refusal.reason
-                    # Only after the answer: a write that meets a refusal hides its reason.
-                    while waiting:
-                        await stream.write(waiting.pop(0))
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                details: str = await stream.details()
-                return details.partition(": ")[0]
-        return ""
+        return (await heard(self._address, hello, *frames)).reason
 
     def frame(self, message: Message, shard: int = 0) -> bytes:
         """Return a message as a frame of the session that the next ``say`` opens."""
