@@ -122,7 +122,10 @@ class Write(Generic[RequestT, ResponseT]):
         [Projections, RequestT, ResponseT, Sequence[Result], int], Sequence[int] | None
     ] = lambda *_: None
     needs_state: bool = False
-    width: Callable[[RequestT], int] = lambda _: 1
+    # How many sequences of a session it takes; this one alone is asked about the request itself.
+    width: Callable[[Any], int] = lambda _: 1
+    # Finds out about a request, once, what the others need to know: that is given to them instead.
+    prepare: Callable[[Any], RequestT] = lambda request: request
     content: Content[RequestT, ResponseT] | None = None
     # Whether the state tells that nothing would happen: then nothing is written.
     is_idle: Callable[[Projections, RequestT, str, SessionRef | None], bool] | None = None
@@ -206,21 +209,20 @@ def put_answer(
 
 
 async def run_write(
-    edge: Edge, write: Write[RequestT, ResponseT], request: RequestT, call: Call
+    edge: Edge, write: Write[RequestT, ResponseT], request: Any, call: Call
 ) -> ResponseT:
     """Carry out a write that came as a call of its own."""
-    message: Any = request
-    options = write_options(message)
-    shard = edge.shard_of_all(write.names(request))
-    namespace, session = namespace_of(message.namespace), session_of(options)
+    options, namespace = write_options(request), namespace_of(request.namespace)
+    session, prepared = session_of(options), write.prepare(request)
+    shard = edge.shard_of_all(write.names(prepared))
     if write.needs_state:
         drafts = await edge.bind(
-            shard, call, lambda state, _: make_drafts(write, state, request, namespace, session)
+            shard, call, lambda state, _: make_drafts(write, state, prepared, namespace, session)
         )
     else:
-        drafts = make_drafts(write, None, request, namespace, session)
+        drafts = make_drafts(write, None, prepared, namespace, session)
     written = await edge.write(shard, drafts, options, call)
-    return await answer_of(edge, write, request, written, call)
+    return await answer_of(edge, write, prepared, written, call)
 
 
 async def answer_of(

@@ -4,6 +4,9 @@ A batch is one ``batch`` entry and the entries that it counts, all in one group.
 collected until the last one is there and then run in one go, so that no read in between sees half
 of it. When a condition fails or an entry is refused, every projection rolls back and the whole
 range of indexes is void.
+
+Which operation was refused is said by its position among all of them: an entry is one operation,
+except ``put_many``, which is as many as it has puts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from projections.conditions import Condition
-from projections.payload import Prefix
+from projections.kv_commands import TYPE_PUT_MANY, put_count
+from projections.payload import Prefix, read_prefix
 from projections.projection import FastPath, Projection, RunPath
 from projections.reasons import Reason
 from projections.result import APPLIED, Applied, Duplicate, Outcome, Refused, Result
@@ -88,11 +92,27 @@ def run_batch(
             if isinstance(outcome, Refused):
                 for projection in owners:
                     projection.rollback_batch()
-                return Refused(Reason.BATCH_REFUSED, len(results), outcome.reason)
+                return _refusal(entries, at, outcome)
         results.append(outcome)
     for projection in owners:
         projection.commit_batch()
     return Applied(len(results), None, tuple(results))
+
+
+def _refusal(entries: Sequence[Entry], at: int, refused: Refused) -> Refused:
+    """Return the result of a batch whose entry at ``at`` was refused."""
+    position, cause = sum(map(_operation_count, entries[:at])), refused.reason
+    if entries[at].entry_type == TYPE_PUT_MANY and refused.cause is not None:
+        position, cause = position + refused.detail, refused.cause
+    return Refused(Reason.BATCH_REFUSED, position, cause)
+
+
+def _operation_count(entry: Entry) -> int:
+    """Return how many operations an entry is that was applied."""
+    if entry.entry_type != TYPE_PUT_MANY:
+        return 1
+    _, body = read_prefix(entry.plain_payload())
+    return put_count(body)
 
 
 def spread(result: Result, entry_count: int) -> list[Result]:

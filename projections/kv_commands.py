@@ -306,8 +306,10 @@ def put_bodies(
     if ttl_ns is not None:
         heads = (_encode_options(key, ttl_ns, None, None) for key in keys)
         return tuple(map(join, zip(heads, keys, values, strict=True)))
-    pairs = zip(keys, values, strict=True)
-    return tuple([join((pack(0, len(key)), key, value)) for key, value in pairs])
+    sizes = list(map(len, keys))
+    plain = {size: pack(0, size) for size in set(sizes)}  # most are alike
+    parts = zip(sizes, keys, values, strict=True)
+    return tuple([join((plain[size], key, value)) for size, key, value in parts])
 
 
 def read_one_of_many(body: bytes) -> Put:
@@ -376,13 +378,18 @@ def _read_transaction(reader: Reader) -> Transaction:
 
 
 def _read_put_many(reader: Reader) -> PutMany:
-    count = reader.count(PUT_MANY_KEYS_MAX)
+    count = put_count(reader)
     if not count:
         raise BadPayload(Reason.LIMIT_INVALID, 0)
     sizes = reader.fields(struct.Struct(f"<{count}I"))
     bodies = reader.part(sum(sizes)).rest()
     ends = accumulate(sizes, initial=0)
     return PutMany(tuple([bodies[start:end] for start, end in pairwise(ends)]))
+
+
+def put_count(body: Reader) -> int:
+    """Return how many puts the body of a ``PutMany`` holds."""
+    return body.count(PUT_MANY_KEYS_MAX)
 
 
 def _read_operations(reader: Reader) -> tuple[Operation, ...]:

@@ -30,8 +30,8 @@ from projections.undo import UndoLog
 
 # The put path counts its name lookups: these are bound once.
 _PUT_HEAD_SIZE = 3
-_unpack_put_head = struct.Struct("<BH").unpack_from  # options, size of the key
-_unpack_digest = struct.Struct("<8xQ").unpack_from  # of a version, from its start
+_unpack_put_head = struct.Struct("<BH").unpack  # options, size of the key
+_unpack_oldest = struct.Struct("<8xQB").unpack_from  # digest and flags, from a version's start
 _unpack_size = TRAILER.unpack_from
 _pack_head = HEAD.pack
 _pack_size = TRAILER.pack
@@ -80,48 +80,54 @@ class PlainPuts:
         taken: list[tuple[bytes, bytes | None, int]] | None = [] if self._undo.active else None
         own_version = b"" if step else _pack_version(index)
         done = grown = extra_versions = total = 0
+        # What most have in common with the one before them: the sizes of key and value.
+        head, key_size, trailer, trailer_size = b"", 0, b"", 0
         for payload in payloads:
-            if len(payload) < key_at:
-                break
-            options, key_size = _unpack_put_head(payload, body)
+            if payload[body:key_at] != head:
+                head = payload[body:key_at]
+                key_size = _plain_key_size(head)
             value_at = key_at + key_size
             size = len(payload) - value_at
-            if options or not 0 < key_size <= KEY_SIZE_MAX or not 0 <= size <= size_max:
+            if not key_size or not 0 <= size <= size_max:
                 break
             if payload[key_at] in _RESERVED_FIRST and payload.startswith(KEYS_RESERVED, key_at):
                 break
             key = payload[key_at:value_at]
             record = records.get(key)
+            size += NODE_OVERHEAD
             flags = change = 0
             if record is None:
                 if len(records) >= store.keys_room:
                     break
                 version_count, tail = 1, b""
-                grown += key_size + _KEY_OVERHEAD
+                grown += size + key_size + _KEY_OVERHEAD
                 if pending is not None:
                     pending.append(key)
             else:
-                flags, version_count, tail = record[FLAGS_AT], record[FLAGS_AT + 1], record
+                flags, version_count = record[FLAGS_AT], record[FLAGS_AT + 1]
                 if flags & _UNUSUAL_NEWEST or (own_version and record.startswith(own_version)):
                     break
                 if version_count < versions_max:
                     version_count += 1
                     extra_versions += 1
+                    tail = record
+                    grown += size
                 else:
-                    cut = len(record) - _unpack_size(record, len(record) - 4)[0]
-                    if version_count > versions_max or record[cut + FLAGS_AT] & _UNUSUAL_OLDEST:
+                    end = len(record)
+                    cut = end - _unpack_size(record, end - 4)[0]
+                    change, oldest_flags = _unpack_oldest(record, cut)
+                    if version_count > versions_max or oldest_flags & _UNUSUAL_OLDEST:
                         break
-                    (change,) = _unpack_digest(record, cut)
                     if not flags & TRIMMED:
                         flags = TRIMMED
                         change -= store.items.trimmed(key)
                     tail = record[:cut]
-                grown -= len(record)
+                    grown += size + cut - end
+            if size != trailer_size:
+                trailer, trailer_size = _pack_size(size), size
             digest = item_hash(payload, index)
-            size += NODE_OVERHEAD
-            head = _pack_head(index, digest, flags & TRIMMED, version_count, size)
-            records[key] = _join((head, payload[value_at:], _pack_size(size), tail))
-            grown += size + len(tail)
+            fields = _pack_head(index, digest, flags & TRIMMED, version_count, size)
+            records[key] = _join((fields, payload[value_at:], trailer, tail))
             change = digest - change
             total += change
             if taken is not None:
@@ -134,3 +140,11 @@ class PlainPuts:
         if taken:
             self._undo.note(partial(store.put_back, taken))
         return done
+
+
+def _plain_key_size(head: bytes) -> int:
+    """Return how long the key of a put without options is; 0 if it is none, or no key."""
+    if len(head) < _PUT_HEAD_SIZE:
+        return 0
+    options, size = _unpack_put_head(head)
+    return 0 if options or size > KEY_SIZE_MAX else size

@@ -204,7 +204,7 @@ MESSAGES = {
     Reason.BATCH_MISSING: "the entry belongs to a batch that did not start",
     Reason.BATCH_INCOMPLETE: "the batch names {detail} entries that its group does not hold",
     Reason.BATCH_MALFORMED: "the batch cannot hold the entry at position {detail}",
-    Reason.BATCH_REFUSED: "entry {detail} of the batch was refused: {cause}",
+    Reason.BATCH_REFUSED: "operation {detail} of the batch was refused: {cause}",
     Reason.QUEUE_UNKNOWN: "there is no queue {detail} in the namespace (any more)",
     Reason.QUEUE_EXISTS: "a queue of that name exists, created at index {detail}",
     Reason.QUEUES_FULL: "there are {detail} queues, which is the limit",

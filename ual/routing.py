@@ -1,11 +1,13 @@
 """Where a name lives: routing key, partition, shard.
 
 Clients and servers compute this on their own and must agree for as long as a cluster lives, so
-these three functions are part of the file format: a change would strand every key already written.
+these functions are part of the file format: a change would strand every key already written.
 
 Partitions stand between names and shards so that what is counted and moved later is a partition,
 not a name. Shards take partitions in turn, which keeps them equal within one partition.
 """
+
+from collections.abc import Iterable
 
 from crc32c import crc32c
 
@@ -27,6 +29,21 @@ def routing_key(name: bytes) -> bytes:
             return name[begin + 1 : end]
         begin = name.find(b"{", end + 1)
     return name
+
+
+def routing_keys(names: Iterable[bytes]) -> set[bytes]:
+    """Return the routing keys of many names; a tag that most of them share is found at once."""
+    found: set[bytes] = set()
+    tagged: bytes | None = None
+    for name in names:
+        # A name has this tag if its first brace begins it; from -1 on there is no room for one.
+        if tagged is not None and name.startswith(tagged, name.find(b"{")):
+            continue
+        key = routing_key(name)
+        found.add(key)
+        if len(key) < len(name):
+            tagged = b"{%b}" % key
+    return found
 
 
 def partition_of(key: bytes, partitions: int) -> int:

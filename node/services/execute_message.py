@@ -1,12 +1,13 @@
 """One message of many operations: sorted by shard into runs, and its answer as it fills.
 
-How runs are carried out is in node/services/execute.py. ``OPERATIONS`` is what can be in one.
+How runs are carried out is in node/services/execute.py. What can be in one is in
+node/services/operation_table.py.
 """
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
-from node.durability import Durability
+from node.durability import Durability, refusal_of
 from node.edge import (
     Edge,
     View,
@@ -19,15 +20,13 @@ from node.edge import (
     session_of,
 )
 from node.operations import Lacking, Read, Room, Write, make_drafts, put_answer
-from node.services import kv_operations as kv
 from node.services import queue_operations as queue
-from node.services import stream_operations as stream
-from node.services import timeseries_operations as series
 from node.services.execute_appends import answer_appends, take_appends
 from node.services.execute_gets import take_gets
 from node.services.execute_puts import add_plain_puts
 from node.services.execute_runs import Operation, Run, Singles, of_one_message
-from node.status_mapping import error_of_exception, put_error
+from node.services.operation_table import ANSWERS, OPERATIONS
+from node.status_mapping import error_of_cluster, error_of_exception, put_error
 from node.tracing import Span
 from onelog.errors import InvalidArgument, NotFound, OnelogError, OutcomeUnknown
 from onelog.v1 import common_pb2, pipeline_pb2
@@ -36,31 +35,9 @@ from projections.reasons import Reason
 from projections.result import APPLIED, Result
 from projections.table import Projections
 
-# By the name of the operation in the proto. A new model adds its lines here; the answer has the
-# same name unless ANSWERS says another.
-OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
-    "get": kv.GET,
-    "put": kv.PUT,
-    "delete": kv.DELETE,
-    "touch": kv.TOUCH,
-    "count": kv.COUNT,
-    "append": kv.APPEND,
-    "set_json": kv.SET_JSON,
-    "txn": kv.TXN,
-    "batch_put": kv.BATCH_PUT,
-    **queue.OPERATIONS,
-    "append_records": stream.APPEND_RECORDS,
-    "ack_records": stream.ACK_RECORDS,
-    "commit_offsets": stream.COMMIT_OFFSETS,
-    "write_points": series.WRITE_POINTS,
-    "query": series.QUERY,
-}
-ANSWERS: Mapping[str, str] = {
-    "ack": "settle",
-    "nack": "settle",
-    "extend": "settle",
-    "release": "settle",
-}
+# Plain puts and appends are proposed together with what follows, unless the message is larger: to
+# wait for one proposal less matters little then, and no group could hold all of it.
+JOINED_SIZE_MAX = 1 << 20
 
 
 class Message:
@@ -180,30 +157,39 @@ class Message:
         if entry is None:
             raise invalid("OPERATION_MISSING", f"nothing is done about {kind!r} here")
         request = getattr(operation, kind)
-        shard = self._edge.shard_of_all(entry.names(request))
         namespace = namespace_of(request.namespace)
         if isinstance(entry, Read):
+            shard = self._edge.shard_of_all(entry.names(request))
             check_read(read_options(request))  # of all together only what is right is made
             run = self._run(shard, None)
             run.operations.append(Operation(position, kind, request))
             return
+        prepared = entry.prepare(request)
+        shard = self._edge.shard_of_all(entry.names(prepared))
         durability = Durability.SYNC
         if request.HasField("options"):
             options = request.options
             durability, session = durability_of(options), session or session_of(options)
         drafts: Sequence[Any] = ()
         if not entry.needs_state:
-            drafts = make_drafts(entry, None, request, namespace, session)
+            drafts = make_drafts(entry, None, prepared, namespace, session)
+            self._check(drafts, durability)
         run = self._run(shard, durability)
         if request.HasField("options") and request.options.with_cost:
             run.costed.append(position)
         run.needs_state |= entry.needs_state
-        run.parts.append(Operation(position, kind, request, session, len(run.drafts), len(drafts)))
+        run.parts.append(Operation(position, kind, prepared, session, len(run.drafts), len(drafts)))
         run.drafts += drafts
+
+    def _check(self, drafts: Sequence[Any], durability: Durability | None) -> None:
+        """Refuse entries of an operation that would make its whole proposal be refused."""
+        self._edge.check_size(drafts, self.size)
+        if durability is Durability.ASYNC and (refusal := refusal_of(drafts)) is not None:
+            raise error_of_cluster(refusal)
 
     def bind(self, run: Run, state: Projections, is_certain: bool) -> None:  # noqa: FBT001
         """Make the entries of a run anew, now that the state is there that they need."""
-        drafts: list[Any] = []
+        drafts: list[Any] = run.drafts[: run.plain_count]
         bound: list[Operation | Singles] = []
         for part in run.parts:
             operations: Sequence[Operation]
@@ -223,12 +209,18 @@ class Message:
             bound += [
                 operation
                 for operation in operations
-                if self._bind_one(operation, state, drafts, is_certain=is_certain)
+                if self._bind_one(operation, run, state, drafts, is_certain=is_certain)
             ]
         run.parts, run.drafts = bound, drafts
 
     def _bind_one(
-        self, operation: Operation, state: Projections, drafts: list[Any], *, is_certain: bool
+        self,
+        operation: Operation,
+        run: Run,
+        state: Projections,
+        drafts: list[Any],
+        *,
+        is_certain: bool,
     ) -> bool:
         """Add the entries of an operation, or refuse it; tell whether they were added."""
         entry, request = OPERATIONS[operation.kind], operation.request
@@ -240,8 +232,10 @@ class Message:
                 request,
                 namespace_of(request.namespace),
                 operation.session,
-                is_first=not drafts,
+                # No plain put or append changes what an idle operation looks at: its queue.
+                is_first=len(drafts) == run.plain_count,
             )
+            self._check(made, run.durability)
         except Exception as error:
             if isinstance(error, NotFound) and not is_certain:
                 raise
@@ -258,8 +252,7 @@ class Message:
         if (
             last is None
             or last.durability is not durability
-            or last.puts
-            or last.appends
+            or (last.plain_count and self.size > JOINED_SIZE_MAX)
             or last.gets
             or (last.is_plain and not is_plain)
         ):
@@ -293,9 +286,10 @@ class Message:
         """Put the results of a run's entries into the answer; return what it still lacks."""
         results = self.results
         lacking: list[Lacking] = []
+        plain = outcome[: run.plain_count] if run.parts else outcome
         if run.puts:
             index = first_index
-            for position, result in zip(run.puts, outcome, strict=True):
+            for position, result in zip(run.puts, plain, strict=True):
                 target = results[position]
                 if result is APPLIED:
                     header = target.put.header
@@ -305,18 +299,16 @@ class Message:
                 else:
                     self._answer("put", state, None, target, shard, index, (result,), lacking)
                 index += 1
-            return lacking
         if run.appends:
             operations = self._request.operations
             others = answer_appends(
-                operations, results, run.appends, outcome, first_index, shard, state
+                operations, results, run.appends, plain, first_index, shard, state
             )
             for position, (result, index) in others.items():
                 request, target = operations[position].append_records, results[position]
                 self._answer(
                     "append_records", state, request, target, shard, index, (result,), lacking
                 )
-            return lacking
         for each in run.parts:
             kind, index = each.kind, first_index + each.at
             if isinstance(each, Operation):

@@ -15,16 +15,27 @@ from node.edge import Edge, namespace_of
 from node.services.execute_runs import Run
 from onelog.errors import OnelogError
 from onelog.v1 import pipeline_pb2
-from projections.kv_commands import TYPE_PUT
-from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED, VALUE_SIZE_MAX
+from projections.kv_commands import TYPE_PUT, PutMany, encode_command
+from projections.limits import (
+    BATCH_ENTRIES_MAX,
+    KEY_SIZE_MAX,
+    KEYS_RESERVED,
+    PUT_MANY_KEYS_MAX,
+    VALUE_SIZE_MAX,
+)
 from projections.payload import SessionRef, encode_prefix
-from ual.entry import FLAG_CONDITIONAL, Draft
+from ual.entry import Draft
 from ual.routing import routing_key
 
 _pack_put_head = struct.Struct("<BH").pack  # no options, size of the key
 _pack_session = struct.Struct("<QQQ").pack  # as encode_prefix has it
 SESSION_SIZE = 24
 _join = b"".join
+# All operations of a batch may be puts that go together.
+assert BATCH_ENTRIES_MAX <= PUT_MANY_KEYS_MAX
+
+Batched = tuple[Draft | None, int]
+"""An entry of a batch, and of how many operations; None in the place of what is no plain put."""
 
 
 def add_plain_puts(
@@ -85,17 +96,18 @@ def add_plain_puts(
 
 
 def batched_puts(
-    operations: Sequence[pipeline_pb2.TransactOperation], namespace: str, tags: set[bytes]
-) -> list[Draft | None]:
-    """Return the entries of the plain puts of a batch, with None in the place of all else.
+    operations: Sequence[pipeline_pb2.TransactOperation], namespace: str, names: list[bytes]
+) -> list[Batched]:
+    """Return what a batch becomes; puts that follow each other, of different keys, go together.
 
-    The routing keys of those that are plain are added to ``tags``.
+    They have one version then, which is why a key that comes again is a new entry: it keeps both.
+    The keys of those that are plain are added to ``names``.
     """
-    prefix = encode_prefix(namespace)
     pack, join = _pack_put_head, _join
     key_max, value_max, reserved = KEY_SIZE_MAX, VALUE_SIZE_MAX, KEYS_RESERVED
-    drafts: list[Draft | None] = []
-    add_draft, add_tag = drafts.append, tags.add
+    entries: list[Batched] = []
+    run: dict[bytes, bytes] = {}  # bodies by their keys
+    add_name = names.append
     for operation in operations:
         put = operation.put  # empty, if it is another operation
         key, value = put.key, put.value
@@ -108,8 +120,25 @@ def batched_puts(
             or put.HasField("expected_version")
             or key.startswith(reserved)
         ):
-            add_draft(None)
+            _end_run(run, namespace, entries)
+            entries.append((None, 1))
             continue
-        add_tag(routing_key(key) if b"{" in key else key)
-        add_draft(Draft(TYPE_PUT, join((prefix, pack(0, size), key, value)), FLAG_CONDITIONAL))
-    return drafts
+        if key in run:
+            _end_run(run, namespace, entries)
+        add_name(key)
+        run[key] = join((pack(0, size), key, value))
+    _end_run(run, namespace, entries)
+    return entries
+
+
+def _end_run(run: dict[bytes, bytes], namespace: str, entries: list[Batched]) -> None:
+    """Make one entry of the puts that were collected."""
+    if not run:
+        return
+    bodies = tuple(run.values())
+    if len(bodies) > 1:
+        draft = encode_command(PutMany(bodies), namespace)
+    else:
+        draft = Draft(TYPE_PUT, encode_prefix(namespace) + bodies[0])
+    entries.append((draft, len(bodies)))
+    run.clear()

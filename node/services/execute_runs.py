@@ -108,8 +108,8 @@ class Run:
 
     durability: Durability | None  # None: reads
     drafts: list[tuple[int, bytes, int]] = field(default_factory=list)
-    # Of plain puts, or of plain appends: their positions in the message, as many as drafts. Then
-    # there is nothing else in the run.
+    # Of plain puts, or of plain appends: their positions in the message. The first drafts are
+    # theirs, one each.
     puts: list[int] = field(default_factory=list)
     appends: list[int] = field(default_factory=list)
     # Of plain gets: their positions and keys, all of one namespace. Nothing else is in the run.
@@ -117,13 +117,19 @@ class Run:
     namespace: str = ""
     # Of other reads.
     operations: list[Operation] = field(default_factory=list)
-    # Of all other writes, in order; ``is_plain``: there are plain enqueues and acks alone.
+    # Of all other writes, in order, behind those; ``is_plain``: there are plain enqueues and acks
+    # alone.
     parts: list[Operation | Singles] = field(default_factory=list)
     is_plain: bool = False
     # Positions of those that ask what they cost.
     costed: list[int] = field(default_factory=list)
-    # Some entries need the state: all are made when the run is written.
+    # Some entries need the state: all but the plain ones are made when the run is written.
     needs_state: bool = False
+
+    @property
+    def plain_count(self) -> int:
+        """How many drafts are of plain puts or appends."""
+        return len(self.puts) + len(self.appends)
 
     @property
     def positions(self) -> list[int]:

@@ -5,6 +5,7 @@ that is too long or a lifetime of a thousand years.
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from node.edge import View, invalid
@@ -37,6 +38,7 @@ from projections.table import Projections
 from ual.entry import Draft
 
 MEMBER_SIZE_MAX = 65_535  # a name in a path has its size in two bytes
+_RESERVED_FIRST = frozenset(prefix[0] for prefix in KEYS_RESERVED)
 
 
 def checked(command: Command, namespace: str, session: SessionRef | None) -> list[Draft]:
@@ -49,9 +51,14 @@ def checked(command: Command, namespace: str, session: SessionRef | None) -> lis
 
 def check_key(key: bytes) -> bytes:
     """Return a key whose size is allowed."""
-    if not 0 < len(key) <= KEY_SIZE_MAX:
-        raise error_of_reason(Reason.KEY_SIZE_INVALID, len(key))
+    check_key_size(len(key))
     return key
+
+
+def check_key_size(size: int) -> None:
+    """Refuse a size that no key has."""
+    if not 0 < size <= KEY_SIZE_MAX:
+        raise error_of_reason(Reason.KEY_SIZE_INVALID, size)
 
 
 def check_value(value: bytes) -> bytes:
@@ -127,16 +134,20 @@ def _batch_put(
     if len(values) != len(keys):
         raise invalid("VALUES_INVALID", f"{len(values)} values for {len(keys)} keys")
     check_value(max(values, key=len))
-    for key in keys:
-        if key.startswith(KEYS_RESERVED):
-            raise error_of_reason(Reason.KEY_RESERVED)
+    # Where the first byte says that it cannot be, nobody looks any further.
+    may_be = not _RESERVED_FIRST.isdisjoint(map(itemgetter(0), keys))
+    if may_be and any(key.startswith(KEYS_RESERVED) for key in keys):
+        raise error_of_reason(Reason.KEY_RESERVED)
     ttl_ns = ttl_ns_of(request.ttl_ms) or None
     bodies = kv_commands.put_bodies(keys, values, ttl_ns)
     return [encode_command(kv_commands.PutMany(bodies), namespace, session)]
 
 
 def _by_keys(request: kv_pb2.BatchPutRequest) -> Sequence[bytes]:
-    return [check_key(key) for key in request.keys]
+    keys = list(request.keys)
+    for size in set(map(len, keys)):
+        check_key_size(size)
+    return keys
 
 
 def delete_of(request: kv_pb2.DeleteRequest) -> kv_commands.Delete:

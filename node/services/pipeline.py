@@ -11,9 +11,9 @@ from typing import Any
 
 from node.calls import Call, stopping
 from node.edge import Edge
-from node.operations import applied, put_header
+from node.operations import applied, put_header, run_write
 from node.services.execute import Executor
-from node.services.transact import transact
+from node.services.transact import TRANSACT
 from node.status_mapping import error_of_exception, error_of_reason, put_error
 from node.watch import Watches
 from onelog.v1 import common_pb2, pipeline_pb2
@@ -119,7 +119,7 @@ class PipelineService:
         self, request: pipeline_pb2.TransactRequest, call: Call
     ) -> pipeline_pb2.TransactResponse:
         """Carry out a batch, all of it or nothing."""
-        return await transact(self._edge, request, call)
+        return await run_write(self._edge, TRANSACT, request, call)
 
     # Sessions
 

@@ -4,7 +4,7 @@ Requests become commands in node/queue_requests.py; what messages carry is put i
 node/queue_content.py. Here is what connects both, a ``Write`` or ``Read`` for each call.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -375,4 +375,12 @@ OPERATIONS: dict[str, Write[Any, Any] | Read[Any, Any]] = {
     "nack": NACK,
     "extend": EXTEND,
     "release": RELEASE,
+}
+
+# The names of results in the proto where they differ from those of the operations.
+ANSWERS: Mapping[str, str] = {
+    "ack": "settle",
+    "nack": "settle",
+    "extend": "settle",
+    "release": "settle",
 }

@@ -5,16 +5,17 @@ when nothing can join any more; until then anything else that does takes it apar
 
 Invariants: the i-th operation and the i-th waiter belong together, and there are as many of the
 one as of the other, except while a run is under construction. ``earliest_s`` is not above any
-deadline of an unanswered operation.
+deadline of an unanswered operation. An operation is counted in ``free`` once, or not at all.
 """
 
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from onelog.client.costs import Decode
 from onelog.client.retrying import Backoff
-from onelog.client.runs import AckRun, PutRun, Run, batch_put_version, put_version
+from onelog.client.runs import Joinable, PutRun, Run, batch_put_version, put_version
 from onelog.client.sessions import Session
 from onelog.errors import OnelogError
 from onelog.v1 import pipeline_pb2
@@ -27,6 +28,9 @@ Waiter = tuple[Waiting, Decode, float, int]
 # What an operation takes besides its keys, names and values, about.
 OPERATION_SIZE = 32
 
+# The namespace that has no name in a request, as a rule.
+DEFAULT = "default"
+
 # Fewer puts than these are operations of their own.
 RUN_MIN = 2
 
@@ -35,9 +39,9 @@ class Batch:
     """One message under construction, then under way."""
 
     __slots__ = (
-        "acks", "add", "backoff", "count", "earliest_s", "endpoint", "error", "is_counted",
-        "is_uncertain", "is_written", "request", "run", "sent_s", "sequence", "session", "size",
-        "waiters",
+        "add", "backoff", "count", "earliest_s", "endpoint", "error", "free", "is_counted",
+        "is_uncertain", "is_written", "joinable", "keys", "namespace", "request", "run", "sent_s",
+        "sequence", "sequences", "session", "size", "waiters",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -45,7 +49,12 @@ class Batch:
         self.add: Callable[[], pipeline_pb2.Operation] = self.request.operations.add
         self.waiters: list[Waiter] = []
         self.run: PutRun | None = None  # then the message holds nothing else
-        self.acks: AckRun | None = None  # the last operation
+        self.joinable: Joinable | None = None  # the last operation, if others may join it
+        self.sequences = 0  # that its operations take in a session, besides one each
+        # Operations that need no order among others: acks, and puts of ``keys`` of ``namespace``.
+        self.free = 0
+        self.keys: AbstractSet[bytes] = frozenset()
+        self.namespace = ""
         self.size = 0
         self.count = 0  # of all operations that it ever had
         self.is_counted = False  # in what the whole client has under way
@@ -74,6 +83,7 @@ class Batch:
         if len(run.pairs) < RUN_MIN:
             self.take_run_apart()
             return
+        self.free, self.keys, self.namespace = 1, run.pairs.keys(), run.namespace
         put = self.add().batch_put
         put.namespace = run.namespace
         put.keys.extend(run.pairs)
@@ -91,6 +101,30 @@ class Batch:
             put = self.add().put
             put.namespace, put.key, put.value = run.namespace, key, value
             self.waiters.append((future, put_version, deadline_s, 0))
+
+    def note_keys(self, namespace: str, keys: Iterable[bytes]) -> None:
+        """Note that the last operation puts these keys, and depends on nothing."""
+        if not isinstance(self.keys, set):
+            self.namespace, self.keys = namespace, set()
+        if namespace == self.namespace:
+            self.keys.update(keys)
+            self.free += 1
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing in it needs an order among others that are like that."""
+        return self.free == len(self.waiters)
+
+    def commutes_with(self, other: "Batch") -> bool:
+        """Tell whether it is all the same which of the two is carried out first."""
+        return (
+            self.is_free
+            and other.is_free
+            and (
+                (self.namespace or DEFAULT) != (other.namespace or DEFAULT)
+                or self.keys.isdisjoint(other.keys)
+            )
+        )
 
     @property
     def is_answered(self) -> bool:
@@ -122,10 +156,11 @@ class Batch:
         left = [at for at, waiter in enumerate(self.waiters) if not waiter[0].done()]
         if len(left) == len(self.waiters):
             return
-        operations = self.request.operations
+        is_free, operations = self.is_free, self.request.operations
         request = pipeline_pb2.ExecuteRequest(
             with_cost=self.request.with_cost, traceparent=self.request.traceparent
         )
         request.operations.extend(operations[at] for at in left)
         self.request, self.add = request, request.operations.add
         self.waiters = [self.waiters[at] for at in left]
+        self.free = len(left) if is_free else -1  # it is never free later on

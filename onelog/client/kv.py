@@ -20,9 +20,9 @@ from onelog.client.connection import Connection
 from onelog.client.json_document import AsyncDocument
 from onelog.client.leases import AsyncLease
 from onelog.client.lock import AsyncLock
-from onelog.client.many import Part, results_of
+from onelog.client.many import Part, part_limits, results_of
 from onelog.client.options import Scope
-from onelog.client.runs import batch_put_version, put_version
+from onelog.client.runs import put_version
 from onelog.client.txn import AsyncTxn
 from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import (
@@ -108,26 +108,31 @@ class AsyncKV:
         written, with one version, or none is. Of a key that is given twice the last value counts.
         Everything is tried; if something fails the first error is raised, with a note of how much.
         """
-        ttl_ms = milliseconds(ttl_s)
-        options = self._connection.options
+        ttl_ms, lane_of = milliseconds(ttl_s), self._lane_of
+        keys_max, size_max = part_limits(self._connection.options)
         parts: dict[WriteLane, Part] = {}
         answers: list[Future[Any]] = []
         sent: list[Part] = []
         places: list[Part] = []
         for key, value in items.items() if isinstance(items, Mapping) else items:
-            name, data = to_bytes(key), to_bytes(value)
-            lane = self._lane_of(name)
+            # No call that can be spared: 0.55 us for a key, with three more it was 0.73.
+            name = key if type(key) is bytes else to_bytes(key)
+            data = value if type(value) is bytes else to_bytes(value)
+            lane = lane_of(name)
             if lane is None:
                 await self._connection.ready(self._timeout_s)
-                lane = self._lane_of(name)
+                lane = lane_of(name)
                 assert lane is not None
             part = parts.get(lane)
-            if part is None or not part.has_room(len(name) + len(data)):
+            size = len(name) + len(data)
+            if part is None or len(part.keys) >= keys_max or part.size + size > size_max:
                 if part is not None:
                     answers.append(self._send_part(lane, part, ttl_ms))
                     sent.append(part)
-                part = parts[lane] = Part(options)
-            part.add(name, data)
+                part = parts[lane] = Part()
+            part.keys.append(name)
+            part.values.append(data)
+            part.size += size
             places.append(part)
         for lane, part in parts.items():
             answers.append(self._send_part(lane, part, ttl_ms))
@@ -137,23 +142,9 @@ class AsyncKV:
         return [part.version for part in places]
 
     def _send_part(self, lane: WriteLane, part: Part, ttl_ms: int) -> Future[Any]:
-        answer: Future[Any]
-        weight = len(part.keys)
-        operation, answer = lane.begin(part.size, batch_put_version, self._timeout_s, weight=weight)
-        try:
-            put = operation.batch_put
-            put.keys.extend(part.keys)
-            put.values.extend(part.values)
-            part.forget()
-            put.ttl_ms = ttl_ms
-            if not self._is_plain:
-                self._put_scope(put)
-                if self._is_async:
-                    put.options.durability = ASYNC
-        except BaseException:
-            lane.undo(weight)
-            raise
-        return answer
+        return lane.put_many(
+            self._namespace, part, ttl_ms, self._timeout_s, is_early=self._is_async
+        )
 
     async def get(self, key: Key, *, read: Read | None = None) -> Item | None:
         """Return a key, or None if it does not exist."""

@@ -1,13 +1,15 @@
 """Transparent batching: operations called at the same time travel in one message.
 
 An operation joins the open batch of its lane. Batches leave at the end of the loop's iteration:
-whatever was called in one iteration goes together, and nothing waits longer than that unless too
-many messages are under way; then the open batch grows meanwhile.
+whatever was called in one iteration goes together, and nothing waits longer than that unless
+a message is under way; then the open batch grows meanwhile. One that is full need not wait for the
+last one, if it does not matter which of the two is carried out first: the client makes the next
+message while a server works on the last one.
 
 Writes have a lane for each shard, because a message in a session belongs to one; batches leave in
 the order of the calls. Reads have a lane for each endpoint. A batch counts as under way from its
 first attempt until everything in it is answered, retries included, so a cluster in trouble is not
-flooded, and with one message under way the order of writes is exact.
+flooded, and the order of writes is exact wherever it can be told.
 
 In a session a batch is sent again as it was, with the same sequences: what was done is answered
 again, what was not is done now. Without a session, and for reads, only what is unanswered is.
@@ -83,8 +85,8 @@ class Lane:
     """What lanes of reads and of writes have in common."""
 
     __slots__ = (
-        "_dispatch", "_in_flight", "_is_scheduled", "_loop", "_open", "_operations_max", "_queued",
-        "_size_max",
+        "_dispatch", "_is_scheduled", "_loop", "_open", "_operations_max", "_queued", "_size_max",
+        "_under_way",
     )  # fmt: skip
 
     def __init__(self, dispatch: Dispatch) -> None:
@@ -94,7 +96,7 @@ class Lane:
         self._size_max = dispatch.options.batch_bytes_max
         self._open: Batch | None = None
         self._queued: deque[Batch] = deque()
-        self._in_flight = 0
+        self._under_way: list[Batch] = []
         self._is_scheduled = False
 
     def begin(
@@ -114,7 +116,7 @@ class Lane:
             batch = self._next_batch(size)
         if batch.run is not None:
             batch.take_run_apart()
-        batch.acks = None
+        batch.joinable = None
         deadline_s = monotonic() + timeout_s
         if deadline_s < batch.earliest_s:
             batch.earliest_s = deadline_s
@@ -188,19 +190,34 @@ class Lane:
 
     def _flush(self) -> None:
         self._is_scheduled = False
-        while self._in_flight < self._dispatch.options.messages_in_flight_max:
-            if self._queued:
-                batch = self._queued.popleft()
-            elif self._open is not None:
-                batch, self._open = self._open, None
-            else:
+        if self._open is not None and self._is_full(self._open):
+            self._count(self._open)
+            self._queued.append(self._open)
+            self._open = None
+        while True:
+            batch = self._queued[0] if self._queued else self._open
+            if batch is None or (self._under_way and not self._may_join(batch)):
                 return
+            if self._queued:
+                self._queued.popleft()
+            else:
+                self._open = None
             self._count(batch)
             if batch.is_answered:  # cancelled or late before it was ever sent, or empty
                 self._forget(batch)
             elif not self._send_first(batch):
                 self._queued.appendleft(batch)
                 return
+
+    def _is_full(self, batch: Batch) -> bool:
+        return batch.count >= self._operations_max
+
+    def _may_join(self, batch: Batch) -> bool:
+        """Tell whether a batch may leave although others are under way."""
+        return (
+            batch is not self._open
+            and len(self._under_way) < self._dispatch.options.messages_in_flight_max
+        )
 
     def _send_first(self, batch: Batch) -> bool:
         raise NotImplementedError
@@ -301,7 +318,7 @@ class Lane:
         raise NotImplementedError
 
     def _finish(self, batch: Batch) -> None:
-        self._in_flight -= 1
+        self._under_way.remove(batch)
         batch.sent_s = float("inf")
         self._forget(batch)
         # Not at once: those who were just answered run first, and what they call goes along.

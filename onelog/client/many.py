@@ -42,26 +42,22 @@ async def results_of(answers: Iterable[Future[Any]]) -> list[Any]:
 class Part:
     """Keys that are written at once."""
 
-    __slots__ = ("_keys_max", "_size_max", "keys", "size", "values", "version")
+    __slots__ = ("keys", "size", "values", "version")
 
-    def __init__(self, options: ClientOptions) -> None:
+    def __init__(self) -> None:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
-        self.size = 0
+        self.size = 0  # of both together
         self.version = 0
-        self._keys_max = min(KEYS_MAX, options.batch_operations_max)
-        self._size_max = min(PART_BYTES_MAX, options.batch_bytes_max)
-
-    def has_room(self, size: int) -> bool:
-        """Tell whether a key and its value, of so many bytes together, fit in."""
-        return len(self.keys) < self._keys_max and self.size + size <= self._size_max
 
     def forget(self) -> None:
         """Let go of what is sent; the version is still to come."""
         self.keys, self.values = [], []
 
-    def add(self, key: bytes, value: bytes) -> None:
-        """Let a key be written, too."""
-        self.keys.append(key)
-        self.values.append(value)
-        self.size += len(key) + len(value)
+
+def part_limits(options: ClientOptions) -> tuple[int, int]:
+    """Return how many keys and how many bytes a part has at most."""
+    return (
+        min(KEYS_MAX, options.batch_operations_max),
+        min(PART_BYTES_MAX, options.batch_bytes_max),
+    )

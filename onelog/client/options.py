@@ -47,13 +47,13 @@ class ClientOptions:
     session_ttl_s: float = 600.0
 
     # One message to the server. More operations than these form further messages.
-    batch_operations_max: int = 2_000
+    batch_operations_max: int = 1_000
     batch_bytes_max: int = 1 << 20
 
-    # Unanswered messages of writes for each shard, and of reads for each endpoint. With 1, writes
-    # take effect in the order in which they were called even while leaders change, and what is
-    # called meanwhile goes together: on a machine that is busy that is also the fastest.
-    messages_in_flight_max: int = 1
+    # Unanswered messages of writes for each shard, and of reads for each endpoint. Usually there is
+    # one, and what is called meanwhile goes together. More are sent where they are full, or acks,
+    # and no order is lost by it: writes take effect in the order in which they were called.
+    messages_in_flight_max: int = 4
 
     # Unanswered operations of the whole client; callers wait above them.
     pending_operations_max: int = 100_000

@@ -27,9 +27,10 @@ from onelog.v1 import pipeline_pb2
 ANSWER_TOO_LARGE = "an answer was too large for a message"
 
 
-# What goes in one message of gRPC; a single batch may be larger.
+# What goes in one message of gRPC; a single batch may be larger. A server begins with the first of
+# two large ones while the second is on its way.
 MESSAGE_BATCHES_MAX = 64
-MESSAGE_BYTES_MAX = 1 << 20
+MESSAGE_BYTES_MAX = 64 << 10
 
 
 class Owner(Protocol):

@@ -29,6 +29,7 @@ from onelog.client.queue_values import (
     settled_in,
     settled_of,
 )
+from onelog.client.runs import VALUE_SIZE_MAX
 from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import (
     ASYNC,
@@ -401,16 +402,24 @@ class AsyncQueue:
             _log.warning("what nobody received may still be leased: %s", error)
 
     def _enqueue(self, body: Value, message: NewMessage | None = None) -> Future[Any]:
-        """Send one message: an operation of its own, so that in a session each is exact.
-
-        ``message`` is given if there is more to it than its body.
-        """
+        """Send one message; ``message`` is given if there is more to it than its body."""
         lane = self._lane
         if lane is None:
             connection = self._connection
             find = connection.early_lane if self._is_early else connection.write_lane
             lane = self._lane = find(self._route)
             assert lane is not None
+        if message is None:
+            data = to_bytes(body)
+            if len(data) <= VALUE_SIZE_MAX:
+                return lane.enqueue(
+                    self._scope.namespace,
+                    self._name,
+                    data,
+                    self._timeout_s,
+                    is_early=self._is_early,
+                )
+            message = NewMessage(data)
         operation, answer = lane.begin(len(body) + len(self._route), enqueued_in, self._timeout_s)
         try:
             request = operation.enqueue
@@ -419,10 +428,7 @@ class AsyncQueue:
                 request.namespace = self._scope.namespace
             if self._is_early:
                 request.options.durability = ASYNC
-            if message is None:
-                request.messages.add().body = to_bytes(body)
-            else:
-                message.put(request.messages.add())
+            message.put(request.messages.add())
         except BaseException:
             lane.undo()
             raise

@@ -49,7 +49,7 @@ class ReadLane(Lane):
         self._operations_max = max(1, min(self._dispatch.options.batch_operations_max, fitting))
 
     def _send_first(self, batch: Batch) -> bool:
-        self._in_flight += 1
+        self._under_way.append(batch)
         self._post(batch, self.endpoint)
         return True
 

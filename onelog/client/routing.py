@@ -4,6 +4,8 @@ The rule is part of the file format and never changes; it is repeated here becau
 nothing of the server. ``tests/client/test_routing.py`` compares the two.
 """
 
+from collections.abc import Iterable
+
 from crc32c import crc32c
 
 
@@ -18,6 +20,21 @@ def routing_key(name: bytes) -> bytes:
             return name[begin + 1 : end]
         begin = name.find(b"{", end + 1)
     return name
+
+
+def routing_keys(names: Iterable[bytes]) -> set[bytes]:
+    """Return the routing keys of many names; a tag that most of them share is found at once."""
+    found: set[bytes] = set()
+    tagged: bytes | None = None
+    for name in names:
+        # A name has this tag if its first brace begins it; from -1 on there is no room for one.
+        if tagged is not None and name.startswith(tagged, name.find(b"{")):
+            continue
+        key = routing_key(name)
+        found.add(key)
+        if len(key) < len(name):
+            tagged = b"{%b}" % key
+    return found
 
 
 def shard_of(name: bytes, partition_count: int, shard_count: int) -> int:

@@ -12,6 +12,7 @@ from onelog.client.connection import Connection
 from onelog.client.group import AsyncGroup
 from onelog.client.many import results_of
 from onelog.client.options import Scope
+from onelog.client.runs import VALUE_SIZE_MAX
 from onelog.client.stream_values import (
     NewRecord,
     Producer,
@@ -219,21 +220,21 @@ class AsyncStream:
     def _append(
         self, value: Value, record: NewRecord | None = None, producer: Producer | None = None
     ) -> Future[Any]:
-        """Send one record: an operation of its own, so that in a session each is exact.
-
-        ``record`` is given if there is more to it than its value, and is all there is then.
-        """
+        """Send one record; ``record`` is given if there is more to it than its value."""
         is_early, lane = self._is_early, self._lane
         if lane is None:
             connection = self._connection
             find = connection.early_lane if is_early else connection.write_lane
             lane = self._lane = find(self._route)
             assert lane is not None
-        size = len(self._route)
         if record is None:
-            size += len(value)
-        else:
-            size += len(record.value) + len(record.key or b"")
+            value = to_bytes(value)
+            if producer is None and len(value) <= VALUE_SIZE_MAX:
+                return lane.append(
+                    self._scope.namespace, self._name, value, self._timeout_s, is_early=is_early
+                )
+            record = NewRecord(value)
+        size = len(self._route) + len(record.value) + len(record.key or b"")
         operation, answer = lane.begin(size, _appended, self._timeout_s)
         try:
             request = operation.append_records
@@ -246,10 +247,7 @@ class AsyncStream:
                 request.producer.producer_id = producer.producer_id
                 request.producer.epoch = producer.epoch
                 request.producer.sequence = producer.sequence
-            if record is None:
-                request.records.add().value = to_bytes(value)
-            else:
-                record.put(request.records.add())
+            record.put(request.records.add())
         except BaseException:
             lane.undo()
             raise

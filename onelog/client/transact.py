@@ -11,6 +11,9 @@
 All of it happens or nothing, at one place in the log. Everything in a batch is in one shard: names
 with the same ``{tag}``. At the end of ``with`` the batch is committed, unless an exception left it;
 a condition that does not hold is ConditionFailed.
+
+Batches travel like other writes: those that are committed at the same time go in one message, in
+the order of the calls, and each of them succeeds or fails by itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,6 +55,8 @@ class AsyncBatch:
         self._scope = scope
         self._request = pipeline_pb2.TransactRequest(namespace=scope.namespace)
         self._names: list[bytes] = []
+        # Nothing but puts that depend on nothing: then it is all the same which batch is first.
+        self._is_free = True
         self._written: Written | None = None
         self._answers: Any = ()  # of the operations, as they came
         self._results: list[Any] | None = None  # the same, once somebody wants to know
@@ -85,6 +90,7 @@ class AsyncBatch:
         comparison: str = "==",
     ) -> Self:
         """Add a condition on a key: that it exists or not, or how version or value compare."""
+        self._is_free = False
         condition = self._request.conditions.add()
         fill.put_condition(
             condition, key, exists=exists, version=version, value=value, comparison=comparison
@@ -104,8 +110,15 @@ class AsyncBatch:
         expected_version: int | None = None,
     ) -> Self:
         """Write a key."""
-        key = to_bytes(key)
-        fill.fill_put(self._add(key).put, key, value, ttl_s, lease_id, expected_version)
+        # Most of what batches hold: it takes the shortest way, and is in only if it can be sent.
+        name, data = to_bytes(key), to_bytes(value)
+        self._names.append(name)
+        put = self._request.operations.add().put
+        put.key = name
+        put.value = data
+        if ttl_s or lease_id or expected_version is not None:
+            self._is_free = False
+            fill.fill_put(put, name, data, ttl_s, lease_id, expected_version)
         return self
 
     def delete(self, key: Key, *, expected_version: int | None = None) -> Self:
@@ -212,9 +225,10 @@ class AsyncBatch:
         if self._written is not None:
             raise FailedPrecondition("the batch is committed already", reason="COMMITTED")
         name = await one_shard(self._connection, self._scope, self._names)
-        answer = await self._connection.call_write(
-            "Pipeline/Transact", self._request, self._scope.timeout_s, name=name
-        )
+        lane = self._connection.write_lane(name)
+        assert lane is not None
+        keys = self._names if self._is_free else None
+        answer = await lane.transact(self._request, self._scope.timeout_s, keys)
         self._written = written_of(answer.header)
         self._answers = answer.results
         return self._written
@@ -227,6 +241,7 @@ class AsyncBatch:
             await self.commit()
 
     def _add(self, name: Key) -> Any:
+        self._is_free = False
         self._names.append(to_bytes(name))
         return self._request.operations.add()
 

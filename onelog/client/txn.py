@@ -15,7 +15,7 @@ from onelog.client import kv_requests as fill
 from onelog.client.connection import Connection
 from onelog.client.kv_requests import Path
 from onelog.client.options import Scope
-from onelog.client.routing import routing_key
+from onelog.client.routing import routing_keys
 from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import Item, Key, TxnResult, Value, item_of, to_bytes
 from onelog.errors import InvalidArgument
@@ -158,8 +158,8 @@ async def one_shard(connection: Connection, scope: Scope, names: list[bytes]) ->
     if not names:
         raise InvalidArgument("there is nothing in it", reason="BATCH_EMPTY")
     await connection.ready(scope.timeout_s)
-    # Most names of a batch share a tag: one of each is enough.
-    shards = {connection.topology.shard_of(tag) for tag in set(map(routing_key, names))}
+    # A routing key is its own.
+    shards = {connection.topology.shard_of(key) for key in routing_keys(names)}
     if len(shards) > 1:
         text = ", ".join(sorted({name.decode(errors="replace") for name in names})[:5])
         raise InvalidArgument(

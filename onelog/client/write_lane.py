@@ -1,18 +1,31 @@
 """Writes that travel together (onelog/client/lanes.py)."""
 
 from asyncio import Future
+from collections.abc import Iterable
 from time import monotonic
 from typing import Any
 
 from onelog.client.batch import OPERATION_SIZE, Batch, Waiting
 from onelog.client.costs import COLLECTING
 from onelog.client.lanes import Dispatch, Lane
+from onelog.client.many import Part
 from onelog.client.queue_values import ITEM_SIZE, settled_in
 from onelog.client.retrying import Verdict, judge
-from onelog.client.runs import KEYS_MAX, AckRun, put_version
+from onelog.client.runs import (
+    KEYS_MAX,
+    AckRun,
+    AppendRun,
+    EnqueueRun,
+    Joinable,
+    batch_put_version,
+    messages_enqueued,
+    put_version,
+    records_appended,
+)
 from onelog.client.tracing import PARENT
-from onelog.client.values import Message
+from onelog.client.values import ASYNC, Message
 from onelog.errors import DeadlineExceeded, OnelogError, OutcomeUnknown
+from onelog.v1 import pipeline_pb2
 
 
 class WriteLane(Lane):
@@ -43,8 +56,7 @@ class WriteLane(Lane):
         run = batch.run
         if run is None and not batch.count:
             run = batch.begin_run(namespace)
-        is_watched = COLLECTING.get() is not None or PARENT.get() is not None
-        if run is None or is_watched or not run.takes(namespace, key, value):
+        if run is None or _is_watched() or not run.takes(namespace, key, value):
             return self._put_apart(namespace, key, value, timeout_s)
         deadline_s = monotonic() + timeout_s
         if deadline_s < batch.earliest_s:
@@ -66,22 +78,61 @@ class WriteLane(Lane):
             raise
         return answer
 
+    def put_many(
+        self, namespace: str, part: Part, ttl_ms: int, timeout_s: float, *, is_early: bool
+    ) -> Future[Any]:
+        """Write many keys at once, and return their future version."""
+        weight = len(part.keys)
+        operation, answer = self.begin(part.size, batch_put_version, timeout_s, weight=weight)
+        try:
+            put = operation.batch_put
+            put.namespace, put.ttl_ms = namespace, ttl_ms
+            put.keys.extend(part.keys)
+            put.values.extend(part.values)
+            if is_early:
+                put.options.durability = ASYNC
+        except BaseException:
+            self.undo(weight)
+            raise
+        batch = self._open
+        assert batch is not None
+        batch.note_keys(namespace, part.keys)
+        part.forget()
+        return answer
+
+    def transact(
+        self,
+        request: pipeline_pb2.TransactRequest,
+        timeout_s: float,
+        keys: Iterable[bytes] | None,
+    ) -> Future[Any]:
+        """Carry out a batch, and return its future answer; ``keys``: it only puts these."""
+        weight = max(len(request.operations), 1)
+        operation, answer = self.begin(
+            request.ByteSize(), transact_response, timeout_s, weight=weight
+        )
+        operation.transact.CopyFrom(request)
+        if keys is not None:
+            batch = self._open
+            assert batch is not None
+            batch.note_keys(request.namespace, keys)
+        return answer
+
     def ack(self, namespace: str, queue: str, message: Message, timeout_s: float) -> Future[Any]:
         """Settle a message; acks that follow each other travel as one operation."""
         batch = self._open
-        acks = None if batch is None else batch.acks
+        run = None if batch is None else batch.joinable
         if (
             batch is None
-            or acks is None
-            or not acks.takes(namespace, queue)
+            or not isinstance(run, AckRun)
+            or not run.takes(namespace, queue)
             or batch.count >= self._operations_max
-            or COLLECTING.get() is not None
-            or PARENT.get() is not None
+            or _is_watched()
         ):
             return self._begin_acks(namespace, queue, message, timeout_s)
         deadline_s = monotonic() + timeout_s
         future: Future[Any] = Future(loop=self._loop)
-        acks.add(message, future, deadline_s)
+        run.add(message, future, deadline_s)
         batch.earliest_s = min(batch.earliest_s, deadline_s)
         batch.size += ITEM_SIZE
         batch.count += 1
@@ -92,19 +143,103 @@ class WriteLane(Lane):
     ) -> Future[Any]:
         operation, answer = self.begin(ITEM_SIZE, settled_in, timeout_s)
         try:
-            acks = AckRun(operation.ack)
-            acks.request.namespace, acks.request.queue = namespace, queue
-            batch = self._open
-            assert batch is not None
-            _, decode, deadline_s, shard = batch.waiters[-1]
-            acks.add(message, answer, deadline_s)
+            run = AckRun(operation.ack)
+            run.request.namespace, run.request.queue = namespace, queue
+            batch, deadline_s = self._last()
+            run.add(message, answer, deadline_s)
         except BaseException:
             self.undo()
             raise
-        batch.waiters[-1] = (acks, decode, float("inf"), shard)
-        if COLLECTING.get() is None and PARENT.get() is None:
-            batch.acks = acks
+        self._let_join(batch, run)
+        batch.free += 1
         return answer
+
+    def append(
+        self, namespace: str, stream: str, value: bytes, timeout_s: float, *, is_early: bool
+    ) -> Future[Any]:
+        """Append a value; appends that follow each other travel as one operation."""
+        joined = self._join(AppendRun, namespace, stream, value, timeout_s)
+        if joined is not None:
+            return joined
+        operation, answer = self.begin(len(stream) + len(value), records_appended, timeout_s)
+        try:
+            request = operation.append_records
+            request.namespace, request.stream = namespace, stream
+            self._begin_run(AppendRun(request), value, answer, is_early=is_early)
+        except BaseException:
+            self.undo()
+            raise
+        return answer
+
+    def enqueue(
+        self, namespace: str, queue: str, body: bytes, timeout_s: float, *, is_early: bool
+    ) -> Future[Any]:
+        """Enqueue a body; enqueues that follow each other travel as one operation."""
+        joined = self._join(EnqueueRun, namespace, queue, body, timeout_s)
+        if joined is not None:
+            return joined
+        operation, answer = self.begin(len(queue) + len(body), messages_enqueued, timeout_s)
+        try:
+            request = operation.enqueue
+            request.namespace, request.queue = namespace, queue
+            self._begin_run(EnqueueRun(request), body, answer, is_early=is_early)
+        except BaseException:
+            self.undo()
+            raise
+        return answer
+
+    def _join(
+        self,
+        kind: type[AppendRun] | type[EnqueueRun],
+        namespace: str,
+        name: str,
+        data: bytes,
+        timeout_s: float,
+    ) -> Future[Any] | None:
+        """Let a record or a message be one more of the last operation, if that is possible."""
+        batch = self._open
+        run = None if batch is None else batch.joinable
+        size = len(data)
+        if (
+            batch is None
+            or not isinstance(run, kind)
+            or not run.takes(namespace, name)
+            or batch.count >= self._operations_max
+            or batch.size + size > self._size_max
+            or _is_watched()
+        ):
+            return None
+        deadline_s = monotonic() + timeout_s
+        future: Future[Any] = Future(loop=self._loop)
+        run.add(data, future, deadline_s)
+        batch.earliest_s = min(batch.earliest_s, deadline_s)
+        batch.size += size + OPERATION_SIZE
+        batch.count += 1
+        batch.sequences += 1
+        return future
+
+    def _begin_run(
+        self, run: AppendRun | EnqueueRun, data: bytes, answer: Future[Any], *, is_early: bool
+    ) -> None:
+        """Let the operation that was just begun be that of a run."""
+        if is_early:
+            run.request.options.durability = ASYNC
+        batch, deadline_s = self._last()
+        run.add(data, answer, deadline_s)
+        self._let_join(batch, run)
+
+    def _last(self) -> tuple[Batch, float]:
+        """Return the open batch, and until when its last operation has time."""
+        batch = self._open
+        assert batch is not None
+        return batch, batch.waiters[-1][2]
+
+    def _let_join(self, batch: Batch, run: Joinable) -> None:
+        """Let the last operation be that of a run, which calls of its kind may join."""
+        _, decode, _, shard = batch.waiters[-1]
+        batch.waiters[-1] = (run, decode, float("inf"), shard)
+        if not _is_watched():
+            batch.joinable = run
 
     def _run_refused(self, batch: Batch, error: OnelogError) -> None:
         """Let each have its own answer, before anything that was called later."""
@@ -114,9 +249,21 @@ class WriteLane(Lane):
         self._settle(batch)
         batch.take_run_apart()
         batch.sent_s = float("inf")
-        self._in_flight -= 1
+        self._under_way.remove(batch)
         self._queued.appendleft(batch)
         self._schedule()
+
+    def _is_full(self, batch: Batch) -> bool:
+        return batch.count >= (self._operations_max if batch.run is None else self._run_max)
+
+    def _may_join(self, batch: Batch) -> bool:
+        # Acks do not wait until they are many: somebody may wait for the messages after them.
+        is_of_acks = batch.is_free and not batch.keys and batch.run is None
+        return (
+            (batch is not self._open or is_of_acks)
+            and len(self._under_way) < self._dispatch.options.messages_in_flight_max
+            and all(map(batch.commutes_with, self._under_way))
+        )
 
     def _send_first(self, batch: Batch) -> bool:
         dispatch = self._dispatch
@@ -128,8 +275,9 @@ class WriteLane(Lane):
                     dispatch.open_session(self.shard, self._opened)
                 return False
             batch.session = session
-            batch.sequence = session.take(len(batch.waiters), monotonic())
-        self._in_flight += 1
+            count = len(batch.waiters) + batch.sequences
+            batch.sequence = session.take(count, monotonic())
+        self._under_way.append(batch)
         self._send(batch)
         return True
 
@@ -181,7 +329,7 @@ class WriteLane(Lane):
         if batch.is_answered:
             self._finish(batch)
         elif batch.session is None and self._has_session:
-            self._in_flight -= 1
+            self._under_way.remove(batch)
             self._queued.appendleft(batch)
             self._flush()
         else:
@@ -213,3 +361,13 @@ class WriteLane(Lane):
     def _forget(self, batch: Batch) -> None:
         self._settle(batch)
         super()._forget(batch)
+
+
+def _is_watched() -> bool:
+    """Whether somebody wants to know what the call costs, or traces it: then it goes by itself."""
+    return COLLECTING.get() is not None or PARENT.get() is not None
+
+
+def transact_response(result: pipeline_pb2.OperationResult) -> Any:
+    """Return the answer to a batch."""
+    return result.transact

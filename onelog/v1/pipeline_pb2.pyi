@@ -14,7 +14,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Operation(_message.Message):
-    __slots__ = ("get", "put", "delete", "touch", "count", "append", "set_json", "txn", "batch_put", "enqueue", "lease", "ack", "nack", "extend", "release", "append_records", "ack_records", "commit_offsets", "write_points", "query")
+    __slots__ = ("get", "put", "delete", "touch", "count", "append", "set_json", "txn", "batch_put", "transact", "enqueue", "lease", "ack", "nack", "extend", "release", "append_records", "ack_records", "commit_offsets", "write_points", "query")
     GET_FIELD_NUMBER: _ClassVar[int]
     PUT_FIELD_NUMBER: _ClassVar[int]
     DELETE_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class Operation(_message.Message):
     SET_JSON_FIELD_NUMBER: _ClassVar[int]
     TXN_FIELD_NUMBER: _ClassVar[int]
     BATCH_PUT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACT_FIELD_NUMBER: _ClassVar[int]
     ENQUEUE_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +45,7 @@ class Operation(_message.Message):
     set_json: _kv_pb2.SetJsonRequest
     txn: _kv_pb2.TxnRequest
     batch_put: _kv_pb2.BatchPutRequest
+    transact: TransactRequest
     enqueue: _queue_pb2.EnqueueRequest
     lease: _queue_pb2.LeaseRequest
     ack: _queue_pb2.AckRequest
@@ -55,10 +57,10 @@ class Operation(_message.Message):
     commit_offsets: _stream_pb2.CommitOffsetsRequest
     write_points: _timeseries_pb2.WritePointsRequest
     query: _timeseries_pb2.QueryRequest
-    def __init__(self, get: _Optional[_Union[_kv_pb2.GetRequest, _Mapping]] = ..., put: _Optional[_Union[_kv_pb2.PutRequest, _Mapping]] = ..., delete: _Optional[_Union[_kv_pb2.DeleteRequest, _Mapping]] = ..., touch: _Optional[_Union[_kv_pb2.TouchRequest, _Mapping]] = ..., count: _Optional[_Union[_kv_pb2.CountRequest, _Mapping]] = ..., append: _Optional[_Union[_kv_pb2.AppendRequest, _Mapping]] = ..., set_json: _Optional[_Union[_kv_pb2.SetJsonRequest, _Mapping]] = ..., txn: _Optional[_Union[_kv_pb2.TxnRequest, _Mapping]] = ..., batch_put: _Optional[_Union[_kv_pb2.BatchPutRequest, _Mapping]] = ..., enqueue: _Optional[_Union[_queue_pb2.EnqueueRequest, _Mapping]] = ..., lease: _Optional[_Union[_queue_pb2.LeaseRequest, _Mapping]] = ..., ack: _Optional[_Union[_queue_pb2.AckRequest, _Mapping]] = ..., nack: _Optional[_Union[_queue_pb2.NackRequest, _Mapping]] = ..., extend: _Optional[_Union[_queue_pb2.ExtendRequest, _Mapping]] = ..., release: _Optional[_Union[_queue_pb2.ReleaseRequest, _Mapping]] = ..., append_records: _Optional[_Union[_stream_pb2.AppendRecordsRequest, _Mapping]] = ..., ack_records: _Optional[_Union[_stream_pb2.AckRecordsRequest, _Mapping]] = ..., commit_offsets: _Optional[_Union[_stream_pb2.CommitOffsetsRequest, _Mapping]] = ..., write_points: _Optional[_Union[_timeseries_pb2.WritePointsRequest, _Mapping]] = ..., query: _Optional[_Union[_timeseries_pb2.QueryRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, get: _Optional[_Union[_kv_pb2.GetRequest, _Mapping]] = ..., put: _Optional[_Union[_kv_pb2.PutRequest, _Mapping]] = ..., delete: _Optional[_Union[_kv_pb2.DeleteRequest, _Mapping]] = ..., touch: _Optional[_Union[_kv_pb2.TouchRequest, _Mapping]] = ..., count: _Optional[_Union[_kv_pb2.CountRequest, _Mapping]] = ..., append: _Optional[_Union[_kv_pb2.AppendRequest, _Mapping]] = ..., set_json: _Optional[_Union[_kv_pb2.SetJsonRequest, _Mapping]] = ..., txn: _Optional[_Union[_kv_pb2.TxnRequest, _Mapping]] = ..., batch_put: _Optional[_Union[_kv_pb2.BatchPutRequest, _Mapping]] = ..., transact: _Optional[_Union[TransactRequest, _Mapping]] = ..., enqueue: _Optional[_Union[_queue_pb2.EnqueueRequest, _Mapping]] = ..., lease: _Optional[_Union[_queue_pb2.LeaseRequest, _Mapping]] = ..., ack: _Optional[_Union[_queue_pb2.AckRequest, _Mapping]] = ..., nack: _Optional[_Union[_queue_pb2.NackRequest, _Mapping]] = ..., extend: _Optional[_Union[_queue_pb2.ExtendRequest, _Mapping]] = ..., release: _Optional[_Union[_queue_pb2.ReleaseRequest, _Mapping]] = ..., append_records: _Optional[_Union[_stream_pb2.AppendRecordsRequest, _Mapping]] = ..., ack_records: _Optional[_Union[_stream_pb2.AckRecordsRequest, _Mapping]] = ..., commit_offsets: _Optional[_Union[_stream_pb2.CommitOffsetsRequest, _Mapping]] = ..., write_points: _Optional[_Union[_timeseries_pb2.WritePointsRequest, _Mapping]] = ..., query: _Optional[_Union[_timeseries_pb2.QueryRequest, _Mapping]] = ...) -> None: ...
 
 class OperationResult(_message.Message):
-    __slots__ = ("get", "put", "delete", "touch", "count", "append", "set_json", "txn", "batch_put", "enqueue", "lease", "settle", "append_records", "ack_records", "commit_offsets", "write_points", "query", "error")
+    __slots__ = ("get", "put", "delete", "touch", "count", "append", "set_json", "txn", "batch_put", "transact", "enqueue", "lease", "settle", "append_records", "ack_records", "commit_offsets", "write_points", "query", "error")
     GET_FIELD_NUMBER: _ClassVar[int]
     PUT_FIELD_NUMBER: _ClassVar[int]
     DELETE_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +70,7 @@ class OperationResult(_message.Message):
     SET_JSON_FIELD_NUMBER: _ClassVar[int]
     TXN_FIELD_NUMBER: _ClassVar[int]
     BATCH_PUT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACT_FIELD_NUMBER: _ClassVar[int]
     ENQUEUE_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     SETTLE_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +89,7 @@ class OperationResult(_message.Message):
     set_json: _kv_pb2.SetJsonResponse
     txn: _kv_pb2.TxnResponse
     batch_put: _kv_pb2.BatchPutResponse
+    transact: TransactResponse
     enqueue: _queue_pb2.EnqueueResponse
     lease: _queue_pb2.LeaseResponse
     settle: _queue_pb2.SettleResponse
@@ -95,7 +99,7 @@ class OperationResult(_message.Message):
     write_points: _timeseries_pb2.WritePointsResponse
     query: _timeseries_pb2.QueryResponse
     error: _common_pb2.Error
-    def __init__(self, get: _Optional[_Union[_kv_pb2.GetResponse, _Mapping]] = ..., put: _Optional[_Union[_kv_pb2.PutResponse, _Mapping]] = ..., delete: _Optional[_Union[_kv_pb2.DeleteResponse, _Mapping]] = ..., touch: _Optional[_Union[_kv_pb2.TouchResponse, _Mapping]] = ..., count: _Optional[_Union[_kv_pb2.CountResponse, _Mapping]] = ..., append: _Optional[_Union[_kv_pb2.AppendResponse, _Mapping]] = ..., set_json: _Optional[_Union[_kv_pb2.SetJsonResponse, _Mapping]] = ..., txn: _Optional[_Union[_kv_pb2.TxnResponse, _Mapping]] = ..., batch_put: _Optional[_Union[_kv_pb2.BatchPutResponse, _Mapping]] = ..., enqueue: _Optional[_Union[_queue_pb2.EnqueueResponse, _Mapping]] = ..., lease: _Optional[_Union[_queue_pb2.LeaseResponse, _Mapping]] = ..., settle: _Optional[_Union[_queue_pb2.SettleResponse, _Mapping]] = ..., append_records: _Optional[_Union[_stream_pb2.AppendRecordsResponse, _Mapping]] = ..., ack_records: _Optional[_Union[_stream_pb2.AckRecordsResponse, _Mapping]] = ..., commit_offsets: _Optional[_Union[_stream_pb2.CommitOffsetsResponse, _Mapping]] = ..., write_points: _Optional[_Union[_timeseries_pb2.WritePointsResponse, _Mapping]] = ..., query: _Optional[_Union[_timeseries_pb2.QueryResponse, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+    def __init__(self, get: _Optional[_Union[_kv_pb2.GetResponse, _Mapping]] = ..., put: _Optional[_Union[_kv_pb2.PutResponse, _Mapping]] = ..., delete: _Optional[_Union[_kv_pb2.DeleteResponse, _Mapping]] = ..., touch: _Optional[_Union[_kv_pb2.TouchResponse, _Mapping]] = ..., count: _Optional[_Union[_kv_pb2.CountResponse, _Mapping]] = ..., append: _Optional[_Union[_kv_pb2.AppendResponse, _Mapping]] = ..., set_json: _Optional[_Union[_kv_pb2.SetJsonResponse, _Mapping]] = ..., txn: _Optional[_Union[_kv_pb2.TxnResponse, _Mapping]] = ..., batch_put: _Optional[_Union[_kv_pb2.BatchPutResponse, _Mapping]] = ..., transact: _Optional[_Union[TransactResponse, _Mapping]] = ..., enqueue: _Optional[_Union[_queue_pb2.EnqueueResponse, _Mapping]] = ..., lease: _Optional[_Union[_queue_pb2.LeaseResponse, _Mapping]] = ..., settle: _Optional[_Union[_queue_pb2.SettleResponse, _Mapping]] = ..., append_records: _Optional[_Union[_stream_pb2.AppendRecordsResponse, _Mapping]] = ..., ack_records: _Optional[_Union[_stream_pb2.AckRecordsResponse, _Mapping]] = ..., commit_offsets: _Optional[_Union[_stream_pb2.CommitOffsetsResponse, _Mapping]] = ..., write_points: _Optional[_Union[_timeseries_pb2.WritePointsResponse, _Mapping]] = ..., query: _Optional[_Union[_timeseries_pb2.QueryResponse, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class ExecuteRequest(_message.Message):
     __slots__ = ("request_id", "operations", "session", "more", "with_cost", "traceparent")

@@ -76,6 +76,8 @@ def keys_of(operation: pipeline_pb2.Operation) -> list[bytes]:
     """Return the keys that an operation puts."""
     if operation.HasField("batch_put"):
         return list(operation.batch_put.keys)
+    if operation.HasField("transact"):
+        return [each.put.key for each in operation.transact.operations if each.HasField("put")]
     return [operation.put.key] if operation.HasField("put") else []
 
 
@@ -158,13 +160,18 @@ class Scripted:
     async def _execute(self, requests: Any, context: Any) -> None:
         """Answer messages side by side, as a real server does."""
         writing = asyncio.Lock()
+        is_broken = False
 
         async def answer(request: pipeline_pb2.ExecuteRequest) -> None:
+            nonlocal is_broken
             reply = await self.script(self, request)
             async with writing:
+                if is_broken:
+                    return  # with the stream, for all that are under way
                 if isinstance(reply, pipeline_pb2.ExecuteResponse):
                     await context.write(reply)
                 elif isinstance(reply, OnelogError):
+                    is_broken = True
                     with suppress(grpc.aio.AbortError):  # nobody asks how this task ended
                         await _abort(context, reply)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from onelog import AsyncClient, Watched
-from onelog.errors import ConditionFailed, FailedPrecondition, InvalidArgument
+from onelog.errors import AlreadyExists, ConditionFailed, FailedPrecondition, InvalidArgument
 from tests.services.nodes import cluster, run, single, until
 
 
@@ -32,6 +32,41 @@ def test_a_batch_happens_wholly_or_not_at_all(tmp_path: Path) -> None:
             found = await client.kv.get("count{7}")
             assert found is not None
             assert found.text == "2"
+
+    run(main())
+
+
+def test_a_batch_of_many_puts_does_each_of_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with single(tmp_path) as node, AsyncClient(node.endpoint) as client:
+            async with client.transact() as batch:
+                for number in range(300):
+                    batch.put(f"{number}{{t}}", b"%d" % number)
+                with pytest.raises(InvalidArgument):
+                    batch.put("wrong{t}", 5)  # type: ignore[arg-type]
+                batch.put("mortal{t}", "soon", ttl_s=60).put("0{t}", "again")
+                batch.put("new{t}", "1", expected_version=0)
+            assert batch.results == [None] * 303
+            found = await client.kv.get_many([f"{number}{{t}}" for number in range(300)])
+            assert [each and each.text for each in found[1:]] == [str(n) for n in range(1, 300)]
+            assert {each and each.version for each in found[1:]} == {batch.written.index + 1}
+            mortal, again, new, wrong = await client.kv.get_many(
+                ["mortal{t}", "0{t}", "new{t}", "wrong{t}"]
+            )
+            assert mortal is not None
+            assert mortal.expires_ns
+            assert again is not None
+            assert (again.text, again.version) == ("again", batch.written.index + 3)
+            assert new is not None
+            assert new.version == batch.written.index + 4
+            assert wrong is None
+            with pytest.raises(AlreadyExists) as refused:
+                async with client.transact() as other:
+                    other.put("1{t}", "no").put("2{t}", "no").put("new{t}", "2", expected_version=0)
+            assert refused.value.metadata["position"] == "2"
+            kept = await client.kv.get("1{t}")
+            assert kept is not None
+            assert kept.text == "1"
 
     run(main())
 

@@ -189,36 +189,6 @@ def test_one_message_of_a_shard_is_under_way_at_a_time_and_order_is_kept() -> No
     run(test())
 
 
-def test_several_messages_may_be_under_way_if_that_is_wanted() -> None:
-    async def test() -> None:
-        options = replace(QUICK, messages_in_flight_max=3, attempt_timeout_s=5)
-        async with (
-            scripted() as world,
-            AsyncClient(world.servers[0].endpoint, options=options) as client,
-        ):
-            gate = asyncio.Event()
-
-            async def script(server: Scripted, request: pipeline_pb2.ExecuteRequest) -> Reply:
-                await gate.wait()
-                return await carry_out(server, request)
-
-            await client.kv.put("warm" + ONE_SHARD, b"")
-            server = world.servers[0]
-            server.script = script
-            server.messages.clear()
-            tasks = []
-            for number in range(6):
-                tasks.append(asyncio.create_task(client.kv.put(f"{number}{ONE_SHARD}", b"")))
-                await client.admin.topology()
-            assert [len(keys_in(each)) for each in server.messages] == [1, 1, 1]
-            gate.set()
-            await asyncio.gather(*tasks)
-            assert [len(keys_in(each)) for each in server.messages] == [1, 1, 1, 3]
-            assert set(world.effects.values()) == {1}
-
-    run(test())
-
-
 def test_callers_wait_for_room_and_are_told_when_there_is_none() -> None:
     async def test() -> None:
         options = replace(

@@ -26,7 +26,8 @@ def test_calls_of_a_block_say_what_they_cost_and_others_are_not_asked(tmp_path: 
                 await queue.enqueue("x")
                 await stream.append("r")
                 await client.ts.write("cpu", [1], {"load": [0.5]})
-            assert len(spent) == 7
+                await client.transact().put("a", "2").put("{a}", "3").commit()
+            assert len(spent) == 8
             assert all(map(is_of_a_write, spent)), spent
             with costs() as spent:
                 await asyncio.gather(*(client.kv.put(f"{n}", "v") for n in range(50)))

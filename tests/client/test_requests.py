@@ -23,6 +23,7 @@ from onelog import (
 )
 from onelog.client.channels import _SERVICES
 from onelog.client.connection import Connection
+from onelog.client.queue_values import enqueued_in
 from onelog.client.values import Appended, Enqueued, Message, Record, Settled
 from onelog.errors import InvalidArgument, LeaseLost, NotFound
 from onelog.v1 import pipeline_pb2, queue_pb2
@@ -100,6 +101,15 @@ def test_a_message_goes_with_any_single_option(
             answer = asyncio.get_running_loop().create_future()
             answer.set_result(decode(result))
             return operation, answer
+
+        def enqueue(
+            self, namespace: str, queue: str, body: bytes, timeout_s: float, *, is_early: bool
+        ) -> Any:
+            assert not is_early
+            operation, answer = self.begin(0, enqueued_in, timeout_s)
+            operation.enqueue.namespace, operation.enqueue.queue = namespace, queue
+            operation.enqueue.messages.add(body=body)
+            return answer
 
     async def test() -> None:
         monkeypatch.setattr(Connection, "is_clear", True)
@@ -283,7 +293,16 @@ def test_a_batch_over_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
             answer.results.add().write_points.written_count = 2
             answer.results.add().set_json.header.index = 1
 
-        sent.answer = results
+        class Lane:
+            def transact(self, request: Any, _timeout_s: float, keys: Any) -> asyncio.Future[Any]:
+                assert keys is None, "it has an order"
+                sent.request, answer = request, pipeline_pb2.TransactResponse()
+                results(answer)
+                future: asyncio.Future[Any] = asyncio.Future()
+                future.set_result(answer)
+                return future
+
+        monkeypatch.setattr(Connection, "write_lane", lambda *_: Lane())
         batch = client.transact().when("k", version=3, comparison=">=")
         batch.enqueue("q", NewMessage("m", delay_s=1)).ack("q", MESSAGE)
         batch.nack("q", [MESSAGE], delay_s=2, reason="r")

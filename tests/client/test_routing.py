@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.client.routing import routing_key, shard_of
+from onelog.client.routing import routing_key, routing_keys, shard_of
 from ual import routing
 
 names = st.one_of(
@@ -17,3 +17,10 @@ def test_the_client_routes_as_the_server_does(name: bytes, partitions: int, shar
     assert routing_key(name) == routing.routing_key(name)
     expected = routing.shard_of(routing.partition_of(name, partitions), shards)
     assert shard_of(name, partitions, shards) == expected
+
+
+@given(st.lists(names | st.from_regex(rb"[ab}]{0,2}\{[ab{]{0,2}\}[ab]{0,2}", fullmatch=True)))
+def test_many_names_are_routed_as_each_of_them(many: list[bytes]) -> None:
+    """The short way for names that share a tag must not take one for another."""
+    expected = set(map(routing_key, many))
+    assert routing_keys(many) == routing.routing_keys(many) == expected

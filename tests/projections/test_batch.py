@@ -9,11 +9,14 @@ from projections.kv_commands import (
     LeaseKeepalive,
     LeaseRevoke,
     Put,
+    PutMany,
     Touch,
     Transaction,
     encode_command,
+    put_bodies,
 )
 from projections.kv_commands import Command as KvCommand
+from projections.kv_reads import KeyValue
 from projections.namespaces import Limits
 from projections.payload import SessionRef, encode_prefix
 from projections.reasons import Reason
@@ -59,6 +62,48 @@ def test_one_refused_operation_undoes_all_and_voids_the_range() -> None:
     assert world.state.router.state_hashes() == before
     assert world.value(b"a") == b"before"
     assert world.notes.voids == [(2, 5)]
+    world.state.router.check()
+
+
+def at_once(*keys: bytes, value: bytes = b"new") -> PutMany:
+    return PutMany(put_bodies(keys, [value] * len(keys), None))
+
+
+def test_puts_at_once_are_one_entry_of_a_batch_and_have_one_version() -> None:
+    world = World()
+
+    results = world.group(batch_of(at_once(b"a", b"b"), Put(b"a", b"2"), at_once(b"c", b"d")))
+
+    assert results == [Applied(3, None, (APPLIED,) * 3), *[APPLIED] * 3]
+    found = [world.state.kv.get(NAMESPACE, key) for key in (b"a", b"b", b"c", b"d")]
+    assert [each.version for each in found if isinstance(each, KeyValue)] == [3, 2, 4, 4]
+    assert world.value(b"a", as_of=2) == b"new"
+    assert world.notes.voids == []
+
+
+def test_a_put_of_many_that_is_refused_is_named_by_its_place_among_all_operations() -> None:
+    """Whoever sent puts one by one does not know that they became one entry."""
+    world = World()
+    world.system(NamespaceConfigure(Limits(keys_max=4, value_size_max=2_000)), NAMESPACE)
+    world.put(b"a", b"before")
+    before, section = world.state.router.state_hashes(), world.sections()[OWNER_KV]
+    many = at_once(b"a", b"b", b"c", value=bytes(1_500))  # compressed in the log
+    for commands, position, cause in (
+        ((many, Increment(b"a", 1)), 3, Reason.NOT_A_NUMBER),
+        ((many, Touch(b"a", 0), at_once(b"b", b"d", b"e")), 6, Reason.NAMESPACE_FULL),
+        ((Touch(b"a", 0), many, at_once(b"e", value=bytes(3_000))), 4, Reason.VALUE_TOO_LARGE),
+        ((many, many, at_once(b"a", b"x", b"y", b"z")), 8, Reason.NAMESPACE_FULL),
+    ):
+        results = world.group(batch_of(*commands))
+        refused = Refused(Reason.BATCH_REFUSED, position, cause)
+        assert results == [refused] * (len(commands) + 1)
+        assert world.state.router.state_hashes() == before
+        assert world.sections()[OWNER_KV] == section
+        assert world.notes.voids[-1] == (world.index - len(commands), world.index)
+    nowhere = encode_command(at_once(b"a", b"b"), "nowhere")
+    batch = encode_batch([encode_command(many, NAMESPACE), nowhere])
+    refused = Refused(Reason.BATCH_REFUSED, 3, Reason.NAMESPACE_UNKNOWN)
+    assert world.group(batch) == [refused] * 3
     world.state.router.check()
 
 

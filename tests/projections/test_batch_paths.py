@@ -82,9 +82,13 @@ class Twins:
         """Return an operation as batches have them: mostly plain ones."""
         draw, key = self.draw, self.key()
         value = bytes(draw.choice((0, 3, 100, 700)))
-        kind = draw.randrange(16)
+        kind = draw.randrange(18)
         if kind < 6:
             return kv.encode_command(kv.Put(key, value), NAMESPACE)
+        if kind > 15:
+            keys = [self.key() for _ in range(draw.randrange(1, 6))]
+            many = kv.PutMany(kv.put_bodies(keys, [value] * len(keys), None))
+            return kv.encode_command(many, NAMESPACE)
         if kind < 8:
             return queues.encode_command(Enqueue(self.queue, value, draw.choice((3, 8))), NAMESPACE)
         if kind < 11:

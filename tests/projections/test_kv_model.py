@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from projections.conditions import Condition
-from projections.kv_commands import Command, LeaseGrant, encode_command
+from projections.kv_commands import Command, LeaseGrant, PutMany, encode_command
 from projections.kv_reads import Count, KeyValue, Page, Range
 from projections.namespaces import Limits
 from projections.reasons import Reason
@@ -111,13 +111,17 @@ class KvMachine(RuleBasedStateMachine):
                 return Refused(Reason.CONDITION_FAILED, position)
         before = copy.deepcopy(self.model)
         results = []
-        for position, command in enumerate(batch):
-            result = self.model.apply(command, first + 1 + position, self.world.now_ns)
+        operations = 0  # each put of many is one
+        for index, command in enumerate(batch, first + 1):
+            result = self.model.apply(command, index, self.world.now_ns)
             if isinstance(result, Refused):
                 self.model = before
-                return Refused(Reason.BATCH_REFUSED, position, result.reason)
+                if isinstance(command, PutMany) and result.cause is not None:
+                    operations, result = operations + result.detail, Refused(result.cause)
+                return Refused(Reason.BATCH_REFUSED, operations, result.reason)
+            operations += len(command.bodies) if isinstance(command, PutMany) else 1
             results.append(result)
-            self.model.remember(first + 1 + position)
+            self.model.remember(index)
         return Applied(len(batch), None, tuple(results))
 
     @rule(size=st.integers(1, 2_000))

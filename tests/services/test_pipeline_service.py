@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import node.services.pipeline
 from node.durability import Durability
-from node.services.execute_message import ANSWERS, OPERATIONS, Message
+from node.services.execute_message import Message
+from node.services.operation_table import ANSWERS, OPERATIONS
 from node.services.transact import BATCHED
 from onelog import errors
 from onelog.v1 import common_pb2
@@ -89,7 +90,7 @@ def test_tables_name_what_the_protos_have() -> None:
     results = {each.name for each in pipeline.OperationResult.DESCRIPTOR.fields}
     assert set(OPERATIONS) <= operations
     assert {ANSWERS.get(kind, kind) for kind in OPERATIONS} <= results
-    assert {each.name for each in pipeline.TransactOperation.DESCRIPTOR.fields} == BATCHED
+    assert {each.name for each in pipeline.TransactOperation.DESCRIPTOR.fields} == set(BATCHED)
 
 
 def test_operations_of_a_message_take_effect_in_order_and_fail_alone(tmp_path: Path) -> None:

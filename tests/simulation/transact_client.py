@@ -1,7 +1,8 @@
 """A client of batches over all four models: all of a batch takes effect, or nothing of it.
 
-Each batch puts a key, replaces the one message of a queue, appends a record and writes a point.
-Some have a last part that cannot be done: what the others did must have been taken back.
+Each batch puts a key (every other one two, at once), replaces the one message of a queue, appends a
+record and writes a point. Some have a last part that cannot be done: what the others did must have
+been taken back.
 """
 
 from node.shard import Shard
@@ -72,8 +73,12 @@ class TransactClient(ModelClient):
         text = b"%d" % number
         write = ts_commands.Write(self._series, number * SECOND_NS, (("v", float(number)),))
         last = kv_commands.Put(self._key(0), text, None, None, NEVER)
+        keys = [self._key(number), self._other_key(number)]
+        puts: kv_commands.Command = kv_commands.Put(keys[0], text)
+        if number % 2:
+            puts = kv_commands.PutMany(kv_commands.put_bodies(keys, [text] * len(keys), None))
         drafts = [
-            kv_commands.encode_command(kv_commands.Put(self._key(number), text), NAMESPACE),
+            kv_commands.encode_command(puts, NAMESPACE),
             queue_commands.encode_command(queue_commands.Purge(self._queue), NAMESPACE),
             queue_commands.encode_command(Enqueue(self._queue, text), NAMESPACE),
             stream_commands.encode_command(Append(self._name, text), NAMESPACE),
@@ -99,6 +104,9 @@ class TransactClient(ModelClient):
     def _key(self, number: int) -> bytes:
         return b"batch-%d-%d" % (self.number, number)
 
+    def _other_key(self, number: int) -> bytes:
+        return b"batch-%d-%d-too" % (self.number, number)
+
     def wrong_on(self, shard: Shard) -> str | None:
         """See the module's text."""
         if not self._applied:
@@ -109,6 +117,13 @@ class TransactClient(ModelClient):
             for number in range(1, self._sequence + 1)
             if kv.get(NAMESPACE, self._key(number)) is not None
         }
+        others = {
+            number
+            for number in range(1, self._sequence + 1)
+            if kv.get(NAMESPACE, self._other_key(number)) is not None
+        }
+        if others != {number for number in keys if number % 2}:
+            return f"batches {sorted(keys)}: the other keys of {sorted(others)}"
         found = points_of(shard, self._name, self._series)
         points = {time_ns // SECOND_NS for time_ns in found}
         records = [int(record.value) for record in records_of(shard, self._name, 0)]

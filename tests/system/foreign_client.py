@@ -239,6 +239,9 @@ def together(server: Server) -> None:
     assert pipeline("Execute", request_id=7, operations=[put]).request_id == 7
     assert len(pipeline("ExecuteOnce", operations=[put, put]).results) == 2
     assert len(pipeline("Transact", operations=[put]).results) == 1
+    batch = {"transact": {"operations": [put, {"count": {"key": b"{p}n", "add": 2}}]}}
+    (done, _) = pipeline("ExecuteOnce", operations=[batch, put]).results
+    assert done.transact.results[1].count.number == 2
     session_id = pipeline("OpenSession", shard=0).session_id
     pipeline("KeepSession", shard=0, session_id=session_id)
     pipeline("CloseSession", shard=0, session_id=session_id)
