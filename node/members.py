@@ -27,14 +27,14 @@ class Members:
 
     async def add(self, shard: int, node_id: UUID, address: str, deadline_s: float) -> None:
         """Make a node a learner of a shard."""
-        driver = self._edge.leading(shard)
+        driver = await self._leader(shard, deadline_s)
         membership = driver.shard.member.membership
         if node_id not in membership.members:
             await self._change(driver, _with_newcomer(membership, node_id, address), deadline_s)
 
     async def promote(self, shard: int, node_id: UUID, deadline_s: float) -> None:
         """Make a learner that has caught up a voter."""
-        driver = self._edge.leading(shard)
+        driver = await self._leader(shard, deadline_s)
         member = driver.shard.member
         if node_id in member.membership.voters:
             return
@@ -52,7 +52,7 @@ class Members:
 
     async def remove(self, shard: int, node_id: UUID, deadline_s: float) -> None:
         """Take a node out of a shard; a leader hands over first, and its successor does it."""
-        driver = self._edge.leading(shard)
+        driver = await self._leader(shard, deadline_s)
         member = driver.shard.member
         if node_id not in member.membership.members:
             return
@@ -90,6 +90,18 @@ class Members:
         found = member.leader_id
         assert found is not None
         return found
+
+    async def _leader(self, shard: int, deadline_s: float) -> ShardDriver:
+        """Return who leads a shard here, as soon as it can change the members.
+
+        One that was elected just now has to commit something first, which a read waits for.
+        """
+        driver = self._edge.leading(shard)
+        if not driver.shard.member.has_applied_noop:
+            error = await driver.read(deadline_s)
+            if error is not None:
+                raise self._edge.failure(shard, error)
+        return driver
 
     async def _change(self, driver: ShardDriver, membership: Membership, deadline_s: float) -> None:
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()

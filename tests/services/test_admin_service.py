@@ -8,12 +8,14 @@ from uuid import uuid4
 
 import grpc.aio  # type: ignore[import-untyped]
 
+from cluster.member import LEADER
 from node.config import LimitSettings
+from node.members import Members
 from onelog import errors
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import log_pb2
-from tests.services.nodes import cluster, eventually, refusal, run, single, until
+from tests.services.nodes import WAIT_S, cluster, eventually, refusal, run, single, until
 from ual.log import Log
 
 
@@ -156,6 +158,31 @@ def test_members_are_added_and_removed_in_every_shard_and_asking_again_is_harmle
             )
             for shard in members.shards:
                 assert gone.node_id not in {each.node_id for each in shard.members}
+
+    run(test())
+
+
+def test_members_are_changed_by_a_leader_that_was_elected_just_now(tmp_path: Path) -> None:
+    """It can change nothing before it has committed something; who asks should not see that."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, shards=1) as nodes:
+            target = next(node for node in nodes if not node.leads(0))
+            member, edge = target.context.drivers[0].shard.member, target.context.edge
+            assert edge is not None
+            request = admin.TransferLeadershipRequest(shard=0, node_id=str(member.self_id))
+            moving = asyncio.create_task(
+                eventually(lambda: nodes[0].admin.TransferLeadership(request, timeout=5))
+            )
+            async with asyncio.timeout(WAIT_S):
+                while member.state != LEADER:  # noqa: ASYNC110 - each turn of the loop is looked at
+                    await asyncio.sleep(0)
+            assert not member.has_applied_noop
+            newcomer = uuid4()
+            deadline_s = target.context.clock.now_s() + WAIT_S
+            await Members(edge).add(0, newcomer, "127.0.0.1:1", deadline_s)
+            assert newcomer in member.membership.learners
+            await moving
 
     run(test())
 
