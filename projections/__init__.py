@@ -16,7 +16,7 @@
     kv.py                                            owner 0x01: the KV projection
     kv_commands.py  conditions.py                    its commands and their bytes
     kv_record.py  kv_store.py  kv_order.py           records, namespaces of keys, ordered index
-    kv_plain.py                                      plain puts, in one loop
+    kv_plain.py  kv_ring.py                          plain puts in one loop, and in place
     kv_values.py  kv_evict.py                        values beside the records, and moving them out
     kv_leases.py  kv_operations.py  kv_json.py       leases; what each command does
     kv_transaction.py  kv_reads.py  kv_section.py    compare/then/else; reads; snapshot section

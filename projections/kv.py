@@ -24,6 +24,7 @@ from projections.kv_operations import end_lease, execute
 from projections.kv_plain import PlainPuts
 from projections.kv_reads import KvReads
 from projections.kv_record import EXPIRED, EXPIRES, HEAD
+from projections.kv_ring import newest_of
 from projections.kv_section import dump_parts, load_section
 from projections.kv_store import Store
 from projections.kv_transaction import first_failed, transact
@@ -145,7 +146,7 @@ class KV(KvReads):
         for name, store in self._stores.items():
             raw_name = encode_sized(U8, name.encode())
             for deadline_ns, key in store.deadlines.due(now_ns, limit):
-                version, *_ = HEAD.unpack_from(store.records[key])
+                version, *_ = HEAD.unpack_from(newest_of(store.records[key]))
                 item = U8.pack(EXPIRE_KEY) + raw_name + U64.pack(version) + key
                 found.append(Due(deadline_ns, OWNER_KV, item, 1))
             for deadline_ns, lease in store.leases.deadlines.due(now_ns, limit):

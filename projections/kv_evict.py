@@ -59,7 +59,7 @@ class Evictor:
 
 def _move_values(store: Store, key: bytes) -> int:
     """Move the values of one record out; return the bytes that memory has won."""
-    record = store.records.get(key)
+    record = store.record(key)
     if record is None:
         return 0
     values = store.values

@@ -25,11 +25,13 @@ def put_many(
 ) -> Outcome:
     """Run the puts, wholly or not at all."""
     alone = not undo.active
+    prefix = store.items.prefix
+    left = [prefix + body for body in command.bodies]
+    if plain.put_all_over(index, prefix, left):
+        return APPLIED
     if alone:
         undo.begin()
     mark = undo.mark()
-    prefix = store.items.prefix
-    left = [prefix + body for body in command.bodies]
     refused: Refused | None = None
     while left := left[plain.run_at_once(index, prefix, left) :]:
         # One that is not plain; behind it the short way goes on.

@@ -26,6 +26,7 @@ from projections.kv_commands import (
 )
 from projections.kv_json import delete_field, set_field
 from projections.kv_record import TOMBSTONE, read_version
+from projections.kv_ring import newest_of
 from projections.kv_store import Found, Store
 from projections.limits import (
     DELETE_RANGE_VISITS_MAX,
@@ -222,7 +223,7 @@ def _delete_range(store: Store, command: DeleteRange, index: int) -> Outcome:
         if len(doomed) == command.limit or visits == DELETE_RANGE_VISITS_MAX:
             next_key = key
             break
-        is_there = not read_version(records[key]).flags & TOMBSTONE
+        is_there = not read_version(newest_of(records[key])).flags & TOMBSTONE
         if is_there and not key.startswith(KEYS_RESERVED):
             doomed.append(key)
     for key in doomed:

@@ -12,7 +12,7 @@ built; garbage is at most half of the keys plus GARBAGE_MAX, or the index is dro
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
@@ -25,7 +25,7 @@ class OrderedKeys:
 
     __slots__ = ("_garbage_count", "_records", "_sorted", "pending")
 
-    def __init__(self, records: dict[bytes, bytes]) -> None:
+    def __init__(self, records: Mapping[bytes, object]) -> None:
         self._records = records
         self._sorted: Any = None  # SortedList[bytes]; the library has no types
         self.pending: list[bytes] | None = None  # None until built; the put path appends to it

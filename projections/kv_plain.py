@@ -3,10 +3,13 @@
 ``run`` is the straight-line form of decode, execute, ``Store.put`` and ``Store._set`` for puts
 without options whose keys have nothing bound to them. Whatever is unusual it leaves to the long
 way, by ending before it has changed anything. That both ways agree is a test.
+
+A run is done in turns: keys whose record is a ring (kv_ring.py) are written over in place, all
+others get a new record, until a key comes that belongs to the other turn.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from projections.kv_record import (
@@ -20,7 +23,13 @@ from projections.kv_record import (
     TRAILER,
     TRIMMED,
 )
-from projections.kv_store import Store
+from projections.kv_ring import (
+    RING_HEAD_SIZE,
+    is_ring_of,
+    rolled,
+    straight,
+)
+from projections.kv_store import Store, Taken
 from projections.kv_values import OBJECT_SIZE
 from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED
 from projections.payload import U64
@@ -36,6 +45,11 @@ _unpack_size = TRAILER.unpack_from
 _pack_head = HEAD.pack
 _pack_size = TRAILER.pack
 _pack_version = U64.pack  # what a version begins with
+Payloads = Sequence[bytes]
+Place = tuple[bytearray, bytes, bytes, int, int]
+"""A ring, the key and the payload of the put, where its value begins, and the size of its version.
+"""
+_SLOTS: dict[int, Callable[..., None]] = {}  # by the size of a version: writes it into a ring
 _join = b"".join
 _KEY_OVERHEAD = 2 * OBJECT_SIZE
 _RESERVED_FIRST = bytes({prefix[0] for prefix in KEYS_RESERVED})
@@ -70,19 +84,70 @@ class PlainPuts:
         """Do the same with puts of one entry; a key that it has written before is unusual."""
         return self._run(index, 0, prefix, payloads)
 
+    def put_all_over(self, index: int, prefix: bytes, payloads: Sequence[bytes]) -> bool:
+        """Do all puts of one entry, if each is written over a ring of its own.
+
+        None can be refused then, so nothing is kept for taking it back: a third of what it costs.
+        """
+        store = self._by_prefix.get(prefix)
+        if store is None:
+            return False
+        places = _fitting(store, len(prefix), payloads)
+        if len({id(place[0]) for place in places}) < len(payloads):
+            return False
+        self._put_over(store, index, 0, places)
+        return True
+
     def _run(self, index: int, step: int, prefix: bytes, payloads: Sequence[bytes]) -> int:
         store = self._by_prefix.get(prefix)
         if store is None:
             return 0
-        body, key_at = len(prefix), len(prefix) + _PUT_HEAD_SIZE
-        records, pending = store.records, store.order.pending
+        body, own_version = len(prefix), b"" if step else _pack_version(index)
+        done, left = 0, payloads
+        while left:
+            places = _fitting(store, body, left, own_version)
+            if places:
+                self._put_over(store, index + done * step, step, places)
+                done, left = done + len(places), left[len(places) :]
+            more = self._put_before(store, index + done * step, step, body, left) if left else 0
+            if not more and not places:
+                break  # what comes next is unusual
+            done, left = done + more, left[more:]
+        return done
+
+    def _put_over(self, store: Store, index: int, step: int, places: Sequence[Place]) -> None:
+        """Put values over the oldest versions of rings that they fit."""
+        slots, total, last_size = store.versions_max, 0, -1
+        taken: list[Taken] | None = [] if self._undo.active else None
+        for ring, key, payload, value_at, size in places:
+            if size != last_size:
+                last_size, pack_slot = size, _pack_slot_of(size)
+            slot = (ring[0] or slots) - 1
+            at = RING_HEAD_SIZE + slot * size
+            dropped, _ = _unpack_oldest(ring, at)
+            if taken is not None:
+                taken.append((key, bytes(ring[at : at + size]), True))
+            digest = item_hash(payload, index)
+            pack_slot(ring, at, index, digest, TRIMMED, slots, size, payload[value_at:], size)
+            ring[0] = slot
+            total += digest - dropped
+            index += step
+        store.hash_total += total
+        if taken:
+            self._undo.note(partial(store.put_back, taken, total))
+
+    def _put_before(self, store: Store, index: int, step: int, body: int, left: Payloads) -> int:
+        """Put new versions before the others of their keys; return how many.
+
+        Ends before a put that is unusual, or that may be written over a ring.
+        """
+        key_at, records, pending = body + _PUT_HEAD_SIZE, store.records, store.order.pending
         size_max, versions_max = store.inline_size_max, store.versions_max
-        taken: list[tuple[bytes, bytes | None, int]] | None = [] if self._undo.active else None
+        taken: list[Taken] | None = [] if self._undo.active else None
         own_version = b"" if step else _pack_version(index)
-        done = grown = extra_versions = total = 0
-        # What most have in common with the one before them: the sizes of key and value.
-        head, key_size, trailer, trailer_size = b"", 0, b"", 0
-        for payload in payloads:
+        done = grown = extra_versions = total = key_size = 0
+        head = b""
+        for payload in left:
             if payload[body:key_at] != head:
                 head = payload[body:key_at]
                 key_size = _plain_key_size(head)
@@ -92,54 +157,95 @@ class PlainPuts:
                 break
             if payload[key_at] in _RESERVED_FIRST and payload.startswith(KEYS_RESERVED, key_at):
                 break
-            key = payload[key_at:value_at]
-            record = records.get(key)
-            size += NODE_OVERHEAD
-            flags = change = 0
-            if record is None:
+            key, size = payload[key_at:value_at], size + NODE_OVERHEAD
+            kept = records.get(key)
+            record, version_count, flags, tail, dropped = None, 1, 0, b"", 0
+            if kept is None:
                 if len(records) >= store.keys_room:
                     break
-                version_count, tail = 1, b""
                 grown += size + key_size + _KEY_OVERHEAD
                 if pending is not None:
                     pending.append(key)
             else:
+                if isinstance(kept, bytearray) and is_ring_of(kept, size, versions_max):
+                    break
+                record = tail = straight(kept)
                 flags, version_count = record[FLAGS_AT], record[FLAGS_AT + 1]
                 if flags & _UNUSUAL_NEWEST or (own_version and record.startswith(own_version)):
                     break
                 if version_count < versions_max:
                     version_count += 1
                     extra_versions += 1
-                    tail = record
                     grown += size
                 else:
-                    end = len(record)
-                    cut = end - _unpack_size(record, end - 4)[0]
-                    change, oldest_flags = _unpack_oldest(record, cut)
+                    oldest_size = _unpack_size(record, len(record) - TRAILER.size)[0]
+                    cut = len(record) - oldest_size
+                    dropped, oldest_flags = _unpack_oldest(record, cut)
                     if version_count > versions_max or oldest_flags & _UNUSUAL_OLDEST:
                         break
                     if not flags & TRIMMED:
                         flags = TRIMMED
-                        change -= store.items.trimmed(key)
+                        dropped -= store.items.trimmed(key)
                     tail = record[:cut]
-                    grown += size + cut - end
-            if size != trailer_size:
-                trailer, trailer_size = _pack_size(size), size
+                    grown += size - oldest_size
             digest = item_hash(payload, index)
             fields = _pack_head(index, digest, flags & TRIMMED, version_count, size)
-            records[key] = _join((fields, payload[value_at:], trailer, tail))
-            change = digest - change
-            total += change
+            fresh = _join((fields, payload[value_at:], _pack_size(size), tail))
+            is_even = flags & TRIMMED and len(fresh) == size * versions_max
+            records[key] = rolled(fresh, size, versions_max) if is_even else fresh
+            total += digest - dropped
             if taken is not None:
-                taken.append((key, record, change))
+                taken.append((key, record, False))
             index += step
             done += 1
         store.resident_size += grown
         store.extra_versions += extra_versions
         store.hash_total += total
         if taken:
-            self._undo.note(partial(store.put_back, taken))
+            self._undo.note(partial(store.put_back, taken, total))
         return done
+
+
+def _fitting(store: Store, body: int, payloads: Payloads, own_version: bytes = b"") -> list[Place]:
+    """Return the puts that can be written over a ring, up to the first that cannot.
+
+    A key that has a ring is sound, and so is the size of its versions, unless a limit has changed.
+    ``own_version``: of the one entry that all are in; a key that comes again is unusual then.
+    """
+    key_at, find, slots = body + _PUT_HEAD_SIZE, store.records.get, store.versions_max
+    size_max = store.inline_size_max + NODE_OVERHEAD
+    places: list[Place] = []
+    seen: set[bytes] = set()
+    # What most have in common with the one before them: the sizes of key and value.
+    head, value_at, last_size, ring_size = b"", 0, -1, 0
+    for payload in payloads:
+        if payload[body:key_at] != head:
+            head = payload[body:key_at]
+            value_at = key_at + _plain_key_size(head)
+        key = payload[key_at:value_at]
+        ring = find(key)
+        if not isinstance(ring, bytearray):
+            break
+        size = len(payload) - value_at + NODE_OVERHEAD
+        if size != last_size:
+            last_size, ring_size = size, RING_HEAD_SIZE + size * slots
+        if len(ring) != ring_size or ring[1] != slots or size > size_max:
+            break
+        if own_version:
+            if key in seen or ring.startswith(own_version, RING_HEAD_SIZE + ring[0] * size):
+                break
+            seen.add(key)
+        places.append((ring, key, payload, value_at, size))
+    return places
+
+
+def _pack_slot_of(size: int) -> Callable[..., None]:
+    """Return what writes a version of this size into a ring."""
+    pack = _SLOTS.get(size)
+    if pack is None:
+        value_size = max(0, size - NODE_OVERHEAD)
+        pack = _SLOTS[size] = struct.Struct(f"{HEAD.format}{value_size}sI").pack_into
+    return pack
 
 
 def _plain_key_size(head: bytes) -> int:

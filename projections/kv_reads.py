@@ -26,6 +26,7 @@ from projections.kv_record import (
     read_version,
     read_versions,
 )
+from projections.kv_ring import newest_of
 from projections.kv_store import Store
 from projections.limits import RECENT_KEYS_MAX, SCAN_KEYS_MAX, SCAN_SIZE_MAX
 from projections.projection import Position
@@ -164,7 +165,7 @@ class KvReads:
         store = self._open(namespace, None)
         if isinstance(store, Refused):
             return store
-        record = store.records.get(key)
+        record = store.record(key)
         if record is None:
             return History((), store.purged_index)
         versions = []
@@ -255,19 +256,22 @@ def _walk(store: Store, keys: Range, token: bytes | None, *, reverse: bool) -> I
 
 
 def _find(store: Store, key: bytes, as_of: int | None) -> tuple[bytes, Version] | Refused | None:
-    record = store.records.get(key)
+    """Return the version that is asked for, and the bytes that hold it."""
     if as_of is None:
-        if record is None:
+        kept = store.records.get(key)
+        if kept is None:
             return None
-        newest = read_version(record)
-        return None if newest.flags & TOMBSTONE else (record, newest)
-    if record is None:
+        record = newest_of(kept)
+        version = read_version(record)
+        return None if version.flags & TOMBSTONE else (record, version)
+    versions = store.record(key)
+    if versions is None:
         known_from = store.purged_index
     else:
-        for version in read_versions(record):
+        for version in read_versions(versions):
             if version.version <= as_of:
-                return None if version.flags & TOMBSTONE else (record, version)
-        known_from = _complete_from(store, record)
+                return None if version.flags & TOMBSTONE else (versions, version)
+        known_from = _complete_from(store, versions)
     return None if as_of >= known_from else Refused(Reason.COMPACTED, known_from)
 
 

@@ -26,6 +26,7 @@ from projections.kv_record import (
     read_version,
     read_versions,
 )
+from projections.kv_ring import straight
 from projections.kv_store import Store
 from projections.kv_values import OBJECT_SIZE
 from projections.limits import INLINE_SIZE_MAX, KEY_SIZE_MAX, VALUE_SIZE_MAX
@@ -60,7 +61,7 @@ def dump_parts(stores: Mapping[str, Store]) -> Iterator[bytes]:
 def _dump_keys(store: Store) -> Iterator[bytes]:
     records = store.records
     for key in store.order.walk(b"", None):
-        record = records[key]
+        record = straight(records[key])
         key_head = U16.pack(len(key)) + key
         if record[COUNT_AT] == 1 and not record[FLAGS_AT]:
             version, _, _, _, size = HEAD.unpack_from(record)

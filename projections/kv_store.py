@@ -2,7 +2,9 @@
 
 Every change goes through ``_set``, which swaps one record for another and keeps all that follows
 from it in step. It is its own inverse, and that is how batches are undone. The one exception is
-the plain put (kv_plain.py), which repeats the part of ``_set`` that concerns it in straight code.
+the plain put (kv_plain.py), which repeats the part of ``_set`` that concerns it in straight code,
+or writes over a ring (kv_ring.py) in place. What a ring takes more than the record that it stands
+for, some 40 bytes, is not counted.
 
 Invariants, all asserted by ``check``:
 
@@ -44,6 +46,7 @@ from projections.kv_record import (
     read_version,
     read_versions,
 )
+from projections.kv_ring import Record, check_ring, straight
 from projections.kv_values import OBJECT_SIZE, Values
 from projections.limits import INLINE_SIZE_MAX, U64_MAX
 from projections.namespaces import Namespace
@@ -54,6 +57,10 @@ DEADLINE_SIZE = 200  # bytes per scheduled key: table slot, heap entry, two numb
 TOMBSTONE_SIZE = 104  # bytes per entry of the tombstone heap
 Found = tuple[bytes, Version]
 """A record and its newest version."""
+
+Taken = tuple[bytes, bytes | None, bool]
+"""A key that was put: the record that it had, or the one version of a ring that was written over.
+"""
 
 GARBAGE_MAX = 1_024
 PURGE_STEP = 2  # more than the one that a delete adds, so that a backlog shrinks
@@ -93,7 +100,7 @@ class Store:
         self.items = Items(namespace.name)
         self.values = values
         self._undo = undo
-        self.records: dict[bytes, bytes] = {}
+        self.records: dict[bytes, Record] = {}
         self.order = OrderedKeys(self.records)
         self.deadlines: Deadlines[bytes] = Deadlines()
         self.leases = Leases(self.items, undo)
@@ -124,6 +131,11 @@ class Store:
     def state_total(self) -> int:
         """The unreduced hash of everything in here."""
         return self.hash_total + self.leases.hash_total
+
+    def record(self, key: bytes) -> bytes | None:
+        """Return all versions of a key, newest first, as kv_record.py has them."""
+        record = self.records.get(key)
+        return record if record is None else straight(record)
 
     def find(self, key: bytes) -> Found | None:
         """Return record and newest version of a key that exists."""
@@ -179,16 +191,24 @@ class Store:
         change = self.items.binding(key, after[1]) - self.items.binding(key, newest)
         self._set(key, before, after, change)
 
-    def put_back(self, taken: Sequence[tuple[bytes, bytes | None, int]]) -> None:
-        """Take plain puts back: of each the record that it found, and what it did to the hash."""
-        for key, record, change in reversed(taken):
-            before = None if record is None else (record, read_version(record))
-            self._set(key, self._peek(key), before, -change)
+    def put_back(self, taken: Sequence[Taken], change: int) -> None:
+        """Take plain puts back, and what all of them did to the hash."""
+        self.hash_total -= change
+        for key, before, is_slot in reversed(taken):
+            if is_slot:
+                # Whatever became of the ring since: its newest version goes, the one that was
+                # written over comes back as the oldest.
+                assert before is not None, f"no version of {key!r}"
+                record = self.record(key)
+                assert record is not None, f"no {key!r}"
+                before = record[len(before) :] + before
+            found = None if before is None else (before, read_version(before))
+            self._set(key, self._peek(key), found, 0)
 
     def replace_location(self, key: bytes, record: bytes) -> None:
         """Swap in a record of the same content whose values stand elsewhere (eviction)."""
         assert not self._undo.active, "values do not move during a batch"
-        self.resident_size += len(record) - len(self.records[key])
+        self.resident_size += len(record) - len(straight(self.records[key]))
         self.records[key] = record
 
     def restore(self, key: bytes, record: bytes, change: int) -> None:
@@ -206,7 +226,7 @@ class Store:
         """Free what stands in the spill store: the namespace is deleted."""
         if self.values.spilled_count:
             for record in self.records.values():
-                self._retire_versions(record)
+                self._retire_versions(straight(record))
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
@@ -229,7 +249,8 @@ class Store:
         bound: dict[bytes, int] = {}
         outside: dict[int, int] = {}
         purgeable = set(self._tombstones)
-        for key, record in self.records.items():
+        for key, kept in self.records.items():
+            record = straight(kept)
             versions = list(read_versions(record))
             newest = versions[0]
             assert newest.version_count == len(versions), f"{key!r} counts its versions wrong"
@@ -258,6 +279,8 @@ class Store:
                 assert (newest.version, key) in purgeable, f"{key!r} is never purged"
             extra += len(versions) - 1
             size += len(key) + len(record) + 2 * OBJECT_SIZE
+            if isinstance(kept, bytearray):
+                check_ring(kept)
         assert (self.hash_total, self.resident_size) == (total, size)
         assert (self.extra_versions, self.tombstone_count) == (extra, tombstones)
         assert len(self._tombstones) <= 2 * tombstones + GARBAGE_MAX
@@ -308,7 +331,7 @@ class Store:
         self._set(key, before, (node + tail, version), change)
 
     def _peek(self, key: bytes) -> Found | None:
-        record = self.records.get(key)
+        record = self.record(key)
         return None if record is None else (record, read_version(record))
 
     def _set(self, key: bytes, before: Found | None, after: Found | None, change: int) -> None:

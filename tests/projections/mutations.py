@@ -66,7 +66,7 @@ def dropping_eviction(patch: pytest.MonkeyPatch) -> None:
     """Eviction drops the oldest version instead of moving it, and tidies its tracks."""
 
     def drop(store: Store, key: bytes) -> int:
-        record = store.records.get(key)
+        record = store.record(key)
         if record is None or read_version(record).version_count == 1:
             return 0
         oldest = read_oldest(record)

@@ -1,0 +1,214 @@
+"""Rings: keys that are put over and over in place, and nobody may tell that they are."""
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from projections import kv_commands as kv
+from projections.kv_plain import PlainPuts
+from projections.kv_reads import History
+from projections.kv_record import OUTSIDE, TRIMMED, encode_version
+from projections.kv_ring import newest_of, rolled, straight
+from projections.namespaces import Limits
+from projections.result import Refused
+from projections.system_commands import NamespaceConfigure, encode_batch
+from projections.system_commands import encode_command as encode_system
+from tests.projections.world import NAMESPACE, SECOND, World
+from ual.entry import Draft
+
+KEYS = [b"a", b"b", b"c", b"long key", b"other"]
+HOUR = 3_600 * SECOND
+HISTORIES, STEPS = 16, 250
+# Most have one size. Two versions of 42 bytes are as long as four of 8; the last stands outside.
+SIZES = (8, 8, 8, 8, 8, 8, 8, 42, 42, 600)
+
+
+class LongWay:
+    """Takes no put: all of them go the long way, which knows no rings."""
+
+    def run_at_once(self, _index: int, _prefix: bytes, _payloads: Sequence[bytes]) -> int:
+        return 0
+
+    def put_all_over(self, _index: int, _prefix: bytes, _payloads: Sequence[bytes]) -> bool:
+        return False
+
+
+class Twins:
+    """Two worlds that get the same entries; one has no short way."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(seed)
+        self.world, self.long = World(), World()
+        self.long.state.router._fast_paths.clear()
+        self.long.state.kv._plain = LongWay()  # type: ignore[assignment]
+        self.seen: Counter[str] = Counter()
+        self.is_evicted = False
+        self.configure()
+
+    def configure(self) -> None:
+        limits = Limits(
+            versions_max=self.draw.choice((1, 2, 3, 4)),
+            value_size_max=self.draw.choice((4, 30, 2_000, 2_000, 2_000)),
+            keys_max=self.draw.choice((4, 0)),
+        )
+        self.send([encode_system(NamespaceConfigure(limits), NAMESPACE)])
+
+    def key(self) -> bytes:
+        return self.draw.choice(KEYS)
+
+    def value(self) -> bytes:
+        return self.draw.randbytes(self.draw.choice(SIZES))
+
+    def command(self) -> kv.Command:
+        draw, key, value = self.draw, self.key(), self.value()
+        kind = draw.random()
+        if kind < 0.45:
+            return kv.Put(key, value)
+        if kind < 0.9:
+            keys = [self.key() for _ in range(draw.randint(1, 6))]
+            if draw.random() < 0.7:
+                keys = sorted(set(keys))
+            values = [self.value() if draw.random() < 0.3 else bytes(8) for _ in keys]
+            return kv.PutMany(kv.put_bodies(keys, values, HOUR if draw.random() < 0.1 else None))
+        return draw.choice(
+            (
+                kv.Put(key, value, ttl_ns=draw.choice((SECOND, HOUR))),
+                kv.Put(key, value, expected=draw.randrange(3)),
+                kv.Delete(key),
+                kv.Append(key, b"more"),
+                kv.Touch(key, HOUR),
+                kv.DeleteRange(b"b", b"d", 10),
+            )
+        )
+
+    def step(self) -> None:
+        draw, kind = self.draw, self.draw.random()
+        if kind < 0.04:
+            self.configure()
+        elif kind < 0.05:
+            for world in (self.world, self.long):
+                world.pass_time(2 * SECOND)
+        elif kind < 0.06:
+            self.is_evicted = True
+            self.world.state.kv.evict(draw.choice((100, 10_000)))
+        else:
+            drafts = [
+                kv.encode_command(self.command(), NAMESPACE) for _ in range(draw.randint(1, 6))
+            ]
+            if draw.random() < 0.4:
+                # Refused as a whole, more often than not: there is no such key.
+                missing = kv.Touch(b"missing" if draw.random() < 0.7 else self.key(), HOUR)
+                drafts = encode_batch([*drafts, kv.encode_command(missing, NAMESPACE)])
+            self.send(drafts)
+        self.compare()
+
+    def send(self, drafts: list[Draft]) -> None:
+        before = {key: straight(each) for key, each in self.rings().items()}
+        results = self.world.group(drafts)
+        assert self.long.group(drafts) == results
+        after = self.rings()
+        for key, record in before.items():
+            if key in after and straight(after[key]) != record:
+                self.seen["written over"] += 1
+        if before and isinstance(results[0], Refused):
+            self.seen["refused"] += 1
+
+    def rings(self) -> dict[bytes, bytearray]:
+        records = self.world.state.kv.stores[NAMESPACE].records
+        return {key: each for key, each in records.items() if isinstance(each, bytearray)}
+
+    def compare(self) -> None:
+        world, long = self.world.state, self.long.state
+        world.router.check()
+        assert world.router.state_hashes() == long.router.state_hashes()
+        assert self.world.sections() == self.long.sections()
+        assert world.router.counts() | {"values_spilled": 0} == long.router.counts()
+        if not self.is_evicted:
+            assert world.kv.memory()["records"] == long.kv.memory()["records"]
+        as_of = self.world.index - self.draw.randrange(10)
+        for key in KEYS:
+            for index in (None, as_of):
+                found = world.kv.get(NAMESPACE, key, index)
+                assert found == long.kv.get(NAMESPACE, key, index)
+            history = world.kv.history(NAMESPACE, key)
+            assert isinstance(history, History)
+            assert history == long.kv.history(NAMESPACE, key)
+
+
+def test_nobody_can_tell_a_ring_from_a_record() -> None:
+    """Puts that go on, are refused or taken back, and all that others do to their keys."""
+    seen: Counter[str] = Counter()
+    for seed in range(HISTORIES):
+        twins = Twins(seed)
+        for _ in range(STEPS):
+            twins.step()
+        seen += twins.seen
+    assert min(seen["written over"], seen["refused"]) > 10 * HISTORIES, seen
+
+
+def test_a_key_that_is_full_of_values_of_one_size_is_written_over_in_place() -> None:
+    world = World()
+    records = world.state.kv.stores[NAMESPACE].records
+    for number in range(8):
+        world.put(b"k", b"value %d" % number)
+        assert isinstance(records[b"k"], bytes)
+    world.put(b"k", b"value 8")
+    ring = records[b"k"]
+    assert isinstance(ring, bytearray)
+    for number in range(9, 30):
+        world.put(b"k", b"value %d" % (number % 10))
+        assert records[b"k"] is ring
+    many = kv.PutMany(kv.put_bodies([b"k"], [b"at once"], None))
+    world.kv(many)
+    assert records[b"k"] is ring
+    assert world.value(b"k") == b"at once"
+    world.put(b"k", b"of another size")
+    assert isinstance(records[b"k"], bytes)
+    world.state.router.check()
+
+
+def test_puts_at_once_over_rings_keep_nothing_to_take_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none of them can be refused; what is kept costs a third of the whole."""
+    world = World()
+    many = kv.PutMany(kv.put_bodies(KEYS, [bytes(8)] * len(KEYS), None))
+    for _ in range(9):
+        world.kv(many)
+    done: list[bool] = []
+    over = PlainPuts.put_all_over
+
+    def noted(self: PlainPuts, index: int, prefix: bytes, payloads: Sequence[bytes]) -> bool:
+        done.append(over(self, index, prefix, payloads))
+        return done[-1]
+
+    monkeypatch.setattr(PlainPuts, "put_all_over", noted)
+    world.kv(many)
+    twice = kv.PutMany(kv.put_bodies([b"a", b"b", b"a"], [b"1" * 8, b"2" * 8, b"3" * 8], None))
+    world.kv(twice)
+    assert done == [True, False]
+    assert world.value(b"a") == b"3" * 8
+    assert world.value(b"b") == b"2" * 8
+    world.state.router.check()
+
+
+def version(number: int, value: bytes, flags: int = 0, count: int = 1) -> bytes:
+    return encode_version(number, number, flags, count, 0, 0, value)
+
+
+def test_only_a_record_of_plain_versions_of_one_size_becomes_a_ring() -> None:
+    first, second = version(2, b"new", TRIMMED, 2), version(1, b"old")
+    ring = rolled(first + second, len(first), 2)
+
+    assert isinstance(ring, bytearray)
+    assert straight(ring) == first + second
+    assert newest_of(ring) == first
+    for others in (
+        first + version(1, b"older"),
+        first + version(1, b"old", OUTSIDE),
+        first,
+        first + second + second,
+        version(2, b"longer", TRIMMED, 2) + version(1, b""),
+    ):
+        assert rolled(others, len(first), 2) == others
+        assert straight(others) == newest_of(others) == others
