@@ -142,6 +142,7 @@ CASES = (
     Case("put, unary", 1, put_unary),
     Case("put, unary", 64, put_unary),
     Case("put_many of 128", 16, put, BATCH, goal_per_s={3: 50_000}),
+    Case("put_many of 128", 64, put, BATCH),
     Case("transact of 128", 16, transact, BATCH, goal_per_s={3: 50_000}),
     Case("get", 1, get),
     Case("get", 64, get, goal_per_s={3: 15_600}),
