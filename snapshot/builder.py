@@ -10,8 +10,8 @@ lost interest, and the builder stops: an orphan would write into a directory tha
 has tidied. Whatever ends it, by its own hand it leaves no file behind; killed, it leaves a ``.tmp``
 that ``BuilderProcess`` or the next opening removes.
 
-It runs at low priority, so that building does not take the processor from serving, and with the
-memory that the request allows it.
+It runs at low priority (``BuilderProcess`` sees to that), so that building does not take the
+processor from serving, and with the memory that the request allows it.
 """
 
 import json
@@ -32,14 +32,12 @@ from snapshot.progress import Phase
 from ual.errors import UalError
 from ual.files import DiskFiles
 
-NICENESS = 10
 STEPS_PER_PHASE = 100  # reports; few enough that a pipe nobody reads cannot fill up
 BYTES_PER_STEP = 64 << 20  # where the end is not known
 
 
 def main() -> int:
     """Build what stdin asks for; return the exit code."""
-    os.nice(NICENESS)
     # The messages get a descriptor of their own. Whatever else prints, prints to stderr.
     messages = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
