@@ -90,17 +90,24 @@ class Batch:
         put.values.extend(run.pairs.values())
 
     def take_run_apart(self) -> None:
-        """Make an operation of each put of a run that somebody still waits for."""
+        """Make an operation of each call of a run that somebody still waits for."""
         run, self.run = self.run, None
         assert run is not None, "no run"
         self.waiters.clear()
         del self.request.operations[:]
-        for (key, value), (future, deadline_s) in zip(run.pairs.items(), run.members, strict=True):
+        for future, deadline_s, pairs in run.calls():
             if future.done():
                 continue
-            put = self.add().put
-            put.namespace, put.key, put.value = run.namespace, key, value
-            self.waiters.append((future, put_version, deadline_s, 0))
+            if len(pairs) == 1:
+                put = self.add().put
+                put.namespace, (put.key, put.value) = run.namespace, pairs[0]
+                self.waiters.append((future, put_version, deadline_s, 0))
+            else:
+                puts = self.add().batch_put
+                puts.namespace = run.namespace
+                puts.keys.extend([key for key, _ in pairs])
+                puts.values.extend([value for _, value in pairs])
+                self.waiters.append((future, batch_put_version, deadline_s, 0))
 
     def note_keys(self, namespace: str, keys: Iterable[bytes]) -> None:
         """Note that the last operation puts these keys, and depends on nothing."""

@@ -3,10 +3,11 @@
 A call costs a server most where it is an operation of its own: an entry with its header, checksum
 and session, and an answer.
 
-* **Puts** that depend on nothing. A message that holds nothing but such puts, of keys of one
-  namespace that differ, is one ``batch_put``: one entry, and one version for all. That is all or
-  nothing; if it is refused (one value is too large for the namespace, say), its puts are sent again
-  as operations of their own, before anything that was called later, and each has its own answer.
+* **Puts** that depend on nothing, one by one or many at once. A message that holds nothing but
+  such puts, of keys of one namespace that differ, is one ``batch_put``: one entry, and one version
+  for all. That is all or nothing; if it is refused (one value is too large for the namespace, say),
+  its calls are sent again as operations of their own, before anything that was called later, and
+  each has its own answer.
 * **Acks** of one queue that follow each other, whatever else the message holds, are one ``ack``,
   **enqueues** of bodies one ``enqueue``, and **appends** of values to one stream one
   ``append_records``. Each message and each record of it has its own answer.
@@ -16,7 +17,8 @@ of CPU over all processes, from 256 callers 65 and 42 (docs/performance.md).
 """
 
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from onelog.client.queue_values import MESSAGES_MAX, REASONS_OF_ONE, error_of_settled
@@ -69,14 +71,15 @@ class Run:
 
 
 class PutRun(Run):
-    """Puts, by key."""
+    """Puts, by key; a member is a call of one of them, or of many."""
 
-    __slots__ = ("namespace", "pairs")
+    __slots__ = ("counts", "namespace", "pairs")
 
     def __init__(self, namespace: str) -> None:
         super().__init__()
         self.namespace = namespace
         self.pairs: dict[bytes, bytes] = {}
+        self.counts: dict[int, int] = {}  # of the puts of a member, where it called many
 
     def takes(self, namespace: str, key: bytes, value: bytes) -> bool:
         """Tell whether a put can go with the others."""
@@ -89,6 +92,35 @@ class PutRun(Run):
             and len(value) <= VALUE_SIZE_MAX
             and not key.startswith(KEYS_RESERVED)
         )
+
+    def add_many(
+        self,
+        namespace: str,
+        keys: Sequence[bytes],
+        values: Sequence[bytes],
+        future: Future[Any],
+        deadline_s: float,
+    ) -> bool:
+        """Let one more call put many keys; False if they cannot go with the others."""
+        pairs = dict(zip(keys, values, strict=True))
+        if (
+            namespace != self.namespace
+            or not pairs.keys().isdisjoint(self.pairs)
+            or not 0 < min(map(len, keys)) <= max(map(len, keys)) <= KEY_SIZE_MAX
+            or max(map(len, values)) > VALUE_SIZE_MAX
+            or any(key.startswith(KEYS_RESERVED) for key in keys)
+        ):
+            return False
+        self.counts[len(self.members)] = len(pairs)
+        self.pairs.update(pairs)
+        self.members.append((future, deadline_s))
+        return True
+
+    def calls(self) -> Iterator[tuple[Future[Any], float, list[tuple[bytes, bytes]]]]:
+        """Yield who waits, until when, and for which keys and values."""
+        pairs = iter(self.pairs.items())
+        for at, (future, deadline_s) in enumerate(self.members):
+            yield future, deadline_s, list(islice(pairs, self.counts.get(at, 1)))
 
     def set_result(self, result: int) -> None:
         """Tell all the version of their keys."""

@@ -81,7 +81,14 @@ class WriteLane(Lane):
     def put_many(
         self, namespace: str, part: Part, ttl_ms: int, timeout_s: float, *, is_early: bool
     ) -> Future[Any]:
-        """Write many keys at once, and return their future version."""
+        """Write many keys at once, and return their future version.
+
+        As long as nothing else is called, those of several calls travel as one operation.
+        """
+        if not ttl_ms and not is_early and not _is_watched():
+            joined = self._join_puts(namespace, part, timeout_s)
+            if joined is not None:
+                return joined
         weight = len(part.keys)
         operation, answer = self.begin(part.size, batch_put_version, timeout_s, weight=weight)
         try:
@@ -99,6 +106,28 @@ class WriteLane(Lane):
         batch.note_keys(namespace, part.keys)
         part.forget()
         return answer
+
+    def _join_puts(self, namespace: str, part: Part, timeout_s: float) -> Future[Any] | None:
+        """Let many puts join a run, if that is possible."""
+        batch, count = self._open, len(part.keys)
+        if batch is not None and batch.run is None and batch.count:
+            return None
+        if (
+            batch is None
+            or batch.size + part.size > self._size_max
+            or batch.count + count > self._run_max
+        ):
+            batch = self._next_batch(part.size)
+        run = batch.run or batch.begin_run(namespace)
+        deadline_s = monotonic() + timeout_s
+        future: Future[Any] = Future(loop=self._loop)
+        if not run.add_many(namespace, part.keys, part.values, future, deadline_s):
+            return None
+        batch.earliest_s = min(batch.earliest_s, deadline_s)
+        batch.size += part.size + OPERATION_SIZE
+        batch.count += count
+        part.forget()
+        return future
 
     def transact(
         self,

@@ -182,6 +182,108 @@ def test_who_leaves_a_run_leaves_the_others_alone() -> None:
     run(test())
 
 
+def test_calls_of_many_puts_share_an_operation_with_each_other_and_with_single_ones() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+            kv, messages = client.kv, world.servers[0].messages
+            calls = [kv.put_many({f"{n}{{t}}": b"", f"{n + 1}{{t}}": b""}) for n in (0, 2)]
+            found = await asyncio.gather(*calls, kv.put("4{t}", b""))
+            assert found == [[1, 1], [1, 1], 1]
+            assert [keys_in(each) for each in messages] == [[b"%d{t}" % n for n in range(5)]]
+            assert len(messages[0].operations) == 1
+            # So many keys as a server takes, and no call is divided for it.
+            parts = [{f"{n}-{m}{{t}}": b"" for m in range(400)} for n in range(5)]
+            await asyncio.gather(*map(kv.put_many, parts))
+            assert [len(keys_in(each)) for each in messages[1:]] == [800, 800, 400]
+
+    run(test())
+
+
+def test_many_puts_of_a_key_that_was_put_before_take_their_turn(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        kv = client.kv
+        await asyncio.gather(
+            kv.put_many({"0{t}": b"old", "1{t}": b"old"}),
+            kv.put_many([("1{t}", b"lost"), ("1{t}", b"between"), ("2{t}", b"between")]),
+            kv.put_many({"2{t}": b"new", "1{t}": b"new"}),
+        )
+        history = [each.value for each in await kv.history("1{t}")]
+        assert history == [b"new", b"between", b"old"]
+
+    with_client(tmp_path, test)
+
+
+def test_many_puts_that_want_something_else_go_by_themselves(tmp_path: Path) -> None:
+    """What is asked of one call holds for no other, and a key stays in its namespace."""
+
+    async def test(client: AsyncClient) -> None:
+        kv = client.kv
+        await client.admin.create_namespace("other")
+        other = client.namespace("other").kv
+        for special in (
+            other.put_many({"2{t}": b"2", "3{t}": b"3"}),
+            kv.put_many({"4{t}": b"4", "5{t}": b"5"}, ttl_s=60),
+            kv.put_many({"6{t}": b"6", "cg:{t}": b"7"}),
+        ):
+            first, done, last = await asyncio.gather(
+                kv.put_many({"0{t}": b"0", "1{t}": b"1"}),
+                special,
+                kv.put_many({"8{t}": b"8", "9{t}": b"9"}),
+                return_exceptions=True,
+            )
+            assert isinstance(first, list)
+            assert isinstance(last, list)
+        assert isinstance(done, OnelogError), "of the last one, which has a reserved key"
+        keys = [f"{n}{{t}}" for n in range(10)]
+        found = await kv.get_many(keys)
+        assert [n for n, each in enumerate(found) if each] == [0, 1, 4, 5, 8, 9]
+        assert [n for n, each in enumerate(found) if each and each.expires_ns] == [4, 5]
+        elsewhere = await other.get_many(keys)
+        assert [n for n, each in enumerate(elsewhere) if each] == [2, 3]
+
+    with_client(tmp_path, test)
+
+
+def test_many_puts_that_are_early_are_not_with_those_that_are_not() -> None:
+    async def test() -> None:
+        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
+            early = client.scoped(durability="async").kv
+            await asyncio.gather(
+                client.kv.put_many({"0{t}": b"", "1{t}": b""}),
+                early.put_many({"2{t}": b"", "3{t}": b""}),
+            )
+            found = {
+                tuple(each.batch_put.keys): bool(each.batch_put.options.durability)
+                for message in world.servers[0].messages
+                for each in message.operations
+            }
+            assert found == {(b"0{t}", b"1{t}"): False, (b"2{t}", b"3{t}"): True}
+
+    run(test())
+
+
+def test_a_call_of_many_puts_that_is_refused_leaves_the_others_alone(tmp_path: Path) -> None:
+    async def test(client: AsyncClient) -> None:
+        limits = admin_pb2.NamespaceLimits(value_size_max=3)
+        await client.admin.create_namespace("small", limits)
+        kv = client.namespace("small").kv
+        first, refused, single, last = await asyncio.gather(
+            kv.put_many({"0{t}": b"1", "1{t}": b"1"}),
+            kv.put_many({"2{t}": b"1", "3{t}": b"1234"}),
+            kv.put("4{t}", b"1"),
+            kv.put_many({"5{t}": b"1", "6{t}": b"1"}),
+            return_exceptions=True,
+        )
+        assert isinstance(refused, OnelogError)
+        assert isinstance(first, list)
+        assert isinstance(last, list)
+        assert first[0] == first[1] < single < last[0] == last[1]  # type: ignore[operator]
+        found = await kv.get_many([f"{n}{{t}}" for n in range(7)])
+        assert [each is not None for each in found] == [True, True, False, False, True, True, True]
+
+    with_client(tmp_path, test)
+
+
 def sent_operations(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what a client sends from now on, by the kinds of its operations."""
     kinds: list[str] = []
