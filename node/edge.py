@@ -55,7 +55,7 @@ ENTRY_OVERHEAD_MAX = 256
 # Threads that read the log for watchers and for ReadLog.
 READERS = 2
 _NO_WRITE_OPTIONS = common_pb2.WriteOptions()
-NO_READ_OPTIONS = common_pb2.ReadOptions()
+_NO_READ_OPTIONS = common_pb2.ReadOptions()
 _LEVELS = frozenset(common_pb2.ReadLevel.values())
 _LED_LEVELS = {
     common_pb2.READ_LEVEL_UNSPECIFIED: Level.LINEARIZABLE,
@@ -421,7 +421,7 @@ def write_options(request: Any) -> common_pb2.WriteOptions:
 
 def read_options(request: Any) -> common_pb2.ReadOptions:
     """Return the options of a read, or none."""
-    return request.options if request.HasField("options") else NO_READ_OPTIONS
+    return request.options if request.HasField("options") else _NO_READ_OPTIONS
 
 
 def check_read(options: common_pb2.ReadOptions) -> None:

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from node.calls import NOTHING_DONE, Call, gather
 from node.durability import Received
 from node.edge import (
-    NO_READ_OPTIONS,
     Edge,
     invalid,
     read_options,
@@ -132,7 +131,9 @@ class Executor:
     async def _read(self, message: Message, shard: int, run: Run, call: Call) -> None:
         """One read for all that want the same: what some wait for, or miss, concerns them alone."""
         if run.gets:
-            view = await self._edge.read(shard, NO_READ_OPTIONS, call)
+            level, staleness_ms = run.wanted
+            options = common_pb2.ReadOptions(level=level, max_staleness_ms=staleness_ms)  # type: ignore[arg-type]
+            view = await self._edge.read(shard, options, call)
             answer_gets(view, run.namespace, run.gets, message.results, message.room)
             return
         alike: dict[tuple[int, int, int], list[Operation]] = {}

@@ -1,8 +1,8 @@
 """Plain gets in messages of many operations: what is read most, and a way of its own for it.
 
 What ``add_plain_puts`` is to puts (node/services/execute_puts.py): over local names and without the
-table of operations in between. Whatever is unusual is left to the long way. That both ways agree is
-a test.
+table of operations in between, for all that are to be equally fresh. Whatever is unusual is left to
+the long way. That both ways agree is a test.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,29 +17,39 @@ from projections.limits import KEY_SIZE_MAX
 from projections.result import Refused
 
 Take = Callable[[tuple[int, bytes]], None]
+Wanted = tuple[int, int]
+"""How fresh: a level, and how old an answer may be in milliseconds."""
+FRESH: Wanted = (0, 0)
 
 
 def take_gets(
     operations: Sequence[pipeline_pb2.Operation],
     positions: range,
     shard_of: Callable[[bytes], int],
-    target_of: Callable[[int, str], Take],
+    target_of: Callable[[int, str, Wanted], Take],
 ) -> range | None:
     """Take the plain gets from ``positions`` on; return what is left, if anything.
 
-    ``target_of`` returns for a shard and a namespace who takes a get: its position and its key.
+    ``target_of`` returns for a shard, a namespace and how fresh it shall be who takes a get: its
+    position and its key.
     """
-    targets: dict[tuple[int, str], Take] = {}
+    targets: dict[tuple[int, str, Wanted], Take] = {}
     for position in positions:
         get = operations[position].get  # empty, if it is another operation
         key = get.key
-        if not 0 < len(key) <= KEY_SIZE_MAX or get.HasField("options"):
+        if not 0 < len(key) <= KEY_SIZE_MAX:
             return range(position, positions.stop)
-        place = shard_of(key), get.namespace
+        wanted = FRESH
+        if get.HasField("options"):
+            options = get.options
+            if options.min_index or options.as_of_index or options.with_cost:
+                return range(position, positions.stop)
+            wanted = options.level, options.max_staleness_ms
+        place = shard_of(key), get.namespace, wanted
         take = targets.get(place)
         if take is None:
             try:
-                take = targets[place] = target_of(place[0], namespace_of(place[1]))
+                take = targets[place] = target_of(place[0], namespace_of(place[1]), wanted)
             except OnelogError:
                 return range(position, positions.stop)
         take((position, key))

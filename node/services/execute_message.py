@@ -22,7 +22,7 @@ from node.edge import (
 from node.operations import Lacking, Read, Room, Write, make_drafts, put_answer
 from node.services import queue_operations as queue
 from node.services.execute_appends import answer_appends, take_appends
-from node.services.execute_gets import take_gets
+from node.services.execute_gets import Wanted, take_gets
 from node.services.execute_puts import add_plain_puts
 from node.services.execute_runs import Operation, Run, Singles, of_one_message
 from node.services.operation_table import ANSWERS, OPERATIONS
@@ -86,9 +86,9 @@ class Message:
             runs.append(Run(Durability.SYNC))
         return runs[-1].drafts.append, runs[-1].appends.append
 
-    def _get_target(self, shard: int, namespace: str) -> Any:
-        """Return who takes the plain gets of a shard and a namespace."""
-        run = Run(None, namespace=namespace)
+    def _get_target(self, shard: int, namespace: str, wanted: Wanted) -> Any:
+        """Return who takes the plain gets of a shard and a namespace that are to be as fresh."""
+        run = Run(None, namespace=namespace, wanted=wanted)
         self.shards.setdefault(shard, []).append(run)
         return run.gets.append
 

@@ -112,9 +112,11 @@ class Run:
     # theirs, one each.
     puts: list[int] = field(default_factory=list)
     appends: list[int] = field(default_factory=list)
-    # Of plain gets: their positions and keys, all of one namespace. Nothing else is in the run.
+    # Of plain gets: their positions and keys, all of one namespace and to be equally fresh (level,
+    # staleness in milliseconds). Nothing else is in the run.
     gets: list[tuple[int, bytes]] = field(default_factory=list)
     namespace: str = ""
+    wanted: tuple[int, int] = (0, 0)
     # Of other reads.
     operations: list[Operation] = field(default_factory=list)
     # Of all other writes, in order, behind those; ``is_plain``: there are plain enqueues and acks

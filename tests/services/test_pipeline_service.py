@@ -91,6 +91,9 @@ def test_tables_name_what_the_protos_have() -> None:
     assert set(OPERATIONS) <= operations
     assert {ANSWERS.get(kind, kind) for kind in OPERATIONS} <= results
     assert {each.name for each in pipeline.TransactOperation.DESCRIPTOR.fields} == set(BATCHED)
+    # The short way of gets knows all that can be asked of a read (node/services/execute_gets.py).
+    known = {"level", "max_staleness_ms", "min_index", "as_of_index", "with_cost"}
+    assert set(common_pb2.ReadOptions.DESCRIPTOR.fields_by_name) == known
 
 
 def test_operations_of_a_message_take_effect_in_order_and_fail_alone(tmp_path: Path) -> None:
@@ -155,7 +158,15 @@ def test_reads_of_a_message_that_want_different_things_fail_alone(
 
 
 def test_the_fast_way_of_a_get_answers_as_the_long_one_does(tmp_path: Path) -> None:
-    linearizable = common_pb2.ReadOptions(level=common_pb2.READ_LEVEL_LINEARIZABLE)
+    options = common_pb2.ReadOptions
+    the_long_way = options(min_index=1)
+    short_ways = [
+        {},
+        {"options": options(level=common_pb2.READ_LEVEL_LINEARIZABLE)},
+        {"options": options(level=common_pb2.READ_LEVEL_LEASE)},
+        {"options": options(level=common_pb2.READ_LEVEL_STALE)},
+        {"options": options(level=common_pb2.READ_LEVEL_STALE, max_staleness_ms=60_000)},
+    ]
     wanted: list[dict[str, Any]] = [
         *({"key": b"k%d" % number} for number in range(12)),
         {"key": b"lives", "namespace": "default"},
@@ -172,10 +183,19 @@ def test_the_fast_way_of_a_get_answers_as_the_long_one_does(tmp_path: Path) -> N
             lives = put(b"lives", b"", ttl_ms=600_000)
             await node.pipeline.ExecuteOnce(message(*(put(b"k%d" % n) for n in range(9)), lives))
             long = await node.pipeline.ExecuteOnce(
-                message(*(get(**each, options=linearizable) for each in wanted))
+                message(*(get(**each, options=the_long_way) for each in wanted))
             )
-            short = await node.pipeline.ExecuteOnce(message(*(get(**each) for each in wanted)))
-            assert list(short.results) == list(long.results)
+            for way in short_ways:
+                short = await node.pipeline.ExecuteOnce(
+                    message(*(get(**each, **way) for each in wanted))
+                )
+                assert list(short.results) == list(long.results), way
+            # Some of one kind and some of another, in one message.
+            mixed = await node.pipeline.ExecuteOnce(
+                message(*(get(**each, **way) for each in wanted for way in short_ways))
+            )
+            expected = [each for each in long.results for _ in short_ways]
+            assert list(mixed.results) == expected
             assert [each.WhichOneof("result") for each in short.results].count("error") == 4
             assert short.results[12].get.item.expires_ns
             written = await node.pipeline.ExecuteOnce(
