@@ -37,7 +37,6 @@ from tests.system.nodes import ServeProcess, nodes
 from tests.system.processes import free_addresses
 
 SECONDS = 2.0
-WARM_UP_S = 0.3
 AMOUNT = 20_000
 QUICK_S, QUICK_AMOUNT = 0.02, 600
 ECHO_METHOD = "/echo.Echo/Echo"
@@ -89,9 +88,11 @@ def serving(count: int, shards: int) -> Iterator[Cluster]:
         yield Cluster(f"nodes_{count}", pids, endpoints, count)
 
 
-async def measure(cluster: Cluster, name: str, callers: int, step: Step, seconds: float) -> Any:
+async def measure(
+    cluster: Cluster, name: str, callers: int, step: Step, seconds: float, warm_up_s: float = 0.3
+) -> Any:
     """Return a row of the result."""
-    await Run().repeat(step, callers, seconds=min(WARM_UP_S, seconds))
+    await Run().repeat(step, callers, seconds=min(warm_up_s, seconds))
     before_s, client_s = cluster.cpu_s(), time.process_time()
     run = Run()
     await run.repeat(step, callers, seconds=seconds)
@@ -140,7 +141,7 @@ async def bench_cluster(
                 except Unimplemented:
                     print(json.dumps({"case": case.name, "skipped": "the server has it not"}))
                     continue
-                row = await measure(cluster, case.name, case.callers, step, seconds)
+                row = await measure(cluster, case.name, case.callers, step, seconds, case.warm_up_s)
                 report(row, case, cluster.size)
                 reached[f"{case.name} {case.callers}"] = row["per_s"]
         finally:

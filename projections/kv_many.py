@@ -27,7 +27,7 @@ def put_many(
     alone = not undo.active
     prefix = store.items.prefix
     left = [prefix + body for body in command.bodies]
-    if plain.put_all_over(index, prefix, left):
+    if plain.put_alike(index, prefix, left):
         return APPLIED
     if alone:
         undo.begin()

@@ -11,6 +11,7 @@ others get a new record, until a key comes that belongs to the other turn.
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 
 from projections.kv_record import (
     BOUND,
@@ -84,18 +85,46 @@ class PlainPuts:
         """Do the same with puts of one entry; a key that it has written before is unusual."""
         return self._run(index, 0, prefix, payloads)
 
-    def put_all_over(self, index: int, prefix: bytes, payloads: Sequence[bytes]) -> bool:
-        """Do all puts of one entry, if each is written over a ring of its own.
+    def put_alike(self, index: int, prefix: bytes, payloads: Sequence[bytes]) -> bool:
+        """Do all puts of one entry, if all have the same sizes and each its own ring that fits.
 
-        None can be refused then, so nothing is kept for taking it back: a third of what it costs.
+        None can be refused then, so nothing is kept for taking it back, and what they have in
+        common is looked at once: 1.0 µs for a put that takes 1.7 in ``run_at_once``.
         """
         store = self._by_prefix.get(prefix)
-        if store is None:
+        if store is None or self._undo.active:
             return False
-        places = _fitting(store, len(prefix), payloads)
-        if len({id(place[0]) for place in places}) < len(payloads):
+        body, key_at, first = len(prefix), len(prefix) + _PUT_HEAD_SIZE, payloads[0]
+        head = first[body:key_at]
+        value_at = key_at + _plain_key_size(head)
+        size, slots, find = (
+            len(first) - value_at + NODE_OVERHEAD,
+            store.versions_max,
+            store.records.get,
+        )
+        if not isinstance(find(first[key_at:value_at]), bytearray):
             return False
-        self._put_over(store, index, 0, places)
+        keys = [payload[key_at:value_at] for payload in payloads]
+        rings = [ring for ring in map(find, keys) if isinstance(ring, bytearray)]
+        if (
+            len(rings) < len(payloads)
+            or len(set(keys)) < len(payloads)
+            or set(map(len, payloads)) != {len(first)}
+            or {payload[body:key_at] for payload in payloads} != {head}
+            or size > store.inline_size_max + NODE_OVERHEAD
+            or set(map(len, rings)) != {RING_HEAD_SIZE + size * slots}
+            or {ring[1] for ring in rings} != {slots}
+        ):
+            return False
+        total, pack_slot, digests = 0, _pack_slot_of(size), map(item_hash, payloads, repeat(index))
+        for ring, payload, digest in zip(rings, payloads, digests, strict=True):
+            slot = (ring[0] or slots) - 1
+            at = RING_HEAD_SIZE + slot * size
+            dropped, _ = _unpack_oldest(ring, at)
+            pack_slot(ring, at, index, digest, TRIMMED, slots, size, payload[value_at:], size)
+            ring[0] = slot
+            total += digest - dropped
+        store.hash_total += total
         return True
 
     def _run(self, index: int, step: int, prefix: bytes, payloads: Sequence[bytes]) -> int:

@@ -31,7 +31,7 @@ class LongWay:
     def run_at_once(self, _index: int, _prefix: bytes, _payloads: Sequence[bytes]) -> int:
         return 0
 
-    def put_all_over(self, _index: int, _prefix: bytes, _payloads: Sequence[bytes]) -> bool:
+    def put_alike(self, _index: int, _prefix: bytes, _payloads: Sequence[bytes]) -> bool:
         return False
 
 
@@ -169,26 +169,53 @@ def test_a_key_that_is_full_of_values_of_one_size_is_written_over_in_place() -> 
     world.state.router.check()
 
 
-def test_puts_at_once_over_rings_keep_nothing_to_take_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none of them can be refused; what is kept costs a third of the whole."""
-    world = World()
-    many = kv.PutMany(kv.put_bodies(KEYS, [bytes(8)] * len(KEYS), None))
-    for _ in range(9):
-        world.kv(many)
+def at_once(*pairs: tuple[bytes, bytes]) -> kv.PutMany:
+    return kv.PutMany(kv.put_bodies([key for key, _ in pairs], [each for _, each in pairs], None))
+
+
+def test_puts_that_are_alike_keep_nothing_to_take_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them can be refused over rings; what is kept costs a third of the whole."""
     done: list[bool] = []
-    over = PlainPuts.put_all_over
+    alike = PlainPuts.put_alike
 
     def noted(self: PlainPuts, index: int, prefix: bytes, payloads: Sequence[bytes]) -> bool:
-        done.append(over(self, index, prefix, payloads))
+        done.append(alike(self, index, prefix, payloads))
         return done[-1]
 
-    monkeypatch.setattr(PlainPuts, "put_all_over", noted)
-    world.kv(many)
-    twice = kv.PutMany(kv.put_bodies([b"a", b"b", b"a"], [b"1" * 8, b"2" * 8, b"3" * 8], None))
-    world.kv(twice)
-    assert done == [True, False]
-    assert world.value(b"a") == b"3" * 8
-    assert world.value(b"b") == b"2" * 8
+    monkeypatch.setattr(PlainPuts, "put_alike", noted)
+    old, new = b"old " * 2, b"new " * 2
+    for puts, is_alike in (
+        ([(b"a", new), (b"b", new), (b"c", new)], True),
+        ([(b"a", new)], True),
+        ([(b"a", new), (b"b", new + b"and longer")], False),
+        ([(b"a", new), (b"bb", new[1:])], False),  # of the same length as a whole
+        ([(b"a", new), (b"b", new), (b"a", b"twice it")], False),
+        ([(b"a", new), (b"new", new)], False),
+    ):
+        world = World()
+        for _ in range(9):
+            world.kv(at_once((b"a", old), (b"b", old), (b"c", old)))
+        assert not any(done)
+        done.clear()
+        world.kv(at_once(*puts))
+        assert done == [is_alike], puts
+        done.clear()
+        expected = {b"a": old, b"b": old, b"c": old} | dict(puts)
+        assert {key: world.value(key) for key in expected} == expected
+        world.state.router.check()
+
+
+def test_a_ring_of_more_versions_than_are_kept_by_now_is_left_alone() -> None:
+    """Four versions of 8 bytes are as long as two of 42."""
+    world = World()
+    world.system(NamespaceConfigure(Limits(versions_max=4)), NAMESPACE)
+    for number in range(6):
+        world.kv(at_once((b"a", b"%08d" % number), (b"b", bytes(8))))
+    world.system(NamespaceConfigure(Limits(versions_max=2)), NAMESPACE)
+    world.kv(at_once((b"a", bytes(42)), (b"b", bytes(42))))
+    history = world.state.kv.history(NAMESPACE, b"a")
+    assert isinstance(history, History)
+    assert [each.value for each in history.versions] == [bytes(42), b"00000005"]
     world.state.router.check()
 
 
