@@ -24,12 +24,7 @@ from projections.kv_record import (
     TRAILER,
     TRIMMED,
 )
-from projections.kv_ring import (
-    RING_HEAD_SIZE,
-    is_ring_of,
-    rolled,
-    straight,
-)
+from projections.kv_ring import RING_HEAD_SIZE, is_ring_of, rolled, straight
 from projections.kv_store import Store, Taken
 from projections.kv_values import OBJECT_SIZE
 from projections.limits import KEY_SIZE_MAX, KEYS_RESERVED
@@ -46,16 +41,17 @@ _unpack_size = TRAILER.unpack_from
 _pack_head = HEAD.pack
 _pack_size = TRAILER.pack
 _pack_version = U64.pack  # what a version begins with
-Payloads = Sequence[bytes]
-Place = tuple[bytearray, bytes, bytes, int, int]
-"""A ring, the key and the payload of the put, where its value begins, and the size of its version.
-"""
 _SLOTS: dict[int, Callable[..., None]] = {}  # by the size of a version: writes it into a ring
 _join = b"".join
 _KEY_OVERHEAD = 2 * OBJECT_SIZE
 _RESERVED_FIRST = bytes({prefix[0] for prefix in KEYS_RESERVED})
 _UNUSUAL_NEWEST = TOMBSTONE | EXPIRED | BOUND
 _UNUSUAL_OLDEST = BOUND | OUTSIDE
+
+Payloads = Sequence[bytes]
+Place = tuple[bytearray, bytes, bytes, int, int]
+"""A ring, the key and the payload of the put, where its value begins, and the size of its version.
+"""
 
 
 class PlainPuts:
@@ -97,11 +93,8 @@ class PlainPuts:
         body, key_at, first = len(prefix), len(prefix) + _PUT_HEAD_SIZE, payloads[0]
         head = first[body:key_at]
         value_at = key_at + _plain_key_size(head)
-        size, slots, find = (
-            len(first) - value_at + NODE_OVERHEAD,
-            store.versions_max,
-            store.records.get,
-        )
+        size = len(first) - value_at + NODE_OVERHEAD
+        slots, find = store.versions_max, store.records.get
         if not isinstance(find(first[key_at:value_at]), bytearray):
             return False
         keys = [payload[key_at:value_at] for payload in payloads]
@@ -235,7 +228,7 @@ class PlainPuts:
         return done
 
 
-def _fitting(store: Store, body: int, payloads: Payloads, own_version: bytes = b"") -> list[Place]:
+def _fitting(store: Store, body: int, payloads: Payloads, own_version: bytes) -> list[Place]:
     """Return the puts that can be written over a ring, up to the first that cannot.
 
     A key that has a ring is sound, and so is the size of its versions, unless a limit has changed.
@@ -272,8 +265,9 @@ def _pack_slot_of(size: int) -> Callable[..., None]:
     """Return what writes a version of this size into a ring."""
     pack = _SLOTS.get(size)
     if pack is None:
-        value_size = max(0, size - NODE_OVERHEAD)
-        pack = _SLOTS[size] = struct.Struct(f"{HEAD.format}{value_size}sI").pack_into
+        layout = struct.Struct(f"{HEAD.format}{size - NODE_OVERHEAD}sI")
+        assert layout.size == size, (layout.size, size)
+        pack = _SLOTS[size] = layout.pack_into
     return pack
 
 
