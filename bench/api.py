@@ -34,7 +34,7 @@ from onelog.cli.bench_workloads import Step
 from onelog.errors import Unimplemented
 from onelog.v1 import pipeline_pb2
 from tests.system.nodes import ServeProcess, nodes
-from tests.system.processes import free_addresses
+from tests.system.ports import free_addresses
 
 SECONDS = 2.0
 AMOUNT = 20_000

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from onelog import AsyncClient, Read
-from tests.system.processes import free_addresses
+from tests.system.ports import free_addresses
 
 VALUE = bytes(100)
 OPERATIONS = 8_000

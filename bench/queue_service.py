@@ -18,7 +18,7 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 
 from onelog.v1 import pipeline_pb2, pipeline_pb2_grpc, queue_pb2, queue_pb2_grpc
-from tests.system.processes import free_addresses
+from tests.system.ports import free_addresses
 
 OPERATIONS = 1_000
 BODY = bytes(100)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.system.processes import free_addresses
+from tests.system.ports import free_addresses
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.nodes import ServeProcess, nodes, until
-from tests.system.processes import free_addresses
+from tests.system.ports import free_addresses
 from ual.directory import read_node, read_system
 from ual.files import DiskFiles
 

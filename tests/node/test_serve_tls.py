@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from tests.cluster.test_transport_tls import certificate
 from tests.system.nodes import ServeProcess, nodes, until
-from tests.system.processes import free_addresses
+from tests.system.ports import free_addresses
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates")
 SMALL = {"shards": "1", "partitions": "1"}

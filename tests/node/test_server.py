@@ -17,7 +17,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # ty
 
 from node.balance import chosen_leader
 from projections.kv_commands import Put, encode_command
-from tests.system.nodes import ServeProcess, free_block, get, nodes, until
+from tests.system.nodes import ServeProcess, get, nodes, until
+from tests.system.ports import free_ports
 from ual.directory import DataDirectory
 from ual.files import DiskFiles
 from ual.opening import open_hard_state, open_log
@@ -201,7 +202,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 def test_workers_share_the_shards_and_end_together(tmp_path: Path) -> None:
     with nodes(tmp_path, "n1", **SMALL) as made:
         node = made["n1"]
-        base = free_block(9)
+        base = free_ports(9)
         node.flags |= {
             "workers": "2",
             "listen": f"127.0.0.1:{base}",

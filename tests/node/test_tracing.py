@@ -8,7 +8,8 @@ import pytest
 from node.tracing import SpanFile
 from onelog import Client, traced
 from tests.services.otlp import PARENT, TRACE, spans_of
-from tests.system.nodes import free_block, nodes
+from tests.system.nodes import nodes
+from tests.system.ports import free_ports
 
 
 def test_half_a_line_that_found_no_room_is_taken_back(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_a_file_that_somebody_took_away_is_made_again_when_it_is_full(
 def test_each_worker_of_a_node_writes_a_file_of_its_own(tmp_path: Path) -> None:
     with nodes(tmp_path, "n1", shards="2", partitions="16") as made:
         node = made["n1"]
-        base = free_block(6)
+        base = free_ports(6)
         node.flags |= {
             "workers": "2",
             "listen": f"127.0.0.1:{base}",

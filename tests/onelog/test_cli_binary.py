@@ -43,7 +43,8 @@ from tests.onelog.test_cli_help import ALL
 from tests.onelog.test_cli_numbers import values_of
 from tests.onelog.test_cluster_commands import free_base
 from tests.system.nodes import ServeProcess, nodes, until
-from tests.system.processes import ROOT, free_addresses
+from tests.system.ports import free_addresses
+from tests.system.processes import ROOT
 from ual.directory import read_node
 from ual.files import DiskFiles
 

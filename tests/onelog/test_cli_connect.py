@@ -10,7 +10,7 @@ import pytest
 from onelog.cli.connect import VARIABLES, endpoints_of, settings_of
 from onelog.cli.failure import CommandFailed
 from tests.onelog.commands import Cli
-from tests.system.processes import free_addresses
+from tests.system.ports import free_addresses
 
 Write = Callable[[str], Path]
 

@@ -13,7 +13,7 @@ import pytest
 
 from onelog import Client
 from tests.client.serving import ROOT
-from tests.system.processes import free_addresses
+from tests.system.ports import free_addresses
 
 TIMEOUT_S = 120
 

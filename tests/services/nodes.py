@@ -31,7 +31,7 @@ from onelog.v1 import (
     stream_pb2_grpc,
     timeseries_pb2_grpc,
 )
-from tests.system.processes import free_addresses
+from tests.system.ports import free_addresses
 
 WAIT_S = 20.0
 

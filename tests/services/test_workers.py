@@ -1,7 +1,6 @@
 """A node of two processes' worth of workers: each has half of the shards and serves all of them."""
 
 import asyncio
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,22 +13,14 @@ from tests.services.nodes import Node, config_of, run, until
 from tests.services.streams import append
 from tests.services.test_stream_tail import Tail, at
 from tests.services.test_watch import Watcher, told
+from tests.system.ports import free_ports
 
 SHARDS = 4
 
 
 def two_ports() -> Address:
     """Return an address whose port and the next one nobody listens on."""
-    for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return Address("127.0.0.1", port)
-    raise AssertionError("no two ports")
+    return Address("127.0.0.1", free_ports(2))
 
 
 async def start(directory: Path) -> list[Node]:

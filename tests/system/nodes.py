@@ -3,18 +3,18 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.system.processes import ROOT, free_addresses
+from tests.system.ports import free_addresses
+from tests.system.processes import ROOT
 
 WAIT_S = 30.0
 POLL_S = 0.02
@@ -118,20 +118,6 @@ class ServeProcess:
 
     def until_logged(self, part: str) -> dict[str, Any]:
         return until(lambda: self.logged(part) or None)[-1]
-
-
-def free_block(count: int) -> int:
-    """Return the first of so many ports in a row that nobody listens on."""
-    for base in range(20_000 + os.getpid() % 9_000, 60_000, count):
-        with ExitStack() as held:
-            try:
-                for port in range(base, base + count):
-                    each = held.enter_context(socket.socket())
-                    each.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return base
-    raise AssertionError("no free ports")
 
 
 def get(address: str, path: str, port_plus: int = 0) -> tuple[int, bytes]:

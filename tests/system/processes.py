@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+from tests.system.ports import free_addresses
 
 ROOT = Path(__file__).parent.parent.parent
 WAIT_S = 20.0
@@ -25,17 +26,6 @@ T = TypeVar("T")
 
 class Unreachable(Exception):
     """A process does not answer: it is dead, stopped, or not up yet."""
-
-
-def free_addresses(count: int) -> list[str]:
-    """Return addresses that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
 
 
 @dataclass

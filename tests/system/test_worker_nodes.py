@@ -31,7 +31,8 @@ from onelog.v1 import (
 )
 from tests.services.nodes import eventually
 from tests.system.leaders import OPTIONS, leaders_of
-from tests.system.nodes import ServeProcess, free_block, nodes
+from tests.system.nodes import ServeProcess, nodes
+from tests.system.ports import free_ports
 
 NAMES = ("n1", "n2", "n3")
 WORKERS = 2
@@ -113,7 +114,7 @@ class Endpoint:
 def servers(directory: Path) -> Iterator[list[ServeProcess]]:
     """Start the nodes; whatever happens, none of their processes is left running."""
     with nodes(directory, *NAMES, shards=str(SHARDS), partitions=str(PARTITIONS)) as made:
-        ports = count(free_block(3 * WORKERS * len(NAMES)), WORKERS)
+        ports = count(free_ports(3 * WORKERS * len(NAMES)), WORKERS)
         for node in made.values():
             for setting in ("listen", "peer-listen", "http-listen"):
                 node.flags[setting] = f"127.0.0.1:{next(ports)}"
