@@ -16,8 +16,8 @@ lease, no tombstone); the head of the newest says TRIMMED and the count. Only pl
 (kv_plain.py) make and write rings; everybody else asks for ``straight``, and swaps records.
 
 Measured with 1,000 keys of 16 and values of 100 bytes, eight versions: 1.9 µs for a put of a batch
-that copies, 1.1 for one that does not. A server whose 20,000 such keys are in no cache spent 46
-percent of its time in the loop that copied; six turns of old and new, ``put_many`` on one node:
+that copies, 1.0 for one that does not. A server whose 20,000 such keys are in no cache spent 46
+percent of its time in the loop that copied; five turns of old and new, ``put_many`` on one node:
 6.4 and 4.8 µs of the node's CPU for a put, 129,000 and 163,000 puts/s.
 """
 
