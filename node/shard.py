@@ -3,7 +3,8 @@
 Driven by explicit calls, on one thread, and by nothing else: the same code runs under an event loop
 and under a simulator. Whoever drives it
 
-* calls ``tick`` at least every third of a heartbeat,
+* calls ``tick`` at least every third of a heartbeat, where ``is_due`` says so, and, if the member
+  is due, when a sync is back,
 * hands in messages of peers with ``on_message`` and delivers what is sent through ``send``,
 * asks ``sync_begin`` after anything that may have appended, runs the job where it may block, and
   returns it to ``on_synced``; likewise ``seal_begin`` and ``on_sealed``, now and then, and
@@ -187,10 +188,26 @@ class Shard:
                 self.comparison.on_report(sender, message)
             else:
                 self.member.on_message(sender, message)
-            if self.member.is_due:  # to commit or apply: do not wait for the timer
-                self.member.tick()
+            self._lead_on()
             self._after()
         self._deliver()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a tick would commit or apply something, and no ack waits meanwhile.
+
+        What a follower applies is the group before the one that its leader waits for: its sync
+        and its ack go first. Whoever drives it ticks when a sync is back, whatever this says.
+        """
+        member = self.member
+        if not member.is_due and member.applied >= member.commit:
+            return False
+        return member.state == LEADER or not (self._syncing or self.log.needs_sync)
+
+    def _lead_on(self) -> None:
+        """As leader, commit and apply what can be: somebody waits for the answer."""
+        if self.member.is_due and self.member.state == LEADER:
+            self.member.tick()
 
     def sync_begin(self) -> SyncJob | None:
         """Return a sync to run, if there is something to sync and none is on its way."""
@@ -207,8 +224,7 @@ class Shard:
             self._syncing = False
             self.log.sync_finish(job)
             self.member.on_synced()
-            if self.member.is_due:  # what it made durable may be committed and applied by it
-                self.member.tick()
+            self._lead_on()
             self._after()
         self._deliver()
 

@@ -238,7 +238,7 @@ class ShardDriver:
                 self._hand_in_proposals()
             if self._reads:
                 self._hand_in_reads()
-            if shard.member.is_due or self._is_tick_due:
+            if self._is_tick_due or shard.is_due:
                 self._is_tick_due = False
                 shard.tick()
             self._begin_sync()
@@ -247,7 +247,7 @@ class ShardDriver:
                 self._membership = shard.member.membership
                 self.on_members()
             # A tick applies for a bounded time only; let others run, then go on.
-            if shard.member.applied < shard.member.commit:
+            if shard.is_due:
                 self._schedule()
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)
@@ -353,6 +353,7 @@ class ShardDriver:
             self.shard.on_synced(job)
             self._begin_sync()
             if self.shard.member.is_due:
+                self._is_tick_due = True  # behind the ack, which leaves before the next pass
                 self._schedule()
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)

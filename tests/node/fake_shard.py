@@ -45,6 +45,11 @@ class FakeShard:
         self.messages: list[tuple[UUID, Message]] = []
         self.error: Exception | None = None
         self.job: SyncJob | None = None
+        self.is_syncing = False
+
+    @property
+    def is_due(self) -> bool:
+        return self.member.is_due and not self.is_syncing
 
     def tick(self) -> None:
         self.ticks.append(time.monotonic())
@@ -70,7 +75,11 @@ class FakeShard:
 
     def sync_begin(self) -> SyncJob | None:
         job, self.job = self.job, None
+        self.is_syncing = self.is_syncing or job is not None
         return job
+
+    def on_synced(self, _job: SyncJob) -> None:
+        self.is_syncing = False
 
     def seal_begin(self) -> None:
         return None

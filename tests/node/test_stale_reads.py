@@ -157,6 +157,7 @@ def test_a_read_waits_for_its_index_until_its_deadline() -> None:
 
     group = lone.next_group(b"1", term=5)
     lone.hear(PEER, replace(lone.append([group.data], term=5), commit=2))
+    lone.shard.tick()  # as whoever drives it does
     assert patient == [None]
 
 
@@ -179,11 +180,12 @@ def test_a_stopped_replica_answers_no_read() -> None:
     waiting = read(lone, min_index=10**6)
 
     group = lone.next_group(b"1", term=5)
+    lone.hear(OTHER, replace(lone.append([group.data], term=5), commit=2))
     with (
         patch.object(lone.shard.router, "apply_group", side_effect=ZeroDivisionError),
         pytest.raises(ZeroDivisionError),
     ):
-        lone.hear(OTHER, replace(lone.append([group.data], term=5), commit=2))
+        lone.shard.tick()
     assert [type(each) for each in waiting] == [ReplicaStopped]
     with pytest.raises(ReplicaStopped):
         read(lone)

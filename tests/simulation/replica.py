@@ -185,6 +185,9 @@ class Replica:
         try:
             act(self.shard)
             self._maybe_sync()
+            if self.shard is not None and self.shard.is_due:
+                self.shard.tick()
+                self._maybe_sync()
             self._maybe_ship()
         except (LogFailed, PowerLoss, OSError) as error:
             self._note(f"{self.name} is down: {type(error).__name__} {error}")

@@ -1,0 +1,111 @@
+"""What a follower does first: its leader waits for a sync and an ack, and nobody for its state."""
+
+from uuid import UUID
+
+from cluster.messages import Ack, Append, Message
+from node.shard import Shard
+from tests.cluster.lone_shard import put
+from tests.node.group import Group, Node
+
+
+def a_group_and_its_successor(group: Group) -> tuple[Node, Append]:
+    """Return a follower that has a group, and the append that says that it is committed."""
+    leader = group.elect()
+    group.until(group.is_settled)
+    follower = next(each for each in group.nodes.values() if each is not leader)
+    kept: list[Append] = []
+
+    def keep(_source: UUID, target: UUID, message: Message) -> Message | None:
+        """Let the first group of the two arrive, and neither the second nor a heartbeat."""
+        if target == follower.node_id and isinstance(message, Append):
+            is_second = message.previous > follower.shard.member.applied
+            if message.groups and is_second:
+                kept.append(message)
+            if is_second or (not message.groups and message.commit > message.previous - 1):
+                return None
+        return message
+
+    group.filter = keep
+    for _ in range(2):
+        deadline_s = leader.clock.time_s + 60.0
+        leader.shard.propose([put(b"key", b"value")], deadline_s, group.outcomes.append)
+        group.until(lambda: bool(group.outcomes))
+    group.until(lambda: bool(kept))
+    return follower, kept[0]
+
+
+def test_a_follower_acks_what_it_has_synced_before_it_applies_what_that_committed() -> None:
+    """Apply takes longer than a sync, and would be a part of every write of a cluster."""
+    group = Group()
+    follower, append = a_group_and_its_successor(group)
+    shard, number = follower.shard, append.previous
+    assert shard.member.applied < number <= append.commit
+    group.queue.clear()
+
+    shard.on_message(group.leader.node_id, append)
+    assert shard.member.applied < number, "applied before the sync had begun"
+    assert not shard.is_due
+    job = shard.sync_begin()
+    assert job is not None
+    assert not shard.is_due
+    job.run()
+    shard.on_synced(job)
+    assert acked(group) == number + 1
+    assert shard.member.applied < number, "applied before the ack could leave"
+
+    assert shard.is_due
+    shard.tick()
+    assert shard.member.applied == number
+
+
+def test_a_follower_that_has_nothing_to_sync_applies_at_once() -> None:
+    group = Group()
+    follower, append = a_group_and_its_successor(group)
+    shard = follower.shard
+    heartbeat = Append(
+        append.term,
+        append.round,
+        append.previous,
+        append.previous_term,
+        (),
+        append.previous,
+        append.echo,
+        append.log_time_ns,
+    )
+    shard.on_message(group.leader.node_id, heartbeat)
+    assert shard.is_due
+    shard.tick()
+    assert shard.member.applied == append.previous
+    assert not shard.is_due
+
+
+def test_a_leader_applies_what_an_ack_has_committed_within_the_message() -> None:
+    """Somebody waits for its answer."""
+    group = Group(2)
+    leader = group.elect()
+    group.until(group.is_settled)
+    before = leader.shard.member.applied
+    leader.shard.propose([put(b"key", b"value")], leader.clock.time_s + 60, group.outcomes.append)
+    group.work(leader)
+    (follower,) = (each for each in group.nodes.values() if each is not leader)
+    deliver_all(group, follower.shard)
+    group.work(follower)
+    deliver_all(group, leader.shard)
+    assert leader.shard.member.applied == before + 1
+    assert isinstance(group.outcomes[-1], list)
+
+
+def deliver_all(group: Group, shard: Shard) -> None:
+    queue, group.queue = group.queue, []
+    for source, target, message in queue:
+        if target == shard.member.self_id:
+            shard.on_message(source, message)
+
+
+def acked(group: Group) -> int:
+    """Return the last proposal that an ack on its way calls durable."""
+    return max(
+        message.next - 1
+        for _, _, message in group.queue
+        if isinstance(message, Ack) and message.success
+    )
