@@ -473,11 +473,10 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             self.is_due = self.is_due or match > self._SyncObj__raftCommitIndex
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
-        """Apply what is committed, for a bounded time; return whether followers should know."""
+        """Apply what is committed, for a bounded time; return whether to send for that reason."""
         # Kept, not only reported: what a leader alone has not synced is not committed later either.
         commit = self._SyncObj__raftCommitIndex = self.commit
         until_s = self.clock.now_s() + self.config.apply_s_max
-        before = self._SyncObj__raftLastApplied
         while self._SyncObj__raftLastApplied < commit:
             number = self._SyncObj__raftLastApplied + 1
             command = self.journal.item(number)[0]
@@ -487,7 +486,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
             if self.clock.now_s() > until_s:
                 self.is_due = True
                 break
-        return self._SyncObj__raftLastApplied > before
+        return False  # followers hear of it with the next group, or the next heartbeat
 
     # Between the two worlds
 
