@@ -308,8 +308,7 @@ def put_bodies(
         return tuple(map(join, zip(heads, keys, values, strict=True)))
     sizes = list(map(len, keys))
     plain = {size: pack(0, size) for size in set(sizes)}  # most are alike
-    parts = zip(sizes, keys, values, strict=True)
-    return tuple([join((plain[size], key, value)) for size, key, value in parts])
+    return tuple(map(join, zip(map(plain.__getitem__, sizes), keys, values, strict=True)))
 
 
 def read_one_of_many(body: bytes) -> Put:

@@ -49,15 +49,18 @@ class Executor:
         self._edge = edge
 
     async def execute(
-        self, request: pipeline_pb2.ExecuteRequest, call: Call
+        self, request: pipeline_pb2.ExecuteRequest, call: Call, size: int
     ) -> pipeline_pb2.ExecuteResponse:
-        """Return the answer to a message, with a result or an error for each operation."""
+        """Return the answer to a message, with a result or an error for each operation.
+
+        ``size``: of the message, which takes as long to find out as some of what is done with it.
+        """
         if len(request.operations) > OPERATIONS_MAX:
             raise error_of_reason(Reason.LIMIT_INVALID, len(request.operations))
         if request.more:
             raise invalid("MORE_INVALID", "messages travel along in a stream, one level deep")
         message = Message(self._edge, request, Room(self._edge, len(request.operations)))
-        message.size = request.ByteSize()
+        message.size = size
         message.sort()
         shards = message.shards
         if len(shards) == 1:

@@ -48,7 +48,7 @@ class PipelineService:
         self, request: pipeline_pb2.ExecuteRequest, call: Call
     ) -> pipeline_pb2.ExecuteResponse:
         """Carry out one message."""
-        return await self._executor.execute(request, call)
+        return await self._executor.execute(request, call, request.ByteSize())
 
     async def execute(
         self, messages: AsyncIterator[pipeline_pb2.ExecuteRequest], call: Call, send: Send
@@ -98,7 +98,7 @@ class PipelineService:
             self._edge.calls.check_request(size)
             admission.enter(call.client, size)
             try:
-                response = await self._executor.execute(request, call)
+                response = await self._executor.execute(request, call, size)
             finally:
                 admission.leave(call.client, size)
             self._edge.calls.check_answer(response.ByteSize())

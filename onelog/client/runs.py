@@ -19,6 +19,7 @@ of CPU over all processes, from 256 callers 65 and 42 (docs/performance.md).
 from asyncio import Future
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from onelog.client.queue_values import MESSAGES_MAX, REASONS_OF_ONE, error_of_settled
@@ -33,6 +34,8 @@ KEYS_MAX = 1_000
 KEY_SIZE_MAX = 4_096
 VALUE_SIZE_MAX = 64 << 10
 KEYS_RESERVED = (b"cg:", b"_ts:")
+_RESERVED_FIRST = frozenset(prefix[0] for prefix in KEYS_RESERVED)
+_first_byte = itemgetter(0)
 
 
 class Run:
@@ -108,7 +111,7 @@ class PutRun(Run):
             or not pairs.keys().isdisjoint(self.pairs)
             or not 0 < min(map(len, keys)) <= max(map(len, keys)) <= KEY_SIZE_MAX
             or max(map(len, values)) > VALUE_SIZE_MAX
-            or any(key.startswith(KEYS_RESERVED) for key in keys)
+            or _is_reserved_among(keys)
         ):
             return False
         self.counts[len(self.members)] = len(pairs)
@@ -127,6 +130,13 @@ class PutRun(Run):
         for future, _ in self.members:
             if not future.done():
                 future.set_result(result)
+
+
+def _is_reserved_among(keys: Sequence[bytes]) -> bool:
+    """Tell whether one of these keys is reserved; most are told apart by their first byte."""
+    if _RESERVED_FIRST.isdisjoint(map(_first_byte, keys)):
+        return False
+    return any(key.startswith(KEYS_RESERVED) for key in keys)
 
 
 class AckRun(Run):
