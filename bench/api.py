@@ -5,14 +5,12 @@ each case: operations per second, p50 and p99 of a call, microseconds of CPU of 
 each node per operation, and the goal beside it. On a machine that does other things at the same
 time the CPU times say more than the rates.
 
-The echo is a bare gRPC server in another process that gives the bytes of the same batches back:
-what gRPC for Python alone can do here, in the same run.
+What others reach in the same moments, and a bare gRPC server, bench/peers.py measures.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,29 +22,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import grpc.aio  # type: ignore[import-untyped]
 import uvloop
 
-from bench.api_cases import BATCH, CASES, VALUE, Bench, Case
+from bench.api_cases import CASES, VALUE, Bench, Case
 from onelog import AsyncClient
 from onelog.cli.bench_load import Run
 from onelog.cli.bench_workloads import Step
 from onelog.errors import Unimplemented
-from onelog.v1 import pipeline_pb2
 from tests.system.nodes import ServeProcess, nodes
-from tests.system.ports import free_addresses
 
 SECONDS = 2.0
 AMOUNT = 20_000
 QUICK_S, QUICK_AMOUNT = 0.02, 600
-ECHO_METHOD = "/echo.Echo/Echo"
-# Callers of the batches that the echo is compared with, and so many of its messages in flight.
-ECHO_CALLERS = (16, 64)
-MESSAGE_SIZE_MAX = 16 << 20
-_OPTIONS = (
-    ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),
-    ("grpc.max_send_message_length", MESSAGE_SIZE_MAX),
-)
 
 
 @dataclass
@@ -126,11 +113,8 @@ def report(row: dict[str, Any], case: Case | None = None, size: int = 0) -> None
     print(json.dumps(row), flush=True)
 
 
-async def bench_cluster(
-    cluster: Cluster, cases: list[Case], seconds: float, amount: int
-) -> dict[str, int]:
-    """Run the cases; return the rates by name and callers."""
-    reached = {}
+async def bench_cluster(cluster: Cluster, cases: list[Case], seconds: float, amount: int) -> None:
+    """Run the cases."""
     async with AsyncClient(cluster.endpoints) as client:
         bench = Bench(client, VALUE, amount=amount)
         try:
@@ -143,65 +127,8 @@ async def bench_cluster(
                     continue
                 row = await measure(cluster, case.name, case.callers, step, seconds, case.warm_up_s)
                 report(row, case, cluster.size)
-                reached[f"{case.name} {case.callers}"] = row["per_s"]
         finally:
             await bench.close()
-    return reached
-
-
-# The echo
-
-
-async def echo_main(address: str) -> None:
-    """Give every message of a stream back, as bytes."""
-
-    async def echo(_requests: Any, context: Any) -> None:
-        while (message := await context.read()) is not grpc.aio.EOF:
-            await context.write(message)
-
-    server = grpc.aio.server(options=_OPTIONS)
-    handler = grpc.stream_stream_rpc_method_handler(echo)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("echo.Echo", {"Echo": handler}),)
-    )
-    server.add_insecure_port(address)
-    await server.start()
-    await server.wait_for_termination()
-
-
-@contextmanager
-def echoing() -> Iterator[Cluster]:
-    """Start the echo, and end it."""
-    (address,) = free_addresses(1)
-    with subprocess.Popen([sys.executable, __file__, "--role", "echo", address]) as process:
-        try:
-            yield Cluster("echo", {"echo": process.pid}, [address], 1)
-        finally:
-            process.terminate()
-
-
-async def bench_echo(cluster: Cluster, count: int, callers: int, seconds: float) -> int:
-    """Send batches of so many puts and read them back; return operations per second."""
-    request = pipeline_pb2.ExecuteRequest(request_id=1)
-    for number in range(count):
-        operation = request.operations.add()
-        operation.put.key = b"key-%012d" % number
-        operation.put.value = VALUE
-    data = request.SerializeToString()
-    async with grpc.aio.insecure_channel(cluster.endpoints[0], options=_OPTIONS) as channel:
-        await channel.channel_ready()
-        calls = [channel.stream_stream(ECHO_METHOD)() for _ in range(callers)]
-
-        async def step(caller: int) -> int:
-            await calls[caller].write(data)
-            await calls[caller].read()
-            return count
-
-        row = await measure(cluster, f"echo of {count}", callers, step, seconds)
-        for call in calls:
-            call.cancel()
-    report(row)
-    return int(row["per_s"])
 
 
 def main() -> int:
@@ -211,31 +138,14 @@ def main() -> int:
     parser.add_argument("--only", action="append", help="cases whose names begin so")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each case")
     parser.add_argument("--quick", action="store_true", help="see only that everything works")
-    parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.role is not None:
-        uvloop.run(echo_main(arguments.role[1]))
-        return 0
     seconds = QUICK_S if arguments.quick else arguments.seconds
     amount = QUICK_AMOUNT if arguments.quick else AMOUNT
     only = tuple(arguments.only or ("",))
     cases = [case for case in CASES if case.name.startswith(only)]
-    reached: dict[str, int] = {}
-    with echoing() as echo:
-        echoed = {
-            callers: uvloop.run(bench_echo(echo, BATCH, callers, seconds))
-            for callers in ECHO_CALLERS
-        }
     for count in arguments.nodes:
         with serving(count, arguments.shards) as cluster:
-            rates = uvloop.run(bench_cluster(cluster, cases, seconds, amount))
-        if count == 1:
-            reached = rates
-    for callers, per_s in echoed.items():
-        batches = reached.get(f"put_many of {BATCH} {callers}")
-        if batches is not None:
-            row = {"case": "part of the echo", "callers": callers, "goal": 0.2}
-            print(json.dumps(row | {"part": round(batches / per_s, 3)}), flush=True)
+            uvloop.run(bench_cluster(cluster, cases, seconds, amount))
     return 0
 
 

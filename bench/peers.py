@@ -1,11 +1,12 @@
-"""onelog beside etcd, NATS JetStream and RabbitMQ, in turns within one run.
+"""onelog beside etcd, NATS JetStream, RabbitMQ and a bare gRPC server, in turns within one run.
 
 ``make peers``, or ``python bench/peers.py [--turns N] [--seconds S] [--only PREFIX] [--quick]``.
 Three nodes of each on loopback, everything synced before it counts, and one process of load each,
 with the Python client of the system: ours by its ordinary calls, theirs by whatever was found to
-be fastest. For each row ours and theirs are measured one right after the other, some turns long,
-each turn the other one first: the machine may have neighbours, and only ratios of what was
-measured in the same moment mean something.
+be fastest. The bare server keeps nothing, and has one node of ours beside it. For each row ours
+and theirs are measured one right after the other, some turns long, each turn the other one first:
+the machine may have neighbours, and only ratios of what was measured in the same moment mean
+something.
 
 One line of JSON for each measurement, and one for each row with the ratios of its turns, their
 median and the goal. ``resting_cores`` is what the system that is not measured used meanwhile, its
@@ -31,11 +32,11 @@ from bench.api import Cluster, serving
 from bench.api_cases import CASES
 from bench.peers_processes import Load, PeerFailed, loading
 from bench.peers_rows import ROWS, Row, verdict
-from bench.peers_servers import RABBITMQ_SERVER, VENV, etcd, nats, rabbitmq
+from bench.peers_servers import RABBITMQ_SERVER, VENV, echo, etcd, nats, rabbitmq
 
 TURNS, SECONDS, WARM_UP_S = 5, 2.0, 0.3
 QUICK_TURNS, QUICK_S = 1, 0.1
-NODES, SHARDS = 3, 1
+SHARDS = 1
 # Besides the time that is measured: to fill a queue before it is emptied takes longest.
 ANSWER_S = 180.0
 INTERRUPTED, TERMINATED = 130, 143
@@ -47,13 +48,21 @@ class Peer:
 
     serving: Callable[[Path, Path], AbstractContextManager[Cluster]]
     module: str
+    # Of ours beside it.
+    nodes: int = 3
+    # Whether its client is in our own environment.
+    is_ours: bool = False
     # What pip cannot give, and who can.
     needs: Path | None = None
     install: str = ""
 
+    def python(self, venv: Path) -> Path:
+        """Return what runs its load."""
+        return Path(sys.executable) if self.is_ours else venv / "bin" / "python"
+
     def missing(self, venv: Path) -> str | None:
         """Return what has to be done before it can run, if something has."""
-        if not (venv / "bin" / "python").exists():
+        if not self.python(venv).exists():
             return f"there is no environment in {venv.name}: make peers"
         if self.needs is not None and not self.needs.exists():
             return self.install
@@ -61,13 +70,14 @@ class Peer:
 
 
 PEERS = {
+    "echo": Peer(echo, "bench.peers_load_echo", nodes=1, is_ours=True),
     "etcd": Peer(etcd, "bench.peers_load_etcd"),
     "nats": Peer(nats, "bench.peers_load_nats"),
     "rabbitmq": Peer(
         rabbitmq,
         "bench.peers_load_rabbitmq",
-        RABBITMQ_SERVER,
-        "not installed: apt-get install rabbitmq-server (its service need not run)",
+        needs=RABBITMQ_SERVER,
+        install="not installed: apt-get install rabbitmq-server (its service need not run)",
     ),
 }
 
@@ -116,7 +126,7 @@ def run_row(row: Row, ours: Side, theirs: Side, turns: int, seconds: float) -> N
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     for turn in range(turns):
         # Where the first turn of ours needs longer, theirs gets as much.
-        warm_up_s = case.warm_up_s if turn == 0 else WARM_UP_S
+        warm_up_s = min(case.warm_up_s if turn == 0 else WARM_UP_S, seconds)
         for name in list(sides) if turn % 2 == 0 else reversed(sides):
             side, resting, what, callers = sides[name]
             begun_s, rested_s = time.monotonic(), resting.cpu_s()
@@ -134,9 +144,9 @@ def run_peer(name: str, rows: Sequence[Row], venv: Path, turns: int, seconds: fl
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onelog-peers-")))
         their_cluster = stack.enter_context(peer.serving(venv, directory))
-        our_cluster = stack.enter_context(serving(NODES, SHARDS))
+        our_cluster = stack.enter_context(serving(peer.nodes, SHARDS))
         theirs = stack.enter_context(
-            beginning(name, str(venv / "bin" / "python"), peer.module, their_cluster, directory)
+            beginning(name, str(peer.python(venv)), peer.module, their_cluster, directory)
         )
         ours = stack.enter_context(
             beginning("onelog", sys.executable, "bench.peers_load_onelog", our_cluster, directory)

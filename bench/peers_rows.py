@@ -34,6 +34,8 @@ class Row:
 
 
 ROWS = (
+    Row("echo", "echo of 128", "put_many of 128", 0.2, callers=16),
+    Row("echo", "echo of 128", "put_many of 128", 0.2, callers=64),
     Row("etcd", "put", "put", 0.5, callers=1, of="p50_ms"),
     Row("etcd", "put", "put", 3, callers=64),
     Row("etcd", "put", "put", 5, callers=256),

@@ -1,10 +1,12 @@
-"""Three nodes each of etcd, NATS and RabbitMQ, as safe as they can be: synced before it counts.
+"""Three nodes each of etcd, NATS and RabbitMQ, as safe as they can be: synced before it counts;
+and one bare gRPC server.
 
 etcd and RabbitMQ (quorum queues) sync as they ship; JetStream has to be told. Everything is on
 loopback, in a directory that is removed in the end, and RabbitMQ has a port mapper (epmd) of its
 own, so that it meets no other Erlang of the machine.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,6 +20,15 @@ VENV = ROOT / "build" / "peers"
 NODES = 3
 # Where Debian has it; the command of the same name in PATH changes the user.
 RABBITMQ_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+
+
+@contextmanager
+def echo(_venv: Path, directory: Path) -> Iterator[Cluster]:
+    """Run a server that keeps nothing."""
+    (address,) = free_addresses(1)
+    with running("echo", [sys.executable, "-m", "bench.peers_echo", address], directory) as made:
+        made.until(partial(listens, address), "it listens")
+        yield Cluster("echo", {"echo": made.pid}, [address], 1)
 
 
 @contextmanager
