@@ -30,7 +30,7 @@ def batch() -> bytes:
         operation = request.operations.add()
         operation.put.key = b"key-%012d" % number
         operation.put.value = VALUE
-    return request.SerializeToString()
+    return bytes(request.SerializeToString())
 
 
 async def main(endpoints: dict[str, str]) -> None:
