@@ -4,7 +4,8 @@ Driven by explicit calls, on one thread, and by nothing else: the same code runs
 and under a simulator. Whoever drives it
 
 * calls ``tick`` at least every third of a heartbeat, where ``is_due`` says so, and, if the member
-  is due, when a sync is back,
+  is due, when a sync is back: what a follower applies is the group before the one whose ack its
+  leader waits for, so the sync and the ack go first,
 * hands in messages of peers with ``on_message`` and delivers what is sent through ``send``,
 * asks ``sync_begin`` after anything that may have appended, runs the job where it may block, and
   returns it to ``on_synced``; likewise ``seal_begin`` and ``on_sealed``, now and then, and
@@ -194,15 +195,10 @@ class Shard:
 
     @property
     def is_due(self) -> bool:
-        """Whether a tick would commit or apply something, and no ack waits meanwhile.
-
-        What a follower applies is the group before the one that its leader waits for: its sync
-        and its ack go first. Whoever drives it ticks when a sync is back, whatever this says.
-        """
+        """Whether a tick would commit or apply something, and no ack has to wait for that."""
         member = self.member
-        if not member.is_due and member.applied >= member.commit:
-            return False
-        return member.state == LEADER or not (self._syncing or self.log.needs_sync)
+        may_apply = member.state == LEADER or not (self._syncing or self.log.needs_sync)
+        return may_apply and (member.is_due or member.applied < member.commit)
 
     def _lead_on(self) -> None:
         """As leader, commit and apply what can be: somebody waits for the answer."""

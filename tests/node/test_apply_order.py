@@ -1,11 +1,20 @@
 """What a follower does first: its leader waits for a sync and an ack, and nobody for its state."""
 
+import asyncio
+import threading
+from typing import cast
 from uuid import UUID
 
 from cluster.messages import Ack, Append, Message
+from node.driver import Driver
 from node.shard import Shard
 from tests.cluster.lone_shard import put
+from tests.node.fake_shard import FakeShard
 from tests.node.group import Group, Node
+from ual.files import File
+from ual.jobs import SyncJob
+
+WAIT_S = 10.0
 
 
 def a_group_and_its_successor(group: Group) -> tuple[Node, Append]:
@@ -93,6 +102,40 @@ def test_a_leader_applies_what_an_ack_has_committed_within_the_message() -> None
     deliver_all(group, leader.shard)
     assert leader.shard.member.applied == before + 1
     assert isinstance(group.outcomes[-1], list)
+
+
+def test_what_waits_for_a_sync_is_done_when_it_is_back_though_the_next_one_runs() -> None:
+    """A follower whose syncs follow each other without a gap has to apply at some time."""
+
+    class WaitingFile:
+        def __init__(self) -> None:
+            self.may_end = threading.Event()
+
+        def sync(self) -> None:
+            assert self.may_end.wait(WAIT_S)
+
+    files = [WaitingFile(), WaitingFile()]
+
+    async def test() -> None:
+        driver = Driver()  # nobody runs it: no timer ticks
+        shard = FakeShard()
+        handle = driver.add(0, cast(Shard, shard))
+        shard.job = SyncJob(cast(File, files[0]), 0, 0, 0)
+        handle.run_pass()
+        shard.member.is_due = True
+        handle.run_pass()
+        assert not shard.ticks, "it did not wait for the sync"
+        shard.job = SyncJob(cast(File, files[1]), 0, 0, 0)
+        files[0].may_end.set()
+        async with asyncio.timeout(WAIT_S):
+            while not shard.ticks:  # noqa: ASYNC110 - what is waited for sets no event
+                await asyncio.sleep(0.002)
+        assert shard.is_syncing  # the second time
+        shard.member.is_due = False
+        files[1].may_end.set()
+        await driver.stop(0)
+
+    asyncio.run(test())
 
 
 def deliver_all(group: Group, shard: Shard) -> None:

@@ -466,38 +466,6 @@ def test_a_pass_ticks_where_something_is_due_and_not_otherwise() -> None:
     run(test())
 
 
-def test_what_waits_for_a_sync_is_done_when_it_is_back_though_the_next_one_runs() -> None:
-    """A follower whose syncs follow each other without a gap has to apply at some time."""
-
-    class WaitingFile:
-        def __init__(self) -> None:
-            self.may_end = threading.Event()
-
-        def sync(self) -> None:
-            assert self.may_end.wait(WAIT_S)
-
-    files = [WaitingFile(), WaitingFile()]
-
-    async def test() -> None:
-        driver = Driver()  # nobody runs it: no timer ticks
-        shard = FakeShard()
-        handle = driver.add(0, cast(Shard, shard))
-        shard.job = SyncJob(cast(File, files[0]), 0, 0, 0)
-        handle.run_pass()
-        shard.member.is_due = True
-        handle.run_pass()
-        assert not shard.ticks, "it did not wait for the sync"
-        shard.job = SyncJob(cast(File, files[1]), 0, 0, 0)
-        files[0].may_end.set()
-        await until(lambda: shard.ticks)
-        assert shard.is_syncing  # the second time
-        shard.member.is_due = False
-        files[1].may_end.set()
-        await driver.stop(0)
-
-    run(test())
-
-
 def test_a_main_coroutine_runs_on_the_fastest_loop_there_is() -> None:
     ran: list[str] = []
 
