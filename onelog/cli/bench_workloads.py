@@ -6,7 +6,7 @@ how many operations it was. ``onelog bench`` and ``bench/api.py`` measure the sa
 
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,8 +23,9 @@ READY_MAX = 20_000
 READY_BYTES_MAX = 64 << 20
 # What is sent at once while something is made ready.
 FILL_BYTES_MAX = 4 << 20
-# Values that differ begin so far apart in so much noise.
+# Values that differ begin so far apart in so much noise, and there are as many as fit so much.
 NOISE_SIZE, NOISE_STEP = 1 << 20, 4_099
+VALUES_MIN, VALUES_MAX, VALUES_BYTES_MAX = 8, 4_096, 8 << 20
 # Of the calls of ``mixed`` one in so many is a write.
 MIXED_WRITE_EVERY = 5
 QUERY_SERIES, QUERY_POINTS, QUERY_WINDOW_S = 16, 3_600, 60
@@ -36,8 +37,25 @@ Step = Callable[[int], Awaitable[int]]
 
 
 @cache
-def _noise(value_size: int) -> bytes:
-    return random.Random(0).randbytes(NOISE_SIZE + value_size)  # noqa: S311 - not a secret
+def _keys(count: int) -> list[bytes]:
+    return [b"key-%012d" % number for number in range(count)]
+
+
+@cache
+def _values(size: int) -> list[bytes]:
+    noise = random.Random(0).randbytes(NOISE_SIZE + size)  # noqa: S311 - not a secret
+    count = min(max(VALUES_BYTES_MAX // max(size, 1), VALUES_MIN), VALUES_MAX)
+    starts = [number * NOISE_STEP % NOISE_SIZE for number in range(count)]
+    return [noise[at : at + size] for at in starts]
+
+
+def _turn(items: list[bytes], first: int, count: int) -> list[bytes]:
+    """Return so many items from the first on, round the end where there are not as many."""
+    at = first % len(items)
+    part = items[at : at + count]
+    while len(part) < count:
+        part += items[: count - len(part)]
+    return part
 
 
 @dataclass
@@ -59,12 +77,14 @@ class Load:
     def values(self, count: int) -> list[bytes]:
         """Return values that differ, and that nothing can compress: those of a batch go together.
 
-        They are cut out of the same noise, so that to make them takes next to nothing.
+        They were made before: what a load takes to make its data is nobody's work.
         """
-        size, noise = len(self.value), _noise(len(self.value))
-        first = next(self.numbers) * NOISE_STEP
-        starts = [(first + number * NOISE_STEP) % NOISE_SIZE for number in range(count)]
-        return [noise[at : at + size] for at in starts]
+        return _turn(_values(len(self.value)), next(self.numbers) * count, count)
+
+    def pairs(self, count: int) -> Iterable[tuple[bytes, bytes]]:
+        """Return the next keys, each with a value."""
+        first = next(self.numbers) * count
+        return zip(_turn(_keys(self.amount), first, count), self.values(count), strict=True)
 
     def portions(self) -> Iterator[int]:
         """Yield how many values to send at a time until all are there."""
@@ -108,7 +128,7 @@ async def put(load: Load) -> Step:
         if batch == 1:
             await kv.put(key(), value)
         else:
-            await kv.put_many([(key(), value) for value in load.values(batch)])
+            await kv.put_many(load.pairs(batch))
         return batch
 
     return step
