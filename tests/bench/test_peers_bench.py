@@ -1,8 +1,5 @@
 """The benchmark beside other systems, without them: what it makes of turns, and what it skips."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +9,7 @@ import pytest
 from bench.api_cases import CASES
 from bench.peers import PEERS
 from bench.peers_rows import ROWS, Row, verdict
-from tests.system.processes import ROOT
-
-WAIT_S = 60
+from tests.bench.quick_runs import lines_of
 
 
 def turns(of: str, *values: float) -> list[dict[str, Any]]:
@@ -58,16 +53,7 @@ def test_every_row_is_a_case_of_ours_with_its_callers_and_a_known_peer() -> None
 
 
 def test_rows_of_peers_that_are_not_installed_say_what_to_do(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "bench/peers.py", "--quick", "--venv", tmp_path / "none"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = lines_of("bench/peers.py", "--venv", tmp_path / "none")
     skipped = [line for line in lines if "skipped" in line]
     others = [row.name for row in ROWS if not PEERS[row.peer].is_ours]
     assert [line["row"] for line in skipped] == others
