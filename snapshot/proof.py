@@ -59,7 +59,10 @@ def prove_shard(
     source = open_shard(files, data_dir, shard)
     records = kept_snapshots(source)
     if not records:
-        message = "no snapshot is kept; make one with onelog log snapshot"
+        message = (
+            "no snapshot is kept; make one with onelog log snapshot, "
+            f"or onelog admin snapshot {shard} while a server runs"
+        )
         return Proof(shard, Verdict.NOTHING, message=message)
     newest = records[-1]
     proof = Proof(shard, Verdict.EQUAL, newest.index, manifest_hash=newest.state_hash)

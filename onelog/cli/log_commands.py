@@ -21,7 +21,7 @@ EXIT_DAMAGED = 1
 EXIT_TIDY = 3
 
 app = typer.Typer(
-    help="Look at, check and repair the files of a data directory, offline.",
+    help="Look at, check and repair the files of a data directory; no server is needed.",
     rich_markup_mode=None,
 )
 
@@ -65,7 +65,7 @@ NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progres
 
 @app.callback(invoke_without_command=True)
 def log(context: typer.Context) -> None:
-    """Look at, check and repair the files of a data directory, offline."""
+    """Look at, check and repair the files of a data directory; no server is needed."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
