@@ -4,8 +4,7 @@ Driven by explicit calls, on one thread, and by nothing else: the same code runs
 and under a simulator. Whoever drives it
 
 * calls ``tick`` at least every third of a heartbeat, where ``is_due`` says so, and, if the member
-  is due, when a sync is back: what a follower applies is the group before the one whose ack its
-  leader waits for, so the sync and the ack go first,
+  is due, when a sync is back: what a follower applies can wait for the ack that its leader needs,
 * hands in messages of peers with ``on_message`` and delivers what is sent through ``send``,
 * asks ``sync_begin`` after anything that may have appended, runs the job where it may block, and
   returns it to ``on_synced``; likewise ``seal_begin`` and ``on_sealed``, now and then, and
@@ -70,6 +69,8 @@ from ual.jobs import ManifestJob, SealJob, SyncJob
 from ual.log_config import LogConfig
 from ual.opening import open_hard_state, open_log
 
+# Committed groups that a follower leaves until its ack is on its way, however long syncs take.
+UNAPPLIED_MAX = 1
 # How many expired things a leader proposes to remove at a time; the rest comes next.
 EXPIRE_LIMIT = 1000
 
@@ -195,10 +196,11 @@ class Shard:
 
     @property
     def is_due(self) -> bool:
-        """Whether a tick would commit or apply something, and no ack has to wait for that."""
-        member = self.member
-        may_apply = member.state == LEADER or not (self._syncing or self.log.needs_sync)
-        return may_apply and (member.is_due or member.applied < member.commit)
+        """Whether to tick now: something can be committed or applied, and no ack waits for that."""
+        member, left = self.member, self.member.commit - self.member.applied
+        if member.state != LEADER and (self._syncing or self.log.needs_sync):
+            return left > UNAPPLIED_MAX
+        return member.is_due or left > 0
 
     def _lead_on(self) -> None:
         """As leader, commit and apply what can be: somebody waits for the answer."""

@@ -83,8 +83,9 @@ class Load:
 
     def pairs(self, count: int) -> Iterable[tuple[bytes, bytes]]:
         """Return the next keys, each with a value."""
-        first = next(self.numbers) * count
-        return zip(_turn(_keys(self.amount), first, count), self.values(count), strict=True)
+        first, values = next(self.numbers) * count, _values(len(self.value))
+        keys = _turn(_keys(self.amount), first, count)
+        return zip(keys, _turn(values, first, count), strict=True)
 
     def portions(self) -> Iterator[int]:
         """Yield how many values to send at a time until all are there."""
@@ -123,6 +124,8 @@ class Workload:
 async def put(load: Load) -> Step:
     """Write keys, over and over the same ones."""
     kv, key, value, batch = load.client.kv, load.key, load.value, load.batch
+    if batch > 1:
+        load.pairs(batch)  # the first ones take long to make
 
     async def step(_caller: int) -> int:
         if batch == 1:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cluster.messages import Ack, Append, Message
 from node.driver import Driver
-from node.shard import Shard
+from node.shard import UNAPPLIED_MAX, Shard
 from tests.cluster.lone_shard import put
 from tests.node.fake_shard import FakeShard
 from tests.node.group import Group, Node
@@ -65,6 +65,33 @@ def test_a_follower_acks_what_it_has_synced_before_it_applies_what_that_committe
     assert shard.is_due
     shard.tick()
     assert shard.member.applied == number
+
+
+def test_a_follower_whose_sync_takes_long_falls_behind_by_one_group() -> None:
+    """Others commit without it; what it has to apply must not grow with the load."""
+    group = Group()
+    leader = group.elect()
+    group.until(group.is_settled)
+    follower = next(each for each in group.nodes.values() if each is not leader)
+    work, shard = group.work, follower.shard
+    group.work = lambda node: None if node is follower else work(node)  # type: ignore[method-assign]
+    shard.tick()
+    waited = False
+    for _ in range(8):
+        before = len(group.outcomes)
+        leader.shard.propose([put(b"k", b"v")], leader.clock.time_s + 60, group.outcomes.append)
+        shard.sync_begin()  # and it does not come back
+        for _ in range(6):  # without a timer: what others do, and what this one is told
+            for node in group.nodes.values():
+                group.work(node)
+            deliver_everywhere(group)
+            waited = waited or shard.member.applied < shard.member.commit
+            while shard.is_due:
+                shard.tick()
+            assert shard.member.commit - shard.member.applied <= UNAPPLIED_MAX
+        assert len(group.outcomes) > before
+    assert waited
+    assert shard.member.applied >= leader.shard.member.applied - 1 - UNAPPLIED_MAX
 
 
 def test_a_follower_that_has_nothing_to_sync_applies_at_once() -> None:
@@ -136,6 +163,12 @@ def test_what_waits_for_a_sync_is_done_when_it_is_back_though_the_next_one_runs(
         await driver.stop(0)
 
     asyncio.run(test())
+
+
+def deliver_everywhere(group: Group) -> None:
+    queue, group.queue = group.queue, []
+    for source, target, message in queue:
+        group.nodes[target].shard.on_message(source, message)
 
 
 def deliver_all(group: Group, shard: Shard) -> None:

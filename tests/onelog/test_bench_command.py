@@ -8,12 +8,13 @@ import shlex
 import signal
 import subprocess
 import sys
+from typing import cast
 
 import pytest
 
-from onelog import Client
+from onelog import AsyncClient, Client
 from onelog.cli.bench_load import GROWTH, Durations, Run
-from onelog.cli.bench_workloads import WORKLOADS
+from onelog.cli.bench_workloads import VALUES_MAX, WORKLOADS, Load
 from onelog.errors import Unavailable
 from tests.client.serving import ROOT
 from tests.onelog.commands import Cli
@@ -29,6 +30,19 @@ def _no_namespace_is_left(endpoint: str) -> object:
     yield
     with Client(endpoint, timeout_s=60) as client:
         assert [name for name in client.admin.namespaces() if name.startswith("bench")] == []
+
+
+@pytest.mark.parametrize("batch", [128, 1_000, 30_000])
+def test_batches_come_to_every_key_and_their_values_differ(batch: int) -> None:
+    """Half of the keys would be a smaller database, and equal values would be compressed."""
+    load = Load(cast(AsyncClient, None), bytes(100), batch, amount=20_000)
+    seen: set[bytes] = set()
+    for _ in range(200):
+        pairs = list(load.pairs(batch))
+        assert len(pairs) == batch
+        seen |= {key for key, _ in pairs}
+    assert len(seen) == 20_000
+    assert len({value for _, value in pairs}) == min(batch, VALUES_MAX)
 
 
 def test_every_workload_is_measured_and_has_a_line(cli: Cli) -> None:
