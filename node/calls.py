@@ -34,7 +34,7 @@ from onelog.errors import InvalidArgument, OnelogError, ResourceExhausted, Unava
 DEADLINE_DEFAULT_S = 10.0
 DEADLINE_MAX_S = 300.0
 STALL_S = 30.0
-# A request that arrives during an election waits for the winner, with these pauses.
+# A request that arrives during an election waits for the winner: so long, in pauses like these.
 LEADER_WAIT_S = 1.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.005, 0.05
 # What a node answers that has not begun.
@@ -114,11 +114,10 @@ class Calls:
         """Do something here if its shard is led here, else where it is; wait for an election.
 
         ``attempt`` raises ``Elsewhere`` before it has done anything, and ``forward`` one of
-        ``NOTHING_DONE``; so both can be repeated.
+        ``NOTHING_DONE``; so both can be repeated. Only the pauses count as waiting: a leader that
+        hands over may have held a request for long, and who comes next is about to be elected.
         """
-        now_s = self.context.clock.now_s
-        until_s = min(call.deadline_s, now_s() + LEADER_WAIT_S)
-        pause_s = PAUSE_S_MIN
+        pause_s, waited_s = PAUSE_S_MIN, 0.0
         while True:
             try:
                 return await attempt()
@@ -135,9 +134,10 @@ class Calls:
                         if refused.reason not in NOTHING_DONE:
                             raise
                         error = refused
-            if now_s() >= until_s:
+            if waited_s >= LEADER_WAIT_S or self.context.clock.now_s() >= call.deadline_s:
                 raise error
             await asyncio.sleep(pause_s)
+            waited_s += pause_s
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     async def forward(

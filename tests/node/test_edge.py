@@ -11,6 +11,8 @@ import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
+from cluster.transfer import Transfer
+from node import calls
 from node.config import Config, ShutdownSettings
 from node.edge import namespace_of
 from node.forwarding import FORWARDED_KEY, SHARD_KEY
@@ -217,6 +219,39 @@ def test_a_leadership_that_moves_is_a_pause_and_no_error(tmp_path: Path) -> None
         await asyncio.gather(*callers)
         got = await nodes[0].kv.Get(kv.GetRequest(key=key))
         assert int(got.item.value) == sum(counts)
+
+    on_three(tmp_path, test)
+
+
+def test_a_call_that_a_leader_held_for_long_still_waits_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "LEADER_WAIT_S", 0.4)
+    monkeypatch.setattr(Transfer, "_later_s", lambda _: float("inf"))
+
+    async def test(nodes: list[Node]) -> None:
+        key = key_of(nodes[0], 0)
+        leader = next(node for node in nodes if node.leads(0))
+        target, third = (node for node in nodes if node is not leader)
+        driver, shard = leader.context.drivers[0], target.context.drivers[0].shard
+        member, target_id = driver.shard.member, shard.member.self_id
+        # Without a sync the target lacks what the others have, and the leader waits for it.
+        with monkeypatch.context() as patch:
+            patch.setattr(shard, "sync_begin", lambda: None)
+            await third.kv.Count(kv.CountRequest(key=key, add=1))
+            await until(lambda: member.match_of(target_id) < member.journal.last)
+            request = admin.TransferLeadershipRequest(shard=0, node_id=str(target_id))
+            moving = leader.admin.TransferLeadership(request)
+            await until(lambda: driver.shard._transfer is not None)
+            held = [node.kv.Count(kv.CountRequest(key=key, add=1), timeout=20) for node in nodes]
+            await until(lambda: driver.waiting == len(held))
+            clock = leader.context.clock
+            over_s = clock.now_s() + 1.5 * calls.LEADER_WAIT_S
+            await until(lambda: clock.now_s() > over_s)
+            assert not any(call.done() for call in held)
+        await moving
+        numbers = [(await call).number for call in held]
+        assert sorted(numbers) == [2, 3, 4]
 
     on_three(tmp_path, test)
 
