@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PROTOS := $(wildcard proto/onelog/v1/*.proto)
+# Servers, builders of snapshots and tests start hundreds of processes, each of which would compile
+# every module again: a fifth of what a command of the program takes.
+unexport PYTHONDONTWRITEBYTECODE
 STUBS_IN = --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1)
 
 .DEFAULT_GOAL := help

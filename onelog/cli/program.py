@@ -4,7 +4,6 @@ Most of it is loaded when it is asked for: a group is a line here, with the text
 --help`` shows, and a module whose ``app`` has the commands.
 """
 
-import importlib.metadata
 import os
 from functools import cache
 from importlib import import_module
@@ -86,6 +85,8 @@ def tree() -> Any:
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
     if asked:
+        import importlib.metadata
+
         typer.echo(f"onelog {importlib.metadata.version('onelog')}")
         raise typer.Exit
 

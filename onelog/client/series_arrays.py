@@ -2,20 +2,25 @@
 
 Packed fields are the bytes of the array itself: little-endian, eight bytes for a time, a double or
 an integer, one for a bool (see onelog/packed.py).
+
+numpy is loaded with the first points: it takes a quarter of a second of CPU, a third of what a
+command of the program takes that has nothing to do with them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onelog.errors import InvalidArgument
 from onelog.packed import TIMES, VALUES, sized, unsized
 from onelog.v1 import timeseries_pb2
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Array: TypeAlias = "npt.NDArray[Any]"
+ArrayLike: TypeAlias = "npt.ArrayLike"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +28,7 @@ class SeriesData:
     """Points of one series or group: times, and as many values in each field."""
 
     tags: Mapping[str, str]
-    times_ns: NDArray[np.int64]
+    times_ns: "npt.NDArray[np.int64]"
     fields: Mapping[str, Array]
 
     @property
@@ -47,6 +52,8 @@ def fill_points(
     Times are int64 nanoseconds or datetime64; a single number is a point. The type of a field
     follows from its array: floats, integers, bools.
     """
+    import numpy as np
+
     times = np.atleast_1d(np.asarray(times_ns))
     if times.dtype.kind == "M":
         times = times.astype("datetime64[ns]")
@@ -89,6 +96,8 @@ def _fill_column(column: timeseries_pb2.Column, values: Array) -> None:
 
 def data_of(points: timeseries_pb2.SeriesPoints) -> SeriesData:
     """Return points as arrays."""
+    import numpy as np
+
     only_times = timeseries_pb2.SeriesPoints()
     only_times.times_ns.MergeFrom(points.times_ns)
     times = np.frombuffer(unsized(only_times.SerializeToString()), "<i8")
@@ -107,4 +116,6 @@ def data_of(points: timeseries_pb2.SeriesPoints) -> SeriesData:
 
 
 def _array(values: Any, dtype: str) -> Array:
+    import numpy as np
+
     return np.frombuffer(unsized(values.SerializeToString()), dtype)

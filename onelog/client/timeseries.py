@@ -11,11 +11,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from numpy.typing import ArrayLike
-
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.series_arrays import SeriesData, data_of, fill_points
+from onelog.client.series_arrays import ArrayLike, SeriesData, data_of, fill_points
 from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import ASYNC, Key, Read, milliseconds, to_bytes
 from onelog.errors import InvalidArgument

@@ -19,14 +19,12 @@ the order of the calls, and each of them succeeds or fails by itself.
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from numpy.typing import ArrayLike
-
 from onelog.client import kv_requests as fill
 from onelog.client.connection import Connection
 from onelog.client.kv_requests import Path
 from onelog.client.options import Scope
 from onelog.client.queue_values import NewMessage
-from onelog.client.series_arrays import fill_points
+from onelog.client.series_arrays import ArrayLike, fill_points
 from onelog.client.stream_values import NewRecord
 from onelog.client.txn import one_shard
 from onelog.client.unsendable import refuse_unsendable

@@ -5,10 +5,8 @@ Written by ``python -m onelog.client.sync_source``: change it there.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from numpy.typing import ArrayLike
-
 from onelog.client.loop_thread import Facade
-from onelog.client.series_arrays import SeriesData
+from onelog.client.series_arrays import ArrayLike, SeriesData
 from onelog.client.timeseries import Aggregate, Matchers, MeasurementConfig, MeasurementInfo, Rule
 from onelog.client.values import Key, Read
 

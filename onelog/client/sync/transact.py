@@ -6,11 +6,10 @@ Written by ``python -m onelog.client.sync_source``: change it there.
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from numpy.typing import ArrayLike
-
 from onelog.client.kv_requests import Path
 from onelog.client.loop_thread import Facade
 from onelog.client.queue_values import NewMessage
+from onelog.client.series_arrays import ArrayLike
 from onelog.client.stream_values import NewRecord
 from onelog.client.values import Key, Message, Record, Value, Written
 
