@@ -29,11 +29,11 @@ from onelog.cli.failure import (
 
 # What the library says of a value that it cannot use, and what people understand.
 _WORDS = (
-    (r"Input should be a valid integer.*", "this is no whole number"),
-    (r"Input should be a valid number.*", "this is no number"),
-    (r"Input should be greater than or equal to (\S+)", r"it must be at least \1"),
-    (r"Input should be less than or equal to (\S+)", r"it must be at most \1"),
-    (r"Input should be ", "it must be "),
+    (r": .* is not a valid int( range)?\.$", ": this is no whole number"),
+    (r": .* is not a valid float( range)?\.$", ": this is no number"),
+    (r": .* is not in the range x>=(\S+)\.$", r": it must be at least \1"),
+    (r": .* is not in the range x<=(\S+)\.$", r": it must be at most \1"),
+    (r": .* is not in the range (\S+)<=x<=(\S+)\.$", r": it must be from \1 to \2"),
 )
 
 

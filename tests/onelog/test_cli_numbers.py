@@ -34,13 +34,12 @@ COMMON = ("min_index", "as_of", "max_staleness")
 
 def values_of(parameter: Any) -> list[str]:
     """Return what to try for a parameter, if it is a number, a duration or a time."""
-    described = parameter.type_descriptor
-    parser = described.parameter_info.parser
+    parser = getattr(parameter.type, "func", None)
     if parser in (duration_s, lifetime_s):
         return [f"{HUGE}w", NEGATIVE]
     if parser is time_ns:
         return [HUGE, f"now+{HUGE}w", NEGATIVE]
-    if parser is None and described.annotation in (int, float, list[int]):
+    if parameter.type.name.removesuffix(" range") in ("int", "float"):
         return [HUGE, WIDE, NEGATIVE]
     return []
 

@@ -43,7 +43,9 @@ def test_a_single_operation_that_fails_is_not_counted(cli: Cli) -> None:
 def test_what_cannot_be_a_number_is_said_in_plain_words(cli: Cli) -> None:
     for value, said in (("x", "this is no whole number"), ("-1", "it must be at least 0")):
         assert said in cli("kv", "list", "--limit", value, code=2).err
-    assert "it must be at most 15" in cli("queue", "prioritise", "q", "16", "1", code=2).err
+    assert "this is no whole number" in cli("kv", "increment", "n", "--by", "1.5", code=2).err
+    assert "this is no number" in cli("cluster", "down", "--stop-within", "x", code=2).err
+    assert "it must be from 0 to 15" in cli("queue", "prioritise", "q", "16", "1", code=2).err
 
 
 def test_a_bench_takes_no_namespace(cli: Cli) -> None:
