@@ -24,7 +24,7 @@ from onelog.client.many import Part, part_limits, results_of
 from onelog.client.options import Scope
 from onelog.client.runs import put_version
 from onelog.client.txn import AsyncTxn
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.unsendable import checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     ASYNC,
     Item,
@@ -58,6 +58,7 @@ class AsyncKV:
 
     # One key
 
+    @checks_itself
     async def put(
         self,
         key: Key,
@@ -72,27 +73,21 @@ class AsyncKV:
         With ``expected_version`` only over that version (else ConditionFailed); 0: only if the key
         does not exist (else AlreadyExists).
         """
-        key = key.encode() if isinstance(key, str) else key
-        value = value.encode() if isinstance(value, str) else value
-        lane = self._lane_of(key)
-        if lane is None:
-            await self._connection.ready(self._timeout_s)
+        try:
+            key = key.encode() if isinstance(key, str) else key
+            value = value.encode() if isinstance(value, str) else value
             lane = self._lane_of(key)
-            assert lane is not None
-        if not (ttl_s or lease or expected_version is not None or self._is_async):
-            answer = lane.put(self._namespace, key, value, self._timeout_s)
-        else:
-            operation, answer = lane.begin(len(key) + len(value), put_version, self._timeout_s)
-            try:
-                put = operation.put
-                lease_id = lease if isinstance(lease, int) else lease.lease_id
-                fill.fill_put(put, key, value, ttl_s, lease_id, expected_version)
-                self._put_scope(put)
-                if self._is_async:
-                    put.options.durability = ASYNC
-            except BaseException:
-                lane.undo()
-                raise
+            if lane is None:
+                await self._connection.ready(self._timeout_s)
+                lane = self._lane_of(key)
+                assert lane is not None
+            if not (ttl_s or lease or expected_version is not None or self._is_async):
+                answer = lane.put(self._namespace, key, value, self._timeout_s)
+            else:
+                answer = self._put(lane, key, value, ttl_s, lease, expected_version)
+        except ValueError as error:
+            refuse(error)
+            raise
         version: int = await answer
         return version
 
@@ -146,10 +141,22 @@ class AsyncKV:
             self._namespace, part, ttl_ms, self._timeout_s, is_early=self._is_async
         )
 
+    @checks_itself
     async def get(self, key: Key, *, read: Read | None = None) -> Item | None:
         """Return a key, or None if it does not exist."""
-        name = key.encode() if isinstance(key, str) else key
-        item: Item | None = await self._get(name, read)
+        item: Item | None
+        try:
+            name = key.encode() if isinstance(key, str) else key
+            if read is not None and read.takes_long:
+                item = await self._get_apart(name, read)
+                return item
+            if not self._connection.is_clear:
+                await self._connection.ready(self._timeout_s)
+            answer = self._get_soon(name, read)
+        except ValueError as error:
+            refuse(error)
+            raise
+        item = await answer
         return item
 
     async def get_many(self, keys: Iterable[Key], *, read: Read | None = None) -> list[Item | None]:
@@ -347,17 +354,33 @@ class AsyncKV:
         number: int = await self._write(key, 0, build, lambda result: result.count.number)
         return number
 
+    def _put(
+        self,
+        lane: WriteLane,
+        key: bytes,
+        value: bytes,
+        ttl_s: float | None,
+        lease: AsyncLease | int,
+        expected_version: int | None,
+    ) -> Future[Any]:
+        """Write a key with more to it than its value."""
+        operation, answer = lane.begin(len(key) + len(value), put_version, self._timeout_s)
+        try:
+            put = operation.put
+            lease_id = lease if isinstance(lease, int) else lease.lease_id
+            fill.fill_put(put, key, value, ttl_s, lease_id, expected_version)
+            self._put_scope(put)
+            if self._is_async:
+                put.options.durability = ASYNC
+        except BaseException:
+            lane.undo()
+            raise
+        return answer
+
     async def _write(self, key: Key, size: int, build: Any, decode: Any) -> Any:
         name = to_bytes(key)
         size += len(name)
         return await self._connection.write(name, size, self._timeout_s, build, decode)
-
-    async def _get(self, name: bytes, read: Read | None) -> Any:
-        if read is not None and read.takes_long:
-            return await self._get_apart(name, read)
-        if not self._connection.is_clear:
-            await self._connection.ready(self._timeout_s)
-        return await self._get_soon(name, read)
 
     async def _get_apart(self, name: bytes, read: Read) -> Any:
         """Read a key with a call of its own: in a pipeline others would wait for it."""

@@ -30,7 +30,7 @@ from onelog.client.queue_values import (
     settled_of,
 )
 from onelog.client.runs import VALUE_SIZE_MAX
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.unsendable import checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     ASYNC,
     Enqueued,
@@ -103,6 +103,7 @@ class AsyncQueue:
 
     # Producing
 
+    @checks_itself
     async def enqueue(
         self,
         body: Value,
@@ -124,7 +125,12 @@ class AsyncQueue:
             )
         if not self._connection.is_clear:
             await self._connection.ready(self._timeout_s)
-        enqueued: Enqueued = await self._enqueue(body, message)
+        try:
+            answer = self._enqueue(body, message)
+        except ValueError as error:
+            refuse(error)
+            raise
+        enqueued: Enqueued = await answer
         return enqueued
 
     async def enqueue_many(self, messages: Iterable[NewMessage | Value]) -> list[Enqueued]:
@@ -176,6 +182,7 @@ class AsyncQueue:
             )
         return [message_of(each) for each in answer.messages]
 
+    @checks_itself
     async def consume(
         self, *, credit: int = 100, visibility_s: float | None = None
     ) -> AsyncIterator[Message]:
@@ -184,9 +191,13 @@ class AsyncQueue:
         What is still leased when the iteration ends is released. After a broken connection it goes
         on, and messages that were not settled come again.
         """
-        request = self._named(
-            queue_pb2.ConsumeRequest(credit=credit, visibility_ms=milliseconds(visibility_s))
-        )
+        try:
+            request = self._named(
+                queue_pb2.ConsumeRequest(credit=credit, visibility_ms=milliseconds(visibility_s))
+            )
+        except ValueError as error:
+            refuse(error)
+            raise
         shard = await self._connection.shard_of(self._route, self._timeout_s)
         answers = self._connection.calls.stream(
             "Queue/Consume",
@@ -222,13 +233,19 @@ class AsyncQueue:
             limit=limit,
         )
 
+    @checks_itself
     async def ack(self, message: Message) -> None:
         """A message is done; LeaseLost if somebody else has it by now."""
         if not self._connection.is_clear:
             await self._connection.ready(self._timeout_s)
         lane = self._connection.write_lane(self._route)
         assert lane is not None
-        await lane.ack(self._scope.namespace, self._name, message, self._timeout_s)
+        try:
+            answer = lane.ack(self._scope.namespace, self._name, message, self._timeout_s)
+        except ValueError as error:
+            refuse(error)
+            raise
+        await answer
 
     async def ack_many(self, messages: Sequence[Message], *, strict: bool = False) -> list[Settled]:
         """Messages are done; returns what became of each. ``strict``: all of them, or none."""

@@ -23,7 +23,7 @@ from onelog.client.stream_values import (
     stream_info_of,
 )
 from onelog.client.tail import AsyncTail
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.unsendable import checks_itself, refuse, refuse_unsendable
 from onelog.client.values import ASYNC, Appended, Read, Record, Value, milliseconds, to_bytes
 from onelog.client.write_lane import WriteLane
 from onelog.errors import InvalidArgument
@@ -75,6 +75,7 @@ class AsyncStream:
 
     # Writing
 
+    @checks_itself
     async def append(
         self,
         value: Value,
@@ -95,7 +96,12 @@ class AsyncStream:
             record = NewRecord(value, key, headers or {}, tag, partition)
         if not self._connection.is_clear:
             await self._connection.ready(self._timeout_s)
-        appended: Appended = await self._append(value, record, producer)
+        try:
+            answer = self._append(value, record, producer)
+        except ValueError as error:
+            refuse(error)
+            raise
+        appended: Appended = await answer
         return appended
 
     async def append_many(self, records: Iterable[NewRecord | Value]) -> list[Appended]:

@@ -5,6 +5,8 @@ expect its errors, so each class whose methods build requests is marked with ``r
 they raise InvalidArgument instead, with NUMBER_INVALID or TEXT_INVALID, before anything is sent.
 
 A class that runs what its user wrote (a worker) is not marked: errors from there are the user's.
+Methods that are called for every operation do it themselves (``checks_itself``): a coroutine around
+another one took 1 to 5 µs of each call, the more the more of them wait at the same time.
 """
 
 import inspect
@@ -18,14 +20,22 @@ from onelog.errors import InvalidArgument
 _OUT_OF_RANGE = "Value out of range"
 
 T = TypeVar("T")
+_CHECKS_ITSELF = "_checks_itself"
 
 
 def refuse_unsendable(marked: type[T]) -> type[T]:
     """Let all public methods of a class refuse what cannot be sent."""
     for name, member in list(vars(marked).items()):
-        if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+        is_public = name == "__init__" or not name.startswith("_")
+        if inspect.isfunction(member) and is_public and not hasattr(member, _CHECKS_ITSELF):
             setattr(marked, name, _refusing(member))
     return marked
+
+
+def checks_itself(method: T) -> T:
+    """Leave a method of such a class as it is: it calls ``refuse`` where it builds a request."""
+    setattr(method, _CHECKS_ITSELF, True)
+    return method
 
 
 def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,7 +46,7 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return await method(*arguments, **named)
             except ValueError as error:
-                _refuse(error)
+                refuse(error)
                 raise
 
         return run
@@ -49,7 +59,7 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
                 async for item in items:
                     yield item
             except ValueError as error:
-                _refuse(error)
+                refuse(error)
                 raise
             finally:
                 await items.aclose()
@@ -61,13 +71,13 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(*arguments, **named)
         except ValueError as error:
-            _refuse(error)
+            refuse(error)
             raise
 
     return call
 
 
-def _refuse(error: ValueError) -> None:
+def refuse(error: ValueError) -> None:
     """Raise what it is for users of the API; any other error is left as it is."""
     if isinstance(error, UnicodeEncodeError):
         what = f"{error.object[error.start]!a} at {error.start} of a text is no UTF-8"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onelog import AsyncClient, Client
+from onelog import AsyncClient, Client, Message, Read
 from onelog.cli import command
 from onelog.cli.values import duration_s, lifetime_s, time_ns
 from onelog.errors import InvalidArgument
@@ -122,13 +122,24 @@ def test_a_number_beyond_its_field_has_a_reason_of_its_own(cli: Cli) -> None:
 def test_programs_get_an_error_of_the_api(endpoint: str) -> None:
     async def ask() -> None:
         async with AsyncClient(endpoint, timeout_s=60) as client:
+            queue, stream = client.queue("x"), client.stream("x")
+            message = Message(-1, b"")
             for refused in (
                 client.kv.put("a", "1", expected_version=-1),
+                client.kv.put("a", "\udcff"),
                 client.kv.put_many({"a": "1"}, ttl_s=1e30),
+                client.kv.get("\udcff"),
+                client.kv.get("a", read=Read(min_index=-1)),
                 anext(client.kv.scan(limit=1 << 40)),
-                client.queue("a").lease(1 << 40),
+                queue.lease(1 << 40),
+                queue.enqueue("\udcff"),
+                queue.enqueue("1", ttl_s=1e30),
+                queue.ack(message),
+                anext(queue.consume(credit=1 << 40)),
+                stream.append("\udcff"),
+                stream.append("1", partition=1 << 40),
             ):
-                with pytest.raises(InvalidArgument):
+                with pytest.raises(InvalidArgument, match=r"(NUMBER|TEXT|DURATION)_INVALID"):
                     await refused
             with pytest.raises(InvalidArgument):
                 client.transact().put("a", "1", expected_version=-1)
