@@ -17,16 +17,17 @@ from cluster.member import LEADER
 from node.calls import Call, stopping
 from node.edge import Edge, namespace_of
 from node.forwarding import Elsewhere
-from node.operations import answer_of
+from node.operations import Room
+from node.queue_content import put_leased, put_rows
 from node.queue_credit import Credit, Held
 from node.queue_lines import Lines
 from node.queue_requests import check_name, draft_of, lease_of, queue_of
-from node.queue_returns import Returns, items_of
-from node.services.queue_operations import LEASE
+from node.queue_returns import Returns, items_of, leased_of
 from node.status_mapping import error_of_reason
 from onelog.errors import FailedPrecondition
 from onelog.v1 import common_pb2, queue_pb2
 from projections.queue_limits import ITEMS_MAX
+from projections.queue_results import Leased
 from projections.reasons import Reason
 
 CREDIT_DEFAULT = 100
@@ -78,7 +79,7 @@ class Consumers:
                 own.deadline_s = clock.now_s() + WAIT_S + WRITE_DEADLINE_S
                 answer = await self._next(shard, lease, held, own)
                 if answer.messages:
-                    yield queue_pb2.ConsumeResponse(messages=answer.messages)
+                    yield answer
         except Elsewhere as elsewhere:
             raise elsewhere.error() from None  # not passed on: the client has a way to go there
         finally:
@@ -104,14 +105,14 @@ class Consumers:
 
     async def _next(
         self, shard: int, lease: queue_pb2.LeaseRequest, held: Held, call: Call
-    ) -> queue_pb2.LeaseResponse:
+    ) -> queue_pb2.ConsumeResponse:
         """Return the next messages; none if there were none for a while."""
-        edge = self._edge
+        edge, answer = self._edge, queue_pb2.ConsumeResponse()
         with self._lines.ticket(shard, held.queue_id, lease.count) as ticket:
             is_called = await ticket.called(WAIT_S)
             self._check(shard)
             if not is_called:
-                return queue_pb2.LeaseResponse()
+                return answer
             namespace = namespace_of(lease.namespace)
             # Of the state of now: raises if the queue is gone.
             queue_of(edge.leading(shard).shard.projections, namespace, lease.queue)
@@ -122,12 +123,32 @@ class Consumers:
             written = await asyncio.shield(held.writing)
             held.writing = None
             try:
-                held.by_id.update(items_of(written))
+                leased = leased_of(written)
             except FailedPrecondition as refused:
                 if refused.reason != Reason.QUEUE_PAUSED.name:
                     raise
-                return queue_pb2.LeaseResponse()
-        return await answer_of(edge, LEASE, lease, written, call)
+                return answer
+            held.by_id.update(items_of(leased))
+        await self._fill(answer, shard, lease, leased, call)
+        return answer
+
+    async def _fill(
+        self,
+        answer: queue_pb2.ConsumeResponse,
+        shard: int,
+        lease: queue_pb2.LeaseRequest,
+        leased: Leased,
+        call: Call,
+    ) -> None:
+        """Show what a lease got, with the bodies; what there is no room for is given back."""
+        edge, replica = self._edge, self._edge.replica(shard)
+        indexes = put_leased(replica.shard.projections, lease, answer, leased)
+        room = Room(edge)
+        entries = await edge.entries(shard, indexes, room.left)
+        drafts = put_rows(replica.shard.projections, lease, answer, entries, room)
+        if drafts:
+            # Whatever becomes of it: without it they come back when their lease ends.
+            await replica.propose(list(drafts), call.deadline_s)
 
     def _credit(self, shard: int) -> Credit:
         credit = self._credits.get(shard)

@@ -42,7 +42,7 @@ MESSAGE_OVERHEAD = 400
 def put_leased(
     state: Projections,
     request: queue_pb2.LeaseRequest,
-    answer: queue_pb2.LeaseResponse,
+    answer: queue_pb2.LeaseResponse | queue_pb2.ConsumeResponse,
     leased: Leased,
 ) -> Sequence[int]:
     """Show what a lease got; return the entries that hold the bodies."""
@@ -103,7 +103,7 @@ def _put_death(message: queue_pb2.Message, message_id: int, dead: Dead) -> None:
 def put_rows(
     state: Projections,
     request: queue_pb2.LeaseRequest | queue_pb2.PeekRequest,
-    answer: queue_pb2.LeaseResponse | queue_pb2.PeekResponse,
+    answer: queue_pb2.LeaseResponse | queue_pb2.ConsumeResponse | queue_pb2.PeekResponse,
     entries: Sequence[Entry],
     room: Room,
 ) -> Sequence[Draft]:

@@ -16,7 +16,7 @@ from node.services.queue_operations import RELEASE
 from onelog.errors import FailedPrecondition, NotFound, OnelogError
 from onelog.v1 import queue_pb2
 from projections.queue_limits import ITEMS_MAX
-from projections.queue_results import decode_leased
+from projections.queue_results import Leased, decode_leased
 
 ATTEMPTS = 3
 DEADLINE_S = 5.0
@@ -27,10 +27,15 @@ _log = logging.getLogger("onelog.node.queues")
 Items = Sequence[tuple[int, int]]
 
 
-def items_of(written: Written) -> Items:
-    """Return what a lease got: messages and their token."""
-    leased = decode_leased(applied(written.results[0]))
-    return [(message.id, leased.token) for message in leased.messages]
+def leased_of(written: Written) -> Leased:
+    """Return what a lease got."""
+    return decode_leased(applied(written.results[0]))
+
+
+def items_of(leased: Leased) -> Items:
+    """Return the messages of a lease and their token."""
+    token = leased.token
+    return [(message.id, token) for message in leased.messages]
 
 
 class Returns:
@@ -66,7 +71,7 @@ class Returns:
     ) -> None:
         if writing is not None:
             try:
-                items = [*items, *items_of(await writing)]
+                items = [*items, *items_of(leased_of(await writing))]
             except Exception as error:  # noqa: BLE001 - whatever it was, it got nothing
                 _log.info("the lease of a client that went: %s", error)
         for first in range(0, len(items), ITEMS_MAX):

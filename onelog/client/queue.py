@@ -60,7 +60,9 @@ class AsyncQueue:
         self._route = name.encode()
         self._timeout_s = scope.timeout_s
         self._is_early = scope.durability == "async"
-        self._lane: WriteLane | None = None  # of enqueues, once there is a connection
+        # Once there is a connection; acks are never early.
+        self._lane: WriteLane | None = None
+        self._ack_lane: WriteLane | None = None
 
     @property
     def name(self) -> str:
@@ -238,8 +240,10 @@ class AsyncQueue:
         """A message is done; LeaseLost if somebody else has it by now."""
         if not self._connection.is_clear:
             await self._connection.ready(self._timeout_s)
-        lane = self._connection.write_lane(self._route)
-        assert lane is not None
+        lane = self._ack_lane
+        if lane is None:
+            lane = self._ack_lane = self._connection.write_lane(self._route)
+            assert lane is not None
         try:
             answer = lane.ack(self._scope.namespace, self._name, message, self._timeout_s)
         except ValueError as error:
@@ -463,7 +467,7 @@ class AsyncQueue:
                 getattr(operation, kind).CopyFrom(request)
 
             try:
-                settled += await self._connection.write(
+                results = await self._connection.write(
                     self._route,
                     ITEM_SIZE * len(request.messages),
                     self._timeout_s,
@@ -476,6 +480,8 @@ class AsyncQueue:
                     raise
                 (one,) = request.messages
                 settled.append(Settled(one.message_id, error.reason))
+            else:
+                settled += map(settled_of, results)
         return settled
 
 

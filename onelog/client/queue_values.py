@@ -202,9 +202,10 @@ def settled_of(result: queue_pb2.SettleResult) -> Settled:
     return Settled(result.message_id, result.reason, result.dead)
 
 
-def settled_in(result: pipeline_pb2.OperationResult) -> list[Settled]:
+def settled_in(result: pipeline_pb2.OperationResult) -> Sequence[queue_pb2.SettleResult]:
     """Return what became of the messages of an operation."""
-    return [settled_of(each) for each in result.settle.results]
+    results: Sequence[queue_pb2.SettleResult] = result.settle.results
+    return results
 
 
 def enqueued_in(result: pipeline_pb2.OperationResult) -> Enqueued:

@@ -22,7 +22,12 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from onelog.client.queue_values import MESSAGES_MAX, REASONS_OF_ONE, error_of_settled
+from onelog.client.queue_values import (
+    MESSAGES_MAX,
+    REASONS_OF_ONE,
+    error_of_settled,
+    settled_of,
+)
 from onelog.client.values import Appended, Enqueued, Message, Settled
 from onelog.errors import Internal, OnelogError
 from onelog.status import error_of_result
@@ -168,7 +173,7 @@ class AckRun(Run):
             raise
         self.members.append((future, deadline_s))
 
-    def set_result(self, result: list[Settled]) -> None:
+    def set_result(self, result: Sequence[queue_pb2.SettleResult]) -> None:
         """Tell each what became of its message."""
         if len(result) != len(self.members):
             self.set_exception(Internal(f"{len(result)} results for {len(self.members)} messages"))
@@ -177,7 +182,7 @@ class AckRun(Run):
             if future.done():
                 continue
             if settled.reason:
-                future.set_exception(error_of_settled(settled))
+                future.set_exception(error_of_settled(settled_of(settled)))
             else:
                 future.set_result(None)
 
