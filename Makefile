@@ -25,8 +25,9 @@ serve: $(READY)  ## run a database on this machine, data in ./onelog-data
 	@$(BIN)/onelog serve
 
 # One worker more than cores: tests that start processes spend a third of their time waiting.
+# Neighbours stay with one worker as long as nobody is idle: a server that a module shares starts once.
 test: $(READY)  ## run the whole test suite
-	$(BIN)/pytest -n $$(($$(nproc) + 1))
+	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal
 
 check: $(READY)  ## format, lint, types, import contracts, generated stubs, tidiness
 	$(BIN)/ruff format --check .

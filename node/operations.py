@@ -296,9 +296,10 @@ async def put_content(
         assert content is not None, "an answer lacks what nobody puts in"
         found = entries[at : at + len(indexes)]
         at += len(indexes)
-        if found and answer.header.HasField("cost"):
+        header = getattr(answer, "header", None)  # what streams send has none
+        if found and header is not None and header.HasField("cost"):
             lowest, log = min(indexes[: len(found)]), edge.replica(shard).shard.log
-            put_log_read(answer.header.cost, log, len(found), lowest)
+            put_log_read(header.cost, log, len(found), lowest)
         afterwards += content.put(state, request, answer, found, room)
     if afterwards:
         # Whatever becomes of it: it only makes good sooner what time makes good as well.

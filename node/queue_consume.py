@@ -17,17 +17,17 @@ from cluster.member import LEADER
 from node.calls import Call, stopping
 from node.edge import Edge, namespace_of
 from node.forwarding import Elsewhere
-from node.operations import Room
-from node.queue_content import put_leased, put_rows
+from node.operations import put_content
+from node.queue_content import put_leased
 from node.queue_credit import Credit, Held
 from node.queue_lines import Lines
 from node.queue_requests import check_name, draft_of, lease_of, queue_of
 from node.queue_returns import Returns, items_of, leased_of
+from node.services.queue_operations import LEASE
 from node.status_mapping import error_of_reason
 from onelog.errors import FailedPrecondition
 from onelog.v1 import common_pb2, queue_pb2
 from projections.queue_limits import ITEMS_MAX
-from projections.queue_results import Leased
 from projections.reasons import Reason
 
 CREDIT_DEFAULT = 100
@@ -129,26 +129,10 @@ class Consumers:
                     raise
                 return answer
             held.by_id.update(items_of(leased))
-        await self._fill(answer, shard, lease, leased, call)
+        lacking = put_leased(edge.replica(shard).shard.projections, lease, answer, leased)
+        if lacking:
+            await put_content(edge, shard, ((LEASE.content, lease, answer, lacking),), call)
         return answer
-
-    async def _fill(
-        self,
-        answer: queue_pb2.ConsumeResponse,
-        shard: int,
-        lease: queue_pb2.LeaseRequest,
-        leased: Leased,
-        call: Call,
-    ) -> None:
-        """Show what a lease got, with the bodies; what there is no room for is given back."""
-        edge, replica = self._edge, self._edge.replica(shard)
-        indexes = put_leased(replica.shard.projections, lease, answer, leased)
-        room = Room(edge)
-        entries = await edge.entries(shard, indexes, room.left)
-        drafts = put_rows(replica.shard.projections, lease, answer, entries, room)
-        if drafts:
-            # Whatever becomes of it: without it they come back when their lease ends.
-            await replica.propose(list(drafts), call.deadline_s)
 
     def _credit(self, shard: int) -> Credit:
         credit = self._credits.get(shard)

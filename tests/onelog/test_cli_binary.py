@@ -1,10 +1,11 @@
 """The installed program against a real server: every command, and how each of them fails.
 
 Every line is a process of its own; what is asked, and what comes back, goes over sockets. The first
-line of each group of commands is started as people start it, and so are those about servers and the
-log. For the others a process that has loaded everything forks (tests/onelog/forking.py), which
-saves the third of a second that a start takes. The lines are in tests/onelog/command_lines.py, and
-a command that is added to the program must be added there.
+line of each command that works is started as people start it, and so are those about servers and
+the log, and the first of each group that fails. For what repeats them a process that has loaded
+everything forks (tests/onelog/forking.py), which saves the third of a second that a start takes.
+The lines are in tests/onelog/command_lines.py, and a command that is added to the program must be
+added there.
 """
 
 import importlib.metadata
@@ -171,7 +172,8 @@ def first_of_groups(lines: Iterable[Line]) -> list[Line]:
     return list(found.values())
 
 
-FIRST = first_of_groups(STEPS)
+# Each of all commands once.
+FIRST = list({path_of(step.line): step for step in reversed(STEPS)}.values())
 
 
 @pytest.fixture(scope="module")
