@@ -75,10 +75,11 @@ def decode_leased(result: Applied) -> Leased:
     try:
         token, deadline_ns, count = LEASE_HEAD.unpack_from(data)
         at = LEASE_HEAD.size
-        if len(data) == at + count * LEASE_ROW.size:  # most of all: none of them has died before
-            rows = LEASE_ROW.iter_unpack(memoryview(data)[at:])
-            alive = tuple(LeasedMessage(row[0], row[1], row[2] >> DELIVERIES_SHIFT) for row in rows)
-            return Leased(token, deadline_ns, alive)
+        if len(data) == at + count * LEASE_ROW.size:
+            rows = list(LEASE_ROW.iter_unpack(memoryview(data)[at:]))
+            if not any(row[2] & HAS_DEAD for row in rows):  # most of all: none has died before
+                alive = [LeasedMessage(row[0], row[1], row[2] >> DELIVERIES_SHIFT) for row in rows]
+                return Leased(token, deadline_ns, tuple(alive))
         messages = []
         for _ in range(count):
             message_id, body_index, meta = LEASE_ROW.unpack_from(data, at)

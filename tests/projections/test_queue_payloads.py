@@ -26,6 +26,8 @@ from projections.queue_commands import (
 )
 from projections.queue_message import Enqueue, Message, ScheduleCreate, decode_message
 from projections.queue_results import (
+    LEASE_HEAD,
+    LEASE_ROW,
     Leased,
     LeasedMessage,
     decode_cursor,
@@ -187,6 +189,16 @@ def test_what_a_lease_got_comes_back() -> None:
         "dlq.last_failure": "77",
     }
     assert decode_leased(Applied()) == Leased(0, 0, ())
+    alive = Applied(1, encode_leased(9, 50, rows[:1]))
+    assert decode_leased(alive) == Leased(9, 50, messages[:1])
+
+
+def test_a_lease_that_lacks_how_a_message_died_is_no_result() -> None:
+    dead = Dead(3, 5, 77, b"timeout")
+    rows = [Row(7, 1, LEASED, 2, 1, 50, 9, dead=dead)]
+    cut = encode_leased(9, 50, rows)[: LEASE_HEAD.size + LEASE_ROW.size]
+    with pytest.raises(BadResult):
+        decode_leased(Applied(1, cut))
 
 
 @given(data=st.binary(max_size=60))
