@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+TEST_READY := .venv/.test-ready
 PROTOS := $(wildcard proto/onelog/v1/*.proto)
 # Servers, builders of snapshots and tests start hundreds of processes, each of which would compile
 # every module again: a fifth of what a command of the program takes.
@@ -9,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 STUBS_IN = --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench peers crashes kills simulate compose-test picture proto fmt clean
+.PHONY: help serve test spark-test check bench peers crashes kills simulate compose-test picture proto fmt clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -21,15 +22,27 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+# What only the tests need: Spark is large, and a server does without it.
+$(TEST_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	@touch $@
+
 serve: $(READY)  ## run a database on this machine, data in ./onelog-data
 	@$(BIN)/onelog serve
 
 # One worker more than cores: tests that start processes spend a third of their time waiting.
 # Neighbours stay with one worker as long as nobody is idle: a server that a module shares starts once.
-test: $(READY)  ## run the whole test suite
-	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal
+# Tests of Spark share one session, so they run by themselves, and without Java not at all.
+test: $(TEST_READY)  ## run the whole test suite
+	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal --ignore tests/spark/jvm
+	@problem=$$($(BIN)/python -c 'from onelog.spark.session import find_problem; print(find_problem() or "")'); \
+	if [ -z "$$problem" ]; then $(BIN)/pytest tests/spark/jvm -m 'not spark_long'; \
+	else echo "left out: the tests that need Spark (tests/spark/jvm): $$problem"; fi
 
-check: $(READY)  ## format, lint, types, import contracts, generated stubs, tidiness
+spark-test: $(TEST_READY)  ## the long tests of Spark: killed jobs, clusters, executors with only the zip
+	$(BIN)/pytest tests/spark/jvm -m spark_long
+
+check: $(TEST_READY)  ## format, lint, types, import contracts, generated stubs, tidiness
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

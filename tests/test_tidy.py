@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 NOT_SOURCE = frozenset(("__pycache__", "build", "dist", "venv"))
-PACKAGES = ("cluster", "node", "onelog", "projections", "snapshot", "spark", "ual")
+PACKAGES = ("cluster", "node", "onelog", "projections", "snapshot", "ual")
 
 
 def tracked(root: Path, *suffixes: str) -> list[Path]:
@@ -86,6 +86,12 @@ def test_no_file_has_a_name_that_says_nothing() -> None:
     assert [name_of(path) for path in SOURCES if path.name in empty] == []
 
 
+def test_nobody_imports_the_folder_of_spark_by_its_bare_name() -> None:
+    """A module would exist twice: as ``spark.x`` and as ``onelog.spark.x``."""
+    bare = re.compile(r"^\s*(?:from|import)\s+spark\b", re.MULTILINE)
+    assert [name_of(path) for path in SOURCES if bare.search(path.read_text())] == []
+
+
 def test_there_is_no_package_file_under_tests() -> None:
     """pytest imports them by path; an __init__.py in some folders would change the names."""
     assert [name_of(p) for p in SOURCES if p.name == "__init__.py" and "tests" in p.parts] == []
@@ -123,4 +129,5 @@ def test_the_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
     distribution = {name for name in names if name.endswith(".dist-info")}
     assert names - distribution == set(PACKAGES)
     assert (target / "ual" / "py.typed").exists()
+    assert (target / "onelog" / "spark" / "columns" / "block.py").exists()
     assert (target / "bin" / "onelog").exists()

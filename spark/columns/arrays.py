@@ -1,0 +1,114 @@
+"""Numpy arrays and spans of bytes as Arrow arrays, without a loop over rows.
+
+A column of bytes is one ``take``: the buffer that holds all payloads is seen as a binary array
+whose elements are, in turn, a wanted span and the gap behind it; the wanted ones are taken, which
+copies each once. Spans ascend, as they do in the order of the log; rows that share a span, or come
+in another order, name it by its number.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from onelog.spark.columns.fields import Spans
+
+Mask = NDArray[np.bool_]
+
+# Spark has no unsigned numbers, and microseconds in UTC for a moment.
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+INDEX = pa.int64()
+
+
+def binary(
+    data: NDArray[np.uint8],
+    spans: Spans,
+    *,
+    valid: Mask | None = None,
+    rows: NDArray[np.intp] | None = None,
+) -> pa.Array:
+    """Return spans as a column of bytes.
+
+    ``valid``: spans that are there, the others are null. ``rows``: the number of the span of each
+    row, for rows that share spans.
+    """
+    count = len(spans.start)
+    chosen = np.arange(count, dtype=np.int64) if rows is None else rows.astype(np.int64)
+    if not count or not len(chosen):
+        return pa.nulls(len(chosen), pa.binary())
+    starts, ends = spans
+    absent = None
+    if valid is not None and not valid.all():
+        # A span that is not there must not break the order of the offsets.
+        starts, ends = starts.copy(), ends.copy()
+        starts[~valid] = ends[~valid] = 0
+        floor = np.maximum.accumulate(ends)
+        starts[~valid] = ends[~valid] = floor[~valid]
+        absent = ~valid[chosen]
+    assert (ends >= starts).all() and (starts[1:] >= ends[:-1]).all(), "spans do not ascend"  # noqa: PT018
+    base = starts[0]
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2] = starts - base
+    offsets[1::2] = ends - base
+    everything = pa.Array.from_buffers(
+        pa.binary(),
+        2 * count - 1,
+        [None, pa.py_buffer(offsets), pa.py_buffer(data[base : ends[-1]])],
+    )
+    return everything.take(pa.array(2 * chosen, mask=absent))
+
+
+def text(
+    data: NDArray[np.uint8],
+    spans: Spans,
+    *,
+    valid: Mask | None = None,
+    rows: NDArray[np.intp] | None = None,
+) -> pa.Array:
+    """Return spans as text; one that is not UTF-8 is null."""
+    return to_text(binary(data, spans, valid=valid, rows=rows))
+
+
+def to_text(values: pa.Array) -> pa.Array:
+    """Return a column of bytes as text; what is not UTF-8 is null."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        # Rare, and only then one by one: somebody uses binary keys.
+        return pa.array([_text_or_none(value) for value in values.to_pylist()], pa.string())
+
+
+def _text_or_none(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def numbers(values: NDArray[Any], kind: pa.DataType = INDEX, valid: Mask | None = None) -> pa.Array:
+    """Return numbers as a column; unsigned ones of 64 bits are seen as signed."""
+    if values.dtype.byteorder == ">":
+        values = values.astype(values.dtype.newbyteorder("<"))
+    if values.dtype == np.uint64:
+        values = np.ascontiguousarray(values).view(np.int64)
+    absent = None if valid is None or valid.all() else ~valid
+    found = pa.array(np.ascontiguousarray(values), mask=absent)
+    return found if found.type == kind else found.cast(kind)
+
+
+def timestamps(values_ns: NDArray[Any], valid: Mask | None = None) -> pa.Array:
+    """Return nanoseconds since 1970 as moments of microseconds."""
+    micros = (values_ns.astype(np.int64) // 1_000).astype(np.int64)
+    return numbers(micros, valid=valid).cast(TIMESTAMP)
+
+
+def constant(value: Any, count: int, kind: pa.DataType) -> pa.Array:
+    """Return a column that has the same value in each row."""
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+def named(codes: NDArray[Any], names: Sequence[str | None]) -> pa.Array:
+    """Return a column of names, by their numbers in a list."""
+    return pa.array(names, pa.string()).take(pa.array(codes.astype(np.int64)))

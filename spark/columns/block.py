@@ -1,0 +1,197 @@
+"""Verified entries of a shard as arrays over one buffer of plain payloads.
+
+A ``Block`` is what every view decodes: the headers of some entries, in the order of the log, and
+the bounds of their plain payloads in one buffer. Invariants:
+
+* The bytes were verified before: by the checksum of their file, or each by its own.
+* No entry is refused (void), uncommitted or unwanted by type, owner or time.
+* ``start[i] <= end[i] <= start[i + 1]``: payloads stand in the buffer in the order of the log.
+* A block has at most ``BLOCK_BYTES_MAX`` bytes of plain payload, or one larger entry, and at most
+  ``BLOCK_ENTRIES_MAX`` entries.
+
+A payload that is stored compressed is expanded into the buffer, in its place. A block without one
+is a view of the stored bytes, and copies nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from onelog.spark.columns.fields import Fields
+from onelog.spark.columns.selection import Selection
+from ual.compression import decompress
+from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, HEADER_SIZE
+from ual.tables import Bytes, Indexes, gather_headers
+
+BLOCK_BYTES_MAX = 8 << 20
+BLOCK_ENTRIES_MAX = 65_536
+# How far apart the first and the last entry of a block may be stored: Arrow's offsets have 32 bits.
+BLOCK_SPREAD_MAX = 1 << 30
+FRAME_HEADER_SIZE_MAX = 18  # of a zstd frame: it says how large the plain payload is
+
+TYPE_BATCH = 0x000A
+
+Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Some entries of one shard; see the module's docstring for what holds."""
+
+    shard: int
+    data: NDArray[np.uint8]
+    start: Numbers  # of each plain payload in ``data``
+    end: Numbers
+    headers: NDArray[np.void]  # of ual.tables.ENTRY_DTYPE
+    transaction: Indexes  # index of the entry that opens the entry's batch; 0: none
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def select(self, rows: NDArray[np.intp]) -> "Block":
+        """Return the entries at ``rows``, which ascend."""
+        return Block(
+            self.shard,
+            self.data,
+            self.start[rows],
+            self.end[rows],
+            self.headers[rows],
+            self.transaction[rows],
+        )
+
+
+class Transactions:
+    """Finds the batch that each entry of consecutive pieces of a log belongs to."""
+
+    __slots__ = ("_head", "_last")
+
+    def __init__(self) -> None:
+        self._head = np.uint64(0)  # the last batch entry so far
+        self._last = np.uint64(0)  # the last entry that belongs to it
+
+    def find(self, data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]) -> Indexes:
+        """Return for each entry the index of its batch entry, 0 for an entry of none.
+
+        ``offsets`` are where the entries start in ``data``; void entries count, too. An entry whose
+        batch entry compaction has dropped belongs to none.
+        """
+        found = np.zeros(len(headers), np.uint64)
+        conditional = (headers["flags"] & np.uint16(FLAG_CONDITIONAL)) != 0
+        if not conditional.any():
+            return found
+        heads = np.flatnonzero(conditional & (headers["entry_type"] == TYPE_BATCH))
+        head_index = np.append(self._head, headers["index"][heads])
+        head_last = np.append(self._last, _batch_ends(data, offsets[heads], headers[heads]))
+        # The number of batch entries up to an entry says which one it follows.
+        follows = np.zeros(len(headers), np.intp)
+        follows[heads] = 1
+        follows = np.cumsum(follows)
+        inside = conditional & (headers["index"] <= head_last[follows])
+        found[inside] = head_index[follows][inside]
+        self._head, self._last = head_index[-1], head_last[-1]
+        return found
+
+
+def _batch_ends(data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]) -> Indexes:
+    """Return the last index of each batch, by the count that its entry says."""
+    if not len(headers):
+        return np.empty(0, np.uint64)
+    plain, start, end = plain_payloads(data, offsets, headers)
+    fields = Fields(plain, start, end)
+    fields.prefix()
+    counts = fields.u16()
+    ends: Indexes = headers["index"] + counts.astype(np.uint64)
+    return ends
+
+
+def cut_blocks(
+    shard: int,
+    data: Bytes,
+    offsets: NDArray[np.int64],
+    *,
+    voids: Indexes,
+    selection: Selection,
+    transactions: Transactions,
+    headers: NDArray[np.void] | None = None,
+) -> Iterator[Block]:
+    """Yield blocks of the wanted entries that start at ``offsets`` in verified bytes.
+
+    ``voids`` are rows of first and last index that were refused. Pieces of one split are handed in
+    in order, with the same ``transactions``.
+    """
+    if headers is None:
+        headers = gather_headers(data, offsets)
+    batches = transactions.find(data, offsets, headers)
+    rows = np.flatnonzero(_not_void(headers["index"], voids) & selection.wants_headers(headers))
+    while len(rows):
+        count = _fitting(data, offsets, headers, rows)
+        chosen, rows = rows[:count], rows[count:]
+        plain, start, end = plain_payloads(data, offsets[chosen], headers[chosen])
+        yield Block(shard, plain, start, end, headers[chosen], batches[chosen])
+
+
+def plain_payloads(
+    data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]
+) -> tuple[NDArray[np.uint8], Numbers, Numbers]:
+    """Return a buffer with the plain payloads of entries in order, and where each is in it."""
+    stored = np.frombuffer(data, np.uint8)
+    starts = offsets.astype(np.int64) + HEADER_SIZE
+    ends = starts + headers["payload_len"].astype(np.int64)
+    packed = np.flatnonzero(headers["flags"] & np.uint16(FLAG_ZSTD))
+    if not len(packed):
+        # Positions count from the first payload: what follows uses 32 bits for them.
+        base = starts[0] if len(starts) else 0
+        return stored[base:], starts - base, ends - base
+    is_packed = np.zeros(len(starts), np.bool_)
+    is_packed[packed] = True
+    # Payloads that are stored plain and side by side are copied as one run, headers included.
+    follows = np.append(False, starts[1:] - ends[:-1] == HEADER_SIZE)
+    follows[1:] &= ~is_packed[:-1]
+    inner = follows & ~is_packed
+    pieces = _pieces(memoryview(data), starts, ends, inner, is_packed)
+    sizes = ends - starts
+    sizes[packed] = [len(pieces[at]) for at in (np.cumsum(~inner) - 1)[packed].tolist()]
+    new_ends = np.cumsum(sizes + inner * np.int64(HEADER_SIZE))
+    return np.frombuffer(b"".join(pieces), np.uint8), new_ends - sizes, new_ends
+
+
+def _pieces(
+    view: memoryview, starts: Numbers, ends: Numbers, inner: Mask, is_packed: Mask
+) -> list[bytes | memoryview]:
+    """Return runs of plain payloads and expanded ones, in order; ``inner`` go on with a run."""
+    firsts = np.flatnonzero(~inner)
+    lasts = np.append(firsts[1:], len(starts)) - 1
+    bounds = zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
+    return [
+        decompress(bytes(view[start:end])) if packed else view[start:end]
+        for (start, end), packed in zip(bounds, is_packed[firsts].tolist(), strict=True)
+    ]
+
+
+def _fitting(
+    data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void], rows: NDArray[np.intp]
+) -> int:
+    """Return how many of the next rows make one block; at least one."""
+    rows = rows[:BLOCK_ENTRIES_MAX]
+    rows = rows[offsets[rows] - offsets[rows[0]] < BLOCK_SPREAD_MAX]
+    sizes = headers["payload_len"][rows].astype(np.int64)
+    packed = np.flatnonzero(headers["flags"][rows] & np.uint16(FLAG_ZSTD))
+    for at in packed.tolist():
+        start = int(offsets[rows[at]]) + HEADER_SIZE
+        frame = bytes(data[start : start + FRAME_HEADER_SIZE_MAX])
+        sizes[at] = max(zstandard.frame_content_size(frame), 0)
+    fitting = int(np.searchsorted(np.cumsum(sizes), BLOCK_BYTES_MAX, "right"))
+    return max(fitting, 1)
+
+
+def _not_void(indexes: Indexes, voids: Indexes) -> Mask:
+    if not len(voids):
+        return np.ones(len(indexes), np.bool_)
+    at = np.searchsorted(voids[:, 0], indexes, "right") - 1
+    # Row -1 is before the first void; its comparison is made and then does not count.
+    inside: Mask = (at >= 0) & (indexes <= voids[at, 1])
+    return ~inside

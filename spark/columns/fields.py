@@ -1,0 +1,148 @@
+"""Reads the same layout in many payloads at once, a field at a time, by numpy.
+
+A ``Fields`` is a cursor into each of some payloads. Each read returns that field of all payloads
+and moves all cursors. ``where`` limits a read to the payloads that have the field: the others keep
+their place and get 0, or an empty span. Positions are those of the buffer that all payloads share.
+
+The payloads were applied, so they are whole: a field that crosses the end of its payload means that
+the bytes are not what they claim to be, and is ``CorruptPayload``. Nothing outside of a payload is
+ever read.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ual.errors import CorruptPayload
+
+PREFIX_VERSION = 1
+PREFIX_SESSION = 0x01
+SESSION_BYTES = 24
+
+Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+class Spans(NamedTuple):
+    """Where one field of each payload is: from ``start`` up to ``end`` in the shared buffer."""
+
+    start: Numbers
+    end: Numbers
+
+    @property
+    def size(self) -> Numbers:
+        """Bytes of each."""
+        return self.end - self.start
+
+    def take(self, rows: NDArray[Any]) -> "Spans":
+        """Return those of some payloads."""
+        return Spans(self.start[rows], self.end[rows])
+
+
+class Fields:
+    """A cursor into each of many payloads of one layout."""
+
+    __slots__ = ("at", "data", "end")
+
+    def __init__(self, data: NDArray[np.uint8], start: Numbers, end: Numbers) -> None:
+        self.data = data
+        self.at = start.copy()
+        self.end = end
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def take(self, rows: NDArray[Any]) -> "Fields":
+        """Return the cursors of some payloads, to read on from where they are."""
+        return Fields(self.data, self.at[rows], self.end[rows])
+
+    def prefix(self) -> Spans:
+        """Read the prefix that every payload has; return the namespaces."""
+        version, flags = self.u8(), self.u8()
+        if (version != PREFIX_VERSION).any() or (flags > PREFIX_SESSION).any():
+            raise CorruptPayload("a payload's prefix has an unknown version or flag")
+        namespace = self.bytes8()
+        self.skip(SESSION_BYTES, flags == PREFIX_SESSION)
+        return namespace
+
+    def u8(self, where: Mask | None = None) -> NDArray[np.uint8]:
+        """Read one byte of each."""
+        return self._number("<u1", where)
+
+    def u16(self, where: Mask | None = None) -> NDArray[np.uint16]:
+        """Read a number of 2 bytes."""
+        return self._number("<u2", where)
+
+    def u32(self, where: Mask | None = None) -> NDArray[np.uint32]:
+        """Read a number of 4 bytes."""
+        return self._number("<u4", where)
+
+    def u64(self, where: Mask | None = None) -> NDArray[np.uint64]:
+        """Read a number of 8 bytes."""
+        return self._number("<u8", where)
+
+    def i64(self, where: Mask | None = None) -> NDArray[np.int64]:
+        """Read a signed number of 8 bytes."""
+        return self._number("<i8", where)
+
+    def bytes8(self, where: Mask | None = None) -> Spans:
+        """Read a size of one byte and as many bytes."""
+        return self.fixed(self.u8(where).astype(np.int64))
+
+    def bytes16(self, where: Mask | None = None) -> Spans:
+        """Read a size of two bytes and as many bytes."""
+        return self.fixed(self.u16(where).astype(np.int64))
+
+    def bytes32(self, where: Mask | None = None) -> Spans:
+        """Read a size of four bytes and as many bytes."""
+        return self.fixed(self.u32(where).astype(np.int64))
+
+    def fixed(self, sizes: Numbers) -> Spans:
+        """Read as many bytes of each as ``sizes`` says."""
+        start = self.at
+        self.at = start + sizes
+        if (self.at > self.end).any() or (sizes < 0).any():
+            raise CorruptPayload("a field crosses the end of its payload")
+        return Spans(start, self.at)
+
+    def rest(self) -> Spans:
+        """Read everything up to the end of each payload."""
+        start, self.at = self.at, self.end.copy()
+        return Spans(start, self.end)
+
+    def skip(self, size: int, where: Mask | None = None) -> None:
+        """Pass over a field of ``size`` bytes."""
+        step = np.int64(size)
+        self.fixed(np.full(len(self.at), step) if where is None else where * step)
+
+    def finish(self) -> None:
+        """Refuse payloads in which something follows the last field."""
+        if (self.at != self.end).any():
+            raise CorruptPayload("bytes after the last field of a payload")
+
+    def _number(self, dtype: str, where: Mask | None) -> NDArray[Any]:
+        kind = np.dtype(dtype)
+        at = self.at if where is None else self.at[where]
+        ends = self.end if where is None else self.end[where]
+        if (at + kind.itemsize > ends).any():
+            raise CorruptPayload("a field crosses the end of its payload")
+        values = gather(self.data, at, kind)
+        if where is None:
+            self.at = self.at + kind.itemsize
+            return values
+        spread = np.zeros(len(self.at), kind)
+        spread[where] = values
+        self.at = self.at + where * np.int64(kind.itemsize)
+        return spread
+
+
+def gather(data: NDArray[np.uint8], at: NDArray[Any], kind: "np.dtype[Any]") -> NDArray[Any]:
+    """Return the numbers of a type at some positions of a buffer, whatever their alignment."""
+    count = len(data) - kind.itemsize + 1
+    if not len(at):
+        return np.empty(0, kind)
+    # One overlapping item for each byte: a gather by position, in C.
+    everywhere: NDArray[Any] = np.ndarray((count,), kind, data, strides=(1,))
+    found: NDArray[Any] = everywhere[at]
+    return found

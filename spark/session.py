@@ -1,0 +1,91 @@
+"""A Spark session of our own, and everything that keeps one from working, said before it starts.
+
+What can be wrong is found here and not in the midst of a job: no Java or an old one, a PySpark
+below ``SPARK_VERSION_MIN``, no pyarrow. Spark's own answer to most of these is that a worker exited
+unexpectedly.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from onelog.errors import FailedPrecondition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN = 17
+SPARK_VERSION_MIN = (4, 2)
+JAVA_ADVICE = f"install Java {JAVA_VERSION_MIN} (Debian: openjdk-17-jre-headless) or set JAVA_HOME"
+_JAVA_TIMEOUT_S = 60
+
+
+def find_problem() -> FailedPrecondition | None:
+    """Return what keeps Spark from running here, or None."""
+    return _spark_problem() or _java_problem()
+
+
+def start_session(
+    *, master: str = "local[*]", app_name: str = "onelog", settings: dict[str, str] | None = None
+) -> "SparkSession":
+    """Return a session with the source ``onelog`` registered; the one that runs, if there is one.
+
+    Workers use this process's Python, so that what can be imported here can be imported there.
+    """
+    problem = find_problem()
+    if problem is not None:
+        raise problem
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        **(settings or {}),
+    }.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _spark_problem() -> FailedPrecondition | None:
+    advice = "install it with: pip install 'onelog[spark]'"
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark
+    except ImportError as error:
+        return FailedPrecondition(f"{error.name} is missing; {advice}", reason="SPARK_MISSING")
+    version = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
+    if version < SPARK_VERSION_MIN:
+        least = ".".join(map(str, SPARK_VERSION_MIN))
+        message = f"PySpark {pyspark.__version__} is installed, and {least} is needed; {advice}"
+        return FailedPrecondition(message, reason="SPARK_TOO_OLD")
+    return None
+
+
+def _java_problem() -> FailedPrecondition | None:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None or not os.path.exists(java):
+        where = f"at JAVA_HOME, {home}" if home else "on the path"
+        return FailedPrecondition(f"there is no Java {where}; {JAVA_ADVICE}", reason="JAVA_MISSING")
+    try:
+        answered = subprocess.run(  # noqa: S603 - the program that JAVA_HOME or the path names
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return FailedPrecondition(f"{java} does not run: {error}", reason="JAVA_MISSING")
+    said = answered.stderr + answered.stdout
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
+    if found is None:
+        return FailedPrecondition(f"{java} says no version; {JAVA_ADVICE}", reason="JAVA_MISSING")
+    major = int(found[1]) if found[1] != "1" else int(found[2] or 0)  # Java 8 calls itself 1.8
+    if major < JAVA_VERSION_MIN:
+        message = f"{java} is Java {major}; {JAVA_ADVICE}"
+        return FailedPrecondition(message, reason="JAVA_TOO_OLD")
+    return None
