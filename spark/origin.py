@@ -1,0 +1,85 @@
+"""Where entries come from: what a directory, a cluster and an archive have in common.
+
+An ``Origin`` is named by a string (a path, or endpoints) and answers three questions, each at its
+time:
+
+* ``cut``, once, on the driver, when a table is loaded: how far each shard can be read. Every query
+  of that table sees this cut, and everything acknowledged before it was taken is in it.
+* ``splits``, on the driver, for each query: which parts of the log tasks read. A split begins and
+  ends where groups do, so that no transaction is cut in two.
+* ``blocks``, in a task: the verified entries of a split.
+
+An origin pickles: it holds what was asked for and no connection or open file.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from onelog.spark.columns.block import Block
+from onelog.spark.columns.selection import Selection
+
+# Bytes of the log that one task reads, about; a split has whole groups.
+SPLIT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCut:
+    """What can be read of one shard: from ``first_index`` to ``last_index``, both included.
+
+    ``last_index`` ends a group. An empty shard has ``last_index == first_index - 1``.
+    """
+
+    shard: int
+    first_index: int  # the first entry that is kept
+    last_index: int
+    timestamp_ns: int  # log time of the last entry; 0: there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How far a table reaches: one consistent place in the log of each shard."""
+
+    cluster_id: str
+    shard_count: int
+    shards: tuple[ShardCut, ...]  # those that were asked for, by number
+    note: str = ""  # what a user should know: that a directory ends before its server's log
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Entries of one shard, both ends included."""
+
+    shard: int
+    first_index: int
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one task reads: whole groups of one shard."""
+
+    shard: int
+    first_index: int
+    last_index: int
+    size_bytes: int  # about, for progress
+
+
+class Origin(Protocol):
+    """A source of entries; see the module's docstring."""
+
+    name: str  # as the user gave it, for messages
+
+    def cut(self, shards: Sequence[int] | None = None) -> Cut:
+        """Return how far each shard can be read now; ``shards``: only these."""
+        ...
+
+    def splits(
+        self, ranges: Sequence[Range], selection: Selection, size_bytes: int = SPLIT_BYTES
+    ) -> list[Split]:
+        """Return the parts of some ranges that can hold wanted entries, in order."""
+        ...
+
+    def blocks(self, split: Split, selection: Selection) -> Iterator[Block]:
+        """Yield the wanted entries of a split, verified, without refused ones."""
+        ...
