@@ -176,6 +176,11 @@ class SealedSegment:
         """The ranges that apply refused: rows of first and last index."""
         return self._summary.voids
 
+    @property
+    def sparse_rows(self) -> tuple[Indexes, Offsets]:
+        """Index and offset of every 256th entry."""
+        return self._summary.sparse_indexes, self._summary.sparse_offsets
+
     def is_void(self, index: int) -> bool:
         """Tell whether apply refused the entry."""
         return bool(self._void_mask(np.array([index], np.uint64))[0])

@@ -1,0 +1,267 @@
+"""The log in a directory: of a server that runs, of one that is stopped, or a copy of segments.
+
+Nothing is locked, mapped or written. What can be read ends where the files alone say which entries
+count: at the last sealed entry of a shard, or at its newest snapshot where that is later. A server
+may have more; ``Cut.note`` says so.
+
+* Planning reads headers and footers of sealed files, 276 bytes each, and prunes by range, by owner
+  and by time.
+* A split is whole files, or a part of a large one that begins and ends where groups do. Small files
+  are read together. Where an inner boundary is, the header of one entry tells: it counts what is
+  left of its group. A compacted file has no whole groups and is cut where its tables say.
+* A task lists the files again: what was sealed, compacted or renamed meanwhile is read under its
+  new name. What was dropped is an error that says which indexes.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from onelog.errors import FailedPrecondition, NotFound
+from onelog.spark.columns.block import TYPE_BATCH, Block, Transactions, cut_blocks
+from onelog.spark.columns.selection import Selection
+from onelog.spark.faults import reported
+from onelog.spark.origin import SPLIT_BYTES, Cut, Range, Split
+from onelog.spark.pieces import Piece, open_sealed
+from onelog.spark.places import Places, find_places
+from onelog.spark.shard_files import LISTINGS_MAX, Facts, Listing, Part, ShardFiles
+from ual.entry import FLAG_CONDITIONAL, HEADER, HEADER_SIZE
+from ual.errors import CorruptFile, IndexDropped, MissingSegment
+from ual.files import DiskFiles, Files
+from ual.offline import ReadOnlyFiles
+
+NOTE = (
+    "read from files: each shard ends at its last sealed entry, or at its newest snapshot where "
+    "that is later; a running server may have more"
+)
+# Entries of one transaction at most; a range that begins inside of one is read from there.
+BATCH_ENTRIES_MAX = 1_000
+# A file is cut in parts from this much over the size of a split on.
+SPLIT_SLACK = 1.5
+
+_INDEX_FIELD, _GROUP_FIELD = 4, 7  # of an unpacked header of an entry
+
+
+class DirectoryOrigin:
+    """Entries of the files in a directory; see ``onelog.spark.origin``."""
+
+    def __init__(self, path: str, *, cluster_id: str = "") -> None:
+        """Name a directory; with ``cluster_id``, one of another cluster is refused."""
+        self.name = path
+        self._path = Path(path)
+        self._cluster_id = cluster_id
+
+    # The port
+
+    def cut(self, shards: Sequence[int] | None = None) -> Cut:
+        """See ``Origin.cut``."""
+        with reported():
+            places = self._find()
+            self._cluster_id = places.cluster_id
+            wanted = sorted(places.shards if shards is None else set(shards))
+            found = tuple(self._shard(places, shard).cut() for shard in wanted)
+        return Cut(places.cluster_id, places.shard_count, found, NOTE)
+
+    def splits(
+        self, ranges: Sequence[Range], selection: Selection, size_bytes: int = SPLIT_BYTES
+    ) -> list[Split]:
+        """See ``Origin.splits``."""
+        with reported():
+            places = self._find()
+            found: list[Split] = []
+            for each in ranges:
+                plan = _Plan(self._shard(places, each.shard), each, selection, size_bytes)
+                found += plan.splits()
+            return found
+
+    def blocks(self, split: Split, selection: Selection) -> Iterator[Block]:
+        """See ``Origin.blocks``."""
+        with reported():
+            files = self._shard(self._find(), split.shard)
+            transactions = Transactions()
+            is_first = True
+            for piece, voids in files.pieces(split.first_index, split.last_index):
+                if is_first and needs_look_back(piece):
+                    _look_back(files, split.first_index, transactions)
+                is_first = False
+                yield from cut_blocks(
+                    split.shard,
+                    piece.data,
+                    piece.offsets,
+                    voids=voids,
+                    selection=selection,
+                    transactions=transactions,
+                    headers=piece.headers,
+                )
+
+    # Inside
+
+    def _files(self) -> Files:
+        return DiskFiles()
+
+    def _find(self) -> Places:
+        places = find_places(ReadOnlyFiles(self._files()), self._path)
+        if self._cluster_id and places.cluster_id and places.cluster_id != self._cluster_id:
+            raise FailedPrecondition(
+                f"{self._path} belongs to cluster {places.cluster_id}, and the table was loaded "
+                f"from cluster {self._cluster_id}",
+                reason="OTHER_CLUSTER",
+            )
+        return places
+
+    def _shard(self, places: Places, shard: int) -> ShardFiles:
+        paths = places.shards.get(shard)
+        if paths is None:
+            there = ", ".join(map(str, sorted(places.shards)))
+            raise NotFound(
+                f"shard {shard} is not in {self._path}, which has {there}", reason="SHARD_UNKNOWN"
+            )
+        return ShardFiles(self._files(), paths, shard)
+
+
+def needs_look_back(piece: Piece) -> bool:
+    """Tell whether the first entry may belong to a transaction that began before it."""
+    if not len(piece.headers):
+        return False
+    first = piece.headers[0]
+    return bool(first["flags"] & FLAG_CONDITIONAL) and first["entry_type"] != TYPE_BATCH
+
+
+def _look_back(files: ShardFiles, index: int, transactions: Transactions) -> None:
+    """Find the transaction that is open before an index: all of it is in one file."""
+    listing = files.list()
+    at = listing.find(index)
+    first_in_file = listing.parts[at].first_index if at is not None else index
+    first = max(first_in_file, listing.first_index, index - BATCH_ENTRIES_MAX)
+    if first < index:
+        for piece, _ in files.pieces(first, index - 1):
+            transactions.find(piece.data, piece.offsets, piece.headers)
+
+
+class _Plan:
+    """Makes the splits of one range."""
+
+    def __init__(
+        self, files: ShardFiles, wanted: Range, selection: Selection, size_bytes: int
+    ) -> None:
+        self._files = files
+        self._wanted = wanted
+        self._selection = selection
+        self._size_bytes = size_bytes
+
+    def splits(self) -> list[Split]:
+        """Return the parts that can hold wanted entries; a hole in the range is an error."""
+        if self._wanted.last_index < self._wanted.first_index:
+            return []
+        for attempt in range(LISTINGS_MAX):
+            try:
+                return self._join(self._parts(self._files.list()))
+            except (FileNotFoundError, MissingSegment):
+                # Sealed, replaced or dropped while it was listed; the names of now say which.
+                if attempt + 1 == LISTINGS_MAX:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _parts(self, listing: Listing) -> Iterator[Split]:
+        """Yield the wanted parts of files, in order."""
+        wanted, files = self._wanted, self._files
+        next_index = wanted.first_index
+        if next_index < listing.first_index:
+            error = IndexDropped(next_index, listing.first_index, wanted.last_index)
+            gone = min(wanted.last_index, listing.first_index - 1)
+            error.args = (
+                f"entries {next_index} to {gone} of shard {wanted.shard} are not kept any more: "
+                f"the log begins at {listing.first_index}",
+            )
+            raise error
+        at = listing.find(next_index)
+        assert at is not None
+        while next_index <= wanted.last_index:
+            part = listing.parts[at] if at < len(listing.parts) else None
+            if part is None or part.first_index > next_index:
+                last = wanted.last_index if part is None else part.first_index - 1
+                directory = str(files.paths.segments)
+                raise MissingSegment(directory, next_index, min(last, wanted.last_index))
+            at += 1
+            if part.is_sealed:
+                facts = files.facts(part)
+                last = min(facts.header.last_index, wanted.last_index)
+                if last >= next_index and self._can_hold(facts):
+                    yield from self._cut(part, facts, next_index, last)
+            else:
+                behind = listing.parts[at].first_index - 1 if at < len(listing.parts) else None
+                last = wanted.last_index if behind is None else min(behind, wanted.last_index)
+                size = part.path.stat().st_size
+                yield Split(wanted.shard, next_index, last, size)
+            next_index = max(next_index, last + 1)
+
+    def _can_hold(self, facts: Facts) -> bool:
+        """Tell by header and footer whether a file can have wanted entries."""
+        selection, header = self._selection, facts.header
+        if header.last_timestamp_ns < selection.from_time_ns:
+            return False
+        if header.first_timestamp_ns > selection.to_time_ns:
+            return False
+        owners = {number for number, count in enumerate(facts.footer.owner_counts) if count}
+        if selection.owners is not None:
+            owners &= selection.owners
+        if selection.types is not None:
+            owners &= {number >> 8 for number in selection.types}
+        return bool(owners)
+
+    def _cut(self, part: Part, facts: Facts, first_index: int, last_index: int) -> Iterator[Split]:
+        """Yield the parts of a file: one, unless it is large."""
+        shard, header = self._wanted.shard, facts.header
+        span = header.last_index - header.first_index + 1
+        share = (last_index - first_index + 1) / span
+        size = int((facts.footer.entries_end - HEADER_SIZE) * share)
+        if size > self._size_bytes * SPLIT_SLACK:
+            count = -(-size // self._size_bytes)
+            ends = self._boundaries(part, first_index, last_index, count)
+        else:
+            ends = []
+        firsts = [first_index, *(end + 1 for end in ends)]
+        for first, last in zip(firsts, [*ends, last_index], strict=True):
+            yield Split(shard, first, last, size // len(firsts))
+
+    def _boundaries(self, part: Part, first_index: int, last_index: int, count: int) -> list[int]:
+        """Return the last indexes of all parts but the last: about equal, each ends a group."""
+        segment, file = open_sealed(ReadOnlyFiles(DiskFiles()), part.path)
+        indexes, offsets = segment.sparse_rows
+        inside = np.flatnonzero((indexes > first_index) & (indexes < last_index))
+        if not len(inside):
+            return []
+        begin, end = int(offsets[inside[0]]), int(offsets[inside[-1]])
+        targets = begin + (end - begin) * np.arange(1, count) // count
+        rows = np.unique(np.searchsorted(offsets, targets).clip(inside[0], inside[-1]))
+        ends: list[int] = []
+        for row in rows.tolist():
+            index = int(indexes[row])
+            if segment.is_compacted:
+                boundary = index - 1
+            else:
+                fields = HEADER.unpack(file.read(HEADER_SIZE, int(offsets[row])))
+                if fields[_INDEX_FIELD] != index:
+                    rule = f"entry {index}: the sparse table differs from the entry"
+                    raise CorruptFile(str(part.path), rule, int(offsets[row]))
+                boundary = index + fields[_GROUP_FIELD]
+            if (ends[-1] if ends else first_index - 1) < boundary < last_index:
+                ends.append(boundary)
+        return ends
+
+    def _join(self, parts: Iterator[Split]) -> list[Split]:
+        """Join neighbours as long as they are one split's size together."""
+        joined: list[Split] = []
+        for part in parts:
+            last = joined[-1] if joined else None
+            if (
+                last is not None
+                and last.last_index + 1 == part.first_index
+                and last.size_bytes + part.size_bytes <= self._size_bytes
+            ):
+                size = last.size_bytes + part.size_bytes
+                joined[-1] = Split(part.shard, last.first_index, part.last_index, size)
+            else:
+                joined.append(part)
+        return joined

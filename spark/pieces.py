@@ -1,0 +1,250 @@
+"""Verified entries of one file: read into memory by plain reads, checked, handed on as arrays.
+
+A ``Piece`` is a run of entries of one file, back to back, that was verified:
+
+* of a sealed file by the checksum of the whole file where a good part of it is wanted, otherwise
+  each entry by its own;
+* of an unsealed file each entry by its own.
+
+In both, index and size of each entry are compared with where the tables or the entries before it
+say that it is. A difference is ``CorruptFile``, before an entry of the piece leaves.
+
+A mapping would end the process at a page that the disk cannot read, and in a directory that a
+server writes to, files are cut and replaced: so everything is copied. A piece of a sealed file is a
+view of one copy of the wanted part; an unsealed file is read in windows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from ual.entry import HEADER, HEADER_SIZE, PAYLOAD_SIZE_MAX
+from ual.errors import CorruptFile
+from ual.files import File
+from ual.offline import ReadOnlyFiles
+from ual.sealed import SealedSegment
+from ual.segment_format import (
+    ENTRIES_OFFSET,
+    FOOTER_FILE_CRC_OFFSET,
+    FOOTER_SIZE,
+    SegmentHeader,
+    TableSpan,
+)
+from ual.segment_format import HEADER_SIZE as FILE_HEADER_SIZE
+from ual.tables import (
+    Bytes,
+    Indexes,
+    Table,
+    decode_indexes,
+    decode_offsets,
+    first_bad_checksum,
+    gather_headers,
+)
+
+READ_SIZE = 4 << 20
+# Entries whose headers are gathered at once: 40 bytes each.
+PIECE_ENTRIES_MAX = 131_072
+# From this part of a file on, one checksum over all of it costs less than one of each entry.
+WHOLE_FILE_PART = 1 / 4
+
+_LENGTH_FIELD, _INDEX_FIELD = 6, 4  # of an unpacked header of an entry
+
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Verified entries: where each starts in ``data``, and its header."""
+
+    data: Bytes
+    offsets: Positions
+    headers: NDArray[np.void]
+
+
+def open_sealed(reader: ReadOnlyFiles, path: Path) -> tuple[SealedSegment, File]:
+    """Open a sealed file: what its header, footer and small tables say, and the file itself.
+
+    Both are of the same file, whatever is renamed to its name meanwhile.
+    """
+    file = reader.open_read(path)
+    return SealedSegment.open(_Opened(reader, file), path), file
+
+
+class _Opened(ReadOnlyFiles):
+    """Files in which every name is the one file that is open already."""
+
+    def __init__(self, files: ReadOnlyFiles, file: File) -> None:
+        super().__init__(files)
+        self._file = file
+
+    def open_read(self, path: Path) -> File:  # noqa: ARG002 - the port's
+        return self._file
+
+
+def sealed_pieces(
+    segment: SealedSegment, file: File, first_index: int, last_index: int
+) -> Iterator[Piece]:
+    """Yield what a sealed file has of a range of indexes, in order."""
+    starts, indexes = _tables(segment, file)
+    if indexes is None:
+        rows = slice(first_index - segment.first_index, last_index - segment.first_index + 1)
+        wanted = np.arange(first_index, last_index + 1, dtype=np.uint64)
+    else:
+        first = int(np.searchsorted(indexes, np.uint64(first_index), "left"))
+        rows = slice(first, int(np.searchsorted(indexes, np.uint64(last_index), "right")))
+        wanted = indexes[rows]
+    if not len(wanted):
+        return
+    ends = np.append(starts[1:], segment.footer.entries_end)[rows]
+    starts = starts[rows]
+    position, stop = int(starts[0]), int(ends[-1])
+    is_whole = stop - position >= segment.size_bytes * WHOLE_FILE_PART
+    data = _read_whole(segment, file, position, stop) if is_whole else _read(file, position, stop)
+    for at in range(0, len(wanted), PIECE_ENTRIES_MAX):
+        part = slice(at, at + PIECE_ENTRIES_MAX)
+        yield _checked(
+            str(segment.path),
+            position,
+            data,
+            starts[part] - position,
+            ends[part] - position,
+            wanted[part],
+            has_checksum=is_whole,
+        )
+
+
+def _tables(segment: SealedSegment, file: File) -> tuple[Positions, Indexes | None]:
+    """Return where each entry starts, and its index where some are gone."""
+    footer = segment.footer
+
+    def table(name: str, span: TableSpan) -> Table:
+        return Table(str(segment.path), name, span, file.read(span.size, span.position))
+
+    offsets = decode_offsets(table("offsets", footer.offsets), footer.entries_end)
+    if not segment.is_compacted:
+        return offsets.astype(np.int64), None
+    return offsets.astype(np.int64), decode_indexes(
+        table("indexes", footer.indexes), segment.header
+    )
+
+
+def _read(file: File, position: int, stop: int) -> Bytes:
+    content = np.empty(stop - position, np.uint8)
+    for at in range(position, stop, READ_SIZE):
+        data = file.read(min(READ_SIZE, stop - at), at)
+        content[at - position : at - position + len(data)] = np.frombuffer(data, np.uint8)
+        if len(data) < min(READ_SIZE, stop - at):  # cut meanwhile: the checksums say so
+            content[at - position + len(data) :] = 0
+            break
+    return content.data
+
+
+def _read_whole(segment: SealedSegment, file: File, position: int, stop: int) -> Bytes:
+    """Return a part of a file whose checksum holds; all of it is read, and the part is kept."""
+    covered = segment.size_bytes - FOOTER_SIZE + FOOTER_FILE_CRC_OFFSET
+    content = np.empty(stop - position, np.uint8)
+    crc = 0
+    for at in range(0, covered, READ_SIZE):
+        data = file.read(min(READ_SIZE, covered - at), at)
+        crc = crc32c(data, crc)
+        first, end = max(at, position), min(at + len(data), stop)
+        if first < end:
+            content[first - position : end - position] = np.frombuffer(
+                data, np.uint8, end - first, first - at
+            )
+    if crc != segment.footer.file_crc:
+        raise CorruptFile(str(segment.path), "checksum of the file")
+    return content.data
+
+
+def unsealed_pieces(file: File, path: Path, first_index: int, last_index: int) -> Iterator[Piece]:
+    """Yield the entries of a range in an unsealed file, as far as the file has them.
+
+    All of the range is durable, so an entry that is not right is damage and no torn write.
+    """
+    name = str(path)
+    header = SegmentHeader.decode_identity(name, file.read(FILE_HEADER_SIZE, 0))
+    position, index, size = ENTRIES_OFFSET, header.first_index, file.size()
+    window = READ_SIZE
+    while index <= last_index and position < size:
+        data = file.read(min(window, size - position), position)
+        offsets, end, needed = _walk(name, data, position, index, last_index)
+        if not offsets:
+            if position + needed > size or needed <= len(data):
+                return  # the file ends in this entry
+            window = max(READ_SIZE, needed)
+            continue
+        starts = np.array(offsets, np.int64)
+        ends = np.append(starts[1:], end)
+        wanted = np.arange(index, index + len(starts), dtype=np.uint64)
+        keep = slice(max(first_index - index, 0), None)
+        if len(wanted[keep]):
+            yield _checked(
+                name,
+                position,
+                data,
+                starts[keep],
+                ends[keep],
+                wanted[keep],
+                has_checksum=False,
+            )
+        position, index, window = position + end, index + len(starts), READ_SIZE
+
+
+def _walk(
+    path: str, data: bytes, position: int, index: int, last_index: int
+) -> tuple[list[int], int, int]:
+    """Return where whole entries start in ``data``, where the last ends, and what the next needs.
+
+    Nothing but the entries themselves says where they are: this is the one loop over entries.
+    """
+    offsets: list[int] = []
+    at, size = 0, len(data)
+    unpack = HEADER.unpack_from
+    while index <= last_index and len(offsets) < PIECE_ENTRIES_MAX:
+        if at + HEADER_SIZE > size:
+            return offsets, at, HEADER_SIZE
+        fields = unpack(data, at)
+        length = fields[_LENGTH_FIELD]
+        if fields[_INDEX_FIELD] != index or length > PAYLOAD_SIZE_MAX:
+            _refuse(path, position + at, f"entry {index} is damaged: index or size")
+        end = at + HEADER_SIZE + length
+        if end > size:
+            return offsets, at, end - at
+        offsets.append(at)
+        at, index = end, index + 1
+    return offsets, at, 0
+
+
+def _checked(
+    path: str,
+    position: int,
+    data: Bytes,
+    starts: Positions,
+    ends: Positions,
+    indexes: Indexes,
+    *,
+    has_checksum: bool,
+) -> Piece:
+    """Return entries that are what the tables say; ``has_checksum``: their bytes were verified."""
+    headers = gather_headers(data, starts)
+    if not has_checksum:
+        bad = first_bad_checksum(data, starts, ends, headers["crc"])
+        if bad is not None:
+            _refuse(path, position + int(starts[bad]), f"entry {indexes[bad]} is damaged: checksum")
+    sizes = headers["payload_len"].astype(np.int64) + HEADER_SIZE
+    holds = (headers["index"] == indexes) & (starts + sizes == ends)
+    if not holds.all():
+        bad = int(np.argmin(holds))
+        rule = f"entry {indexes[bad]}: the tables differ from the entry"
+        _refuse(path, position + int(starts[bad]), rule)
+    return Piece(data, starts, headers)
+
+
+def _refuse(path: str, offset: int, rule: str) -> NoReturn:
+    raise CorruptFile(path, rule, offset)
