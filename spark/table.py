@@ -1,0 +1,196 @@
+"""A table that was loaded: its origin, its cut, and the ranges and rows that it consists of.
+
+``load_table`` is what a read, an export and a stream begin with. It takes the cut, compares the
+options with what there is, and finds the queues that are asked for by name. The result pickles and
+travels to tasks: whatever happens to the log afterwards, all queries of it see the same entries.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from onelog.errors import NotFound, OutOfRange
+from onelog.spark.columns.selection import Selection
+from onelog.spark.columns.view import Request, View
+from onelog.spark.directory import DirectoryOrigin
+from onelog.spark.faults import REASON_DROPPED
+from onelog.spark.options import ReadOptions, bad
+from onelog.spark.origin import SPLIT_BYTES, Cut, Origin, Range, ShardCut, Split
+
+QueueNames = dict[int, dict[int, str]]  # by shard, then by id
+
+
+@dataclass(frozen=True)
+class Table:
+    """What all queries of one read see."""
+
+    options: ReadOptions
+    origin: Origin
+    cut: Cut
+    ranges: tuple[Range, ...]
+    queue_names: QueueNames = field(default_factory=dict)
+
+    @property
+    def view(self) -> View:
+        """The view that is read."""
+        return self.options.view
+
+    def selection(self, shard: int | None = None) -> Selection:
+        """Return what is wanted of a shard; of any, without the queues, which are a shard's."""
+        read = self.options
+        wanted = Selection(
+            types=read.types,
+            owners=read.owners,
+            from_time_ns=read.from_time_ns,
+            to_time_ns=read.to_time_ns,
+            namespaces=read.namespaces,
+            key_prefix=read.key_prefix,
+            streams=read.streams,
+            queues=None
+            if read.queues is None or shard is None
+            else frozenset(self._wanted_queues(shard)),
+            measurements=read.measurements,
+        )
+        types = read.view.narrowed(wanted)
+        return wanted if types is wanted.types else _with_types(wanted, types)
+
+    def splits(self, size_bytes: int = SPLIT_BYTES) -> list[Split]:
+        """Return the parts that tasks read."""
+        return self.origin.splits(self.ranges, self.selection(), size_bytes)
+
+    def request(self, shard: int, columns: frozenset[str] | None) -> Request:
+        """Return what tasks ask the view for."""
+        return Request(self.selection(shard), columns, self.queue_names.get(shard, {}))
+
+    def batches(self, split: Split, columns: frozenset[str] | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split, with these columns in the order of the view."""
+        request = self.request(split.shard, columns)
+        for block in self.origin.blocks(split, request.selection):
+            yield from self.view.batches(block, request)
+
+    def _wanted_queues(self, shard: int) -> list[int]:
+        wanted = set(self.options.queues or ())
+        return [
+            number for number, name in self.queue_names.get(shard, {}).items() if name in wanted
+        ]
+
+
+def open_origin(options: ReadOptions) -> Origin:
+    """Return where the entries of a read come from."""
+    if options.path is not None:
+        return DirectoryOrigin(options.path)
+    from onelog.spark.endpoint import EndpointOrigin
+
+    return EndpointOrigin(
+        options.endpoints,
+        security=dict(options.security),
+        bytes_per_second_max=options.bytes_per_second_max,
+    )
+
+
+def load_table(options: ReadOptions) -> Table:
+    """Take the cut and compare the options with what there is."""
+    origin = open_origin(options)
+    cut = origin.cut(options.shards)
+    ranges = tuple(find_ranges(options, cut))
+    names = origin.queue_names(cut, options.queues)
+    for name in options.queues or ():
+        if not any(name in found.values() for found in names.values()):
+            raise NotFound(
+                f"option queues: there is no queue {name!r} in {origin.name}",
+                reason="QUEUE_UNKNOWN",
+                metadata={"option": "queues"},
+            )
+    return Table(options, origin, cut, ranges, names)
+
+
+def find_ranges(options: ReadOptions, cut: Cut) -> Iterator[Range]:
+    """Yield the range of each shard; refuse what is not in the log."""
+    there = {part.shard for part in cut.shards}
+    for name, bound in (("from_index", options.from_index), ("to_index", options.to_index)):
+        for shard in bound if isinstance(bound, dict) else ():
+            if shard not in there:
+                raise NotFound(
+                    f"option {name} names shard {shard}; there are {_listed(there)}",
+                    reason="SHARD_UNKNOWN",
+                    metadata={"option": name},
+                )
+    _refuse_other_times(options, cut)
+    for part in cut.shards:
+        first = options.bound(options.from_index, part.shard)
+        last = options.bound(options.to_index, part.shard)
+        for name, index in (("from_index", first), ("to_index", last)):
+            if index is not None:
+                _refuse_outside(name, index, part)
+        yield Range(
+            part.shard,
+            part.first_index if first is None else first,
+            part.last_index if last is None else last,
+        )
+
+
+def _refuse_outside(name: str, index: int, part: ShardCut) -> None:
+    kept = f"shard {part.shard} has entries {part.first_index} to {part.last_index}"
+    if part.last_index < part.first_index:
+        kept = f"shard {part.shard} has no entries"
+    if index < part.first_index:
+        reason = REASON_DROPPED
+    elif index > part.last_index:
+        reason = "INDEX_IN_FUTURE"
+    else:
+        return
+    raise OutOfRange(
+        f"option {name} is {index}, and {kept}",
+        reason=reason,
+        metadata={
+            "option": name,
+            "shard": str(part.shard),
+            "first_index": str(part.first_index),
+            "last_index": str(part.last_index),
+        },
+    )
+
+
+def _refuse_other_times(options: ReadOptions, cut: Cut) -> None:
+    """Refuse a time behind the last entry, or before what is kept of a log whose beginning is."""
+    last = max((part.timestamp_ns for part in cut.shards), default=0)
+    if options.from_time_ns > last:
+        raise OutOfRange(
+            f"option from_time is {options.from_time_ns} ns, and the last entry has {last} ns",
+            reason="TIME_IN_FUTURE",
+            metadata={"option": "from_time", "last_timestamp_ns": str(last)},
+        )
+    for part in cut.shards:
+        if part.first_index > 1 and 0 < options.from_time_ns < part.first_timestamp_ns:
+            raise OutOfRange(
+                f"option from_time is {options.from_time_ns} ns, and shard {part.shard} begins at "
+                f"entry {part.first_index} with {part.first_timestamp_ns} ns; what was before is "
+                "not kept any more",
+                reason=REASON_DROPPED,
+                metadata={"option": "from_time", "first_timestamp_ns": str(part.first_timestamp_ns)},
+            )
+
+
+def _with_types(selection: Selection, types: frozenset[int] | None) -> Selection:
+    from dataclasses import replace
+
+    return replace(selection, types=types)
+
+
+def _listed(shards: set[int]) -> str:
+    return "shards " + ", ".join(map(str, sorted(shards))) if shards else "no shards"
+
+
+def views() -> Mapping[str, View]:
+    """Return all views without state, by name."""
+    from onelog.spark.columns.log import VIEW
+
+    try:
+        from onelog.spark.columns.views import VIEWS
+    except ImportError:
+        return {VIEW.name: VIEW}
+    return VIEWS
+
+
+__all__ = ["Table", "bad", "find_ranges", "load_table", "open_origin", "views"]
