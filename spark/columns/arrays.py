@@ -114,3 +114,11 @@ def constant(value: Any, count: int, kind: pa.DataType) -> pa.Array:
 def named(codes: NDArray[Any], names: Sequence[str | None]) -> pa.Array:
     """Return a column of names, by their numbers in a list."""
     return pa.array(names, pa.string()).take(pa.array(codes.astype(np.int64)))
+
+
+def lists(counts: NDArray[Any], items: pa.Array, valid: Mask | None = None) -> pa.Array:
+    """Return a column of lists: ``counts`` items each, one after the other; null if not valid."""
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    absent = None if valid is None or valid.all() else pa.array(~valid)
+    return pa.ListArray.from_arrays(pa.array(offsets), items, mask=absent)

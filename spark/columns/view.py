@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from onelog.spark.columns import arrays
 from onelog.spark.columns.block import TYPE_BATCH, Block
-from onelog.spark.columns.operations import OPERATIONS, OWNERS
+from onelog.spark.columns.operations import NESTED, OPERATIONS, OWNERS
 from onelog.spark.columns.selection import Selection
 
 # Rows of one record batch, unless one entry has more of them.
@@ -25,7 +25,7 @@ BATCH_ROWS_MAX = 131_072
 
 Rows = NDArray[np.intp]
 
-_OPERATION_NAMES = [OPERATIONS.get(number) for number in range(len(OWNERS) << 8)]
+_OPERATION_NAMES = [(OPERATIONS | NESTED).get(number) for number in range((len(OWNERS) << 8) + 1)]
 
 # What every view of entries has; a row is identified by shard, index and position.
 ENTRY_FIELDS = (
