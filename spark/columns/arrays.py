@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onelog.spark.columns.fields import Spans
@@ -20,6 +21,14 @@ Mask = NDArray[np.bool_]
 # Spark has no unsigned numbers, and microseconds in UTC for a moment.
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 INDEX = pa.int64()
+
+# Well-formed UTF-8 as bytes (RFC 3629): Arrow matches a column of bytes as Latin-1.
+_UTF8 = (
+    r"\A(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]"
+    r"|[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]"
+    r"|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}"
+    r"|\xf4[\x80-\x8f][\x80-\xbf]{2})*\z"
+)
 
 
 def binary(
@@ -76,15 +85,8 @@ def to_text(values: pa.Array) -> pa.Array:
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        # Rare, and only then one by one: somebody uses binary keys.
-        return pa.array([_text_or_none(value) for value in values.to_pylist()], pa.string())
-
-
-def _text_or_none(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None
+        is_text = pc.match_substring_regex(values, _UTF8)
+        return pc.if_else(is_text, values, pa.scalar(None, pa.binary())).cast(pa.string())
 
 
 def numbers(values: NDArray[Any], kind: pa.DataType = INDEX, valid: Mask | None = None) -> pa.Array:
@@ -100,8 +102,8 @@ def numbers(values: NDArray[Any], kind: pa.DataType = INDEX, valid: Mask | None 
 
 def timestamps(values_ns: NDArray[Any], valid: Mask | None = None) -> pa.Array:
     """Return nanoseconds since 1970 as moments of microseconds."""
-    micros = (values_ns.astype(np.int64) // 1_000).astype(np.int64)
-    return numbers(micros, valid=valid).cast(TIMESTAMP)
+    micros = values_ns.astype(np.int64) // 1_000
+    return numbers(micros, TIMESTAMP, valid)
 
 
 def constant(value: Any, count: int, kind: pa.DataType) -> pa.Array:
@@ -112,3 +114,11 @@ def constant(value: Any, count: int, kind: pa.DataType) -> pa.Array:
 def named(codes: NDArray[Any], names: Sequence[str | None]) -> pa.Array:
     """Return a column of names, by their numbers in a list."""
     return pa.array(names, pa.string()).take(pa.array(codes.astype(np.int64)))
+
+
+def lists(counts: NDArray[Any], items: pa.Array, valid: Mask | None = None) -> pa.Array:
+    """Return a column of lists: ``counts`` items each, one after the other; null if not valid."""
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    absent = None if valid is None or valid.all() else pa.array(~valid)
+    return pa.ListArray.from_arrays(pa.array(offsets), items, mask=absent)

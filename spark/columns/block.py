@@ -17,20 +17,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from onelog.spark.columns.fields import Fields
 from onelog.spark.columns.selection import Selection
-from ual.compression import decompress
+from ual.compression import PLAIN_SIZE_MAX, decompress
 from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, HEADER_SIZE
+from ual.errors import CorruptPayload
 from ual.tables import Bytes, Indexes, gather_headers
 
 BLOCK_BYTES_MAX = 8 << 20
 BLOCK_ENTRIES_MAX = 65_536
 # How far apart the first and the last entry of a block may be stored: Arrow's offsets have 32 bits.
 BLOCK_SPREAD_MAX = 1 << 30
-FRAME_HEADER_SIZE_MAX = 18  # of a zstd frame: it says how large the plain payload is
+FRAME_MAGIC = 0xFD2FB528  # opens a zstd frame
 
 TYPE_BATCH = 0x000A
 
@@ -73,14 +73,24 @@ class Transactions:
         self._head = np.uint64(0)  # the last batch entry so far
         self._last = np.uint64(0)  # the last entry that belongs to it
 
-    def find(self, data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]) -> Indexes:
+    def find(
+        self,
+        data: Bytes,
+        offsets: NDArray[np.int64],
+        headers: NDArray[np.void],
+        visible: Mask | None = None,
+    ) -> Indexes:
         """Return for each entry the index of its batch entry, 0 for an entry of none.
 
-        ``offsets`` are where the entries start in ``data``; void entries count, too. An entry whose
-        batch entry compaction has dropped belongs to none.
+        ``offsets`` are where the entries start in ``data``. ``visible`` are those that are not
+        void (None: all are): a refused batch entry may hold anything, and its payload is not read;
+        the entries of its batch are void as well. An entry whose batch entry compaction has dropped
+        belongs to none.
         """
         found = np.zeros(len(headers), np.uint64)
         conditional = (headers["flags"] & np.uint16(FLAG_CONDITIONAL)) != 0
+        if visible is not None:
+            conditional &= visible
         if not conditional.any():
             return found
         heads = np.flatnonzero(conditional & (headers["entry_type"] == TYPE_BATCH))
@@ -98,13 +108,11 @@ class Transactions:
 
 def _batch_ends(data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]) -> Indexes:
     """Return the last index of each batch, by the count that its entry says."""
-    if not len(headers):
-        return np.empty(0, np.uint64)
-    plain, start, end = plain_payloads(data, offsets, headers)
-    fields = Fields(plain, start, end)
-    fields.prefix()
-    counts = fields.u16()
-    ends: Indexes = headers["index"] + counts.astype(np.uint64)
+    ends: Indexes = headers["index"].copy()
+    for chosen in _cut(data, offsets, headers, np.arange(len(headers))):
+        fields = Fields(*plain_payloads(data, offsets[chosen], headers[chosen]))
+        fields.prefix()
+        ends[chosen] += fields.u16().astype(np.uint64)
     return ends
 
 
@@ -125,11 +133,10 @@ def cut_blocks(
     """
     if headers is None:
         headers = gather_headers(data, offsets)
-    batches = transactions.find(data, offsets, headers)
-    rows = np.flatnonzero(_not_void(headers["index"], voids) & selection.wants_headers(headers))
-    while len(rows):
-        count = _fitting(data, offsets, headers, rows)
-        chosen, rows = rows[:count], rows[count:]
+    visible = _not_void(headers["index"], voids)
+    batches = transactions.find(data, offsets, headers, visible)
+    rows = np.flatnonzero(visible & selection.wants_headers(headers))
+    for chosen in _cut(data, offsets, headers, rows):
         plain, start, end = plain_payloads(data, offsets[chosen], headers[chosen])
         yield Block(shard, plain, start, end, headers[chosen], batches[chosen])
 
@@ -139,13 +146,12 @@ def plain_payloads(
 ) -> tuple[NDArray[np.uint8], Numbers, Numbers]:
     """Return a buffer with the plain payloads of entries in order, and where each is in it."""
     stored = np.frombuffer(data, np.uint8)
-    starts = offsets.astype(np.int64) + HEADER_SIZE
-    ends = starts + headers["payload_len"].astype(np.int64)
+    starts, ends = _stored_bounds(offsets, headers)
     packed = np.flatnonzero(headers["flags"] & np.uint16(FLAG_ZSTD))
     if not len(packed):
         # Positions count from the first payload: what follows uses 32 bits for them.
-        base = starts[0] if len(starts) else 0
-        return stored[base:], starts - base, ends - base
+        base, stop = (starts[0], ends[-1]) if len(starts) else (0, 0)
+        return stored[base:stop], starts - base, ends - base
     is_packed = np.zeros(len(starts), np.bool_)
     is_packed[packed] = True
     # Payloads that are stored plain and side by side are copied as one run, headers included.
@@ -159,10 +165,18 @@ def plain_payloads(
     return np.frombuffer(b"".join(pieces), np.uint8), new_ends - sizes, new_ends
 
 
+def _stored_bounds(
+    offsets: NDArray[np.int64], headers: NDArray[np.void]
+) -> tuple[Numbers, Numbers]:
+    """Return where the payloads of entries start and end in the stored bytes."""
+    starts: Numbers = offsets.astype(np.int64) + HEADER_SIZE
+    return starts, starts + headers["payload_len"].astype(np.int64)
+
+
 def _pieces(
     view: memoryview, starts: Numbers, ends: Numbers, inner: Mask, is_packed: Mask
 ) -> list[bytes | memoryview]:
-    """Return runs of plain payloads and expanded ones, in order; ``inner`` go on with a run."""
+    """Return runs of plain payloads and expanded ones, in order; ``inner`` continue a run."""
     firsts = np.flatnonzero(~inner)
     lasts = np.append(firsts[1:], len(starts)) - 1
     bounds = zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
@@ -172,20 +186,50 @@ def _pieces(
     ]
 
 
-def _fitting(
+def _cut(
     data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void], rows: NDArray[np.intp]
-) -> int:
-    """Return how many of the next rows make one block; at least one."""
-    rows = rows[:BLOCK_ENTRIES_MAX]
-    rows = rows[offsets[rows] - offsets[rows[0]] < BLOCK_SPREAD_MAX]
-    sizes = headers["payload_len"][rows].astype(np.int64)
-    packed = np.flatnonzero(headers["flags"][rows] & np.uint16(FLAG_ZSTD))
-    for at in packed.tolist():
-        start = int(offsets[rows[at]]) + HEADER_SIZE
-        frame = bytes(data[start : start + FRAME_HEADER_SIZE_MAX])
-        sizes[at] = max(zstandard.frame_content_size(frame), 0)
-    fitting = int(np.searchsorted(np.cumsum(sizes), BLOCK_BYTES_MAX, "right"))
-    return max(fitting, 1)
+) -> Iterator[NDArray[np.intp]]:
+    """Yield the rows of one block after the other: within the bounds of a block, or one row."""
+    places = offsets[rows].astype(np.int64)
+    totals = np.cumsum(_plain_sizes(data, places, headers[rows]))
+    first = 0
+    while first < len(rows):
+        before = totals[first - 1] if first else 0
+        stop = min(
+            int(np.searchsorted(totals, before + BLOCK_BYTES_MAX, "right")),
+            int(np.searchsorted(places, places[first] + BLOCK_SPREAD_MAX, "left")),
+            first + BLOCK_ENTRIES_MAX,
+        )
+        stop = max(stop, first + 1)
+        yield rows[first:stop]
+        first = stop
+
+
+def _plain_sizes(data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]) -> Numbers:
+    """Return the size of each plain payload; a zstd frame says it in its header (RFC 8878)."""
+    sizes: Numbers = headers["payload_len"].astype(np.int64)
+    packed = np.flatnonzero(headers["flags"] & np.uint16(FLAG_ZSTD))
+    if not len(packed):
+        return sizes
+    frames = Fields(
+        np.frombuffer(data, np.uint8), *_stored_bounds(offsets[packed], headers[packed])
+    )
+    magic, descriptor = frames.u32(), frames.u8()
+    is_single = (descriptor & np.uint8(0x20)) != 0
+    code = descriptor >> np.uint8(6)
+    if (magic != FRAME_MAGIC).any() or (descriptor & np.uint8(0x03)).any():
+        raise CorruptPayload("not a zstd frame, or one that needs a dictionary")
+    if (~is_single & (code == 0)).any():
+        raise CorruptPayload("a zstd frame without its content size")
+    frames.skip(1, ~is_single)  # the size of its window
+    # One field of one of four widths: of the others each read is 0.
+    content = frames.u8(code == 0).astype(np.uint64)
+    content += frames.u16(code == 1) + (code == 1) * np.uint64(256)
+    content += frames.u32(code == 2)
+    content += frames.u64(code == 3)
+    # One above the limit is refused where it is expanded; here it must only not overflow.
+    sizes[packed] = np.minimum(content, np.uint64(PLAIN_SIZE_MAX + 1))
+    return sizes
 
 
 def _not_void(indexes: Indexes, voids: Indexes) -> Mask:

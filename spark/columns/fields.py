@@ -9,6 +9,7 @@ the bytes are not what they claim to be, and is ``CorruptPayload``. Nothing outs
 ever read.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ class Spans(NamedTuple):
         """Bytes of each."""
         return self.end - self.start
 
-    def take(self, rows: NDArray[Any]) -> "Spans":
+    def take(self, rows: NDArray[Any] | slice) -> "Spans":
         """Return those of some payloads."""
         return Spans(self.start[rows], self.end[rows])
 
@@ -115,6 +116,26 @@ class Fields:
         """Pass over a field of ``size`` bytes."""
         step = np.int64(size)
         self.fixed(np.full(len(self.at), step) if where is None else where * step)
+
+    def each(self, counts: NDArray[Any]) -> Iterator[tuple[NDArray[np.intp], "Fields"]]:
+        """Yield the payloads that have a first item, then those that have a second, and so on.
+
+        ``counts`` are how many items each payload has. The caller reads one item of each of the
+        payloads whose numbers are yielded, with the cursor beside them. After the last item
+        this cursor is behind the items of all payloads.
+        """
+        at = self.at.copy()
+        rows = np.flatnonzero(counts)
+        part = self.take(rows)
+        done = 0
+        while len(rows):
+            yield rows, part
+            at[rows] = part.at
+            done += 1
+            left = np.flatnonzero(counts[rows] > done)
+            if len(left) < len(rows):
+                rows, part = rows[left], part.take(left)
+        self.at = at
 
     def finish(self) -> None:
         """Refuse payloads in which something follows the last field."""

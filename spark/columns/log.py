@@ -5,7 +5,9 @@ the stream, the series of a single point, the measurement, and the queue where i
 A transaction, a batch of points and an expiry speak of several things and have none.
 """
 
+import re
 from collections.abc import Mapping
+from functools import cache, cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +15,10 @@ from numpy.typing import NDArray
 
 from onelog.spark.columns import arrays
 from onelog.spark.columns.block import Block
-from onelog.spark.columns.fields import Fields, Spans
+from onelog.spark.columns.fields import Fields, Mask, Spans
+from onelog.spark.columns.kv import SINGLE_KEY_TYPES, entries_with_prefix, read_keys
 from onelog.spark.columns.operations import OWNERS, TYPES, types_of
-from onelog.spark.columns.selection import is_one_of, starts_with
+from onelog.spark.columns.selection import Selection, is_one_of, starts_with
 from onelog.spark.columns.view import ENTRY_FIELDS, Output, View
 
 _SCHEMA = pa.schema(
@@ -34,21 +37,20 @@ _SCHEMA = pa.schema(
 
 # Operations without the common prefix: their payloads are opaque.
 _OPAQUE = types_of("system", "noop", "raft_config")
-_KEY_REST = types_of("kv", "increment", "min", "max")
-_KEY_BYTES16 = types_of("kv", "append", "json_delete")
 _STREAM_FIRST = types_of("stream") - types_of("stream", "append", "retain")
 _MEASUREMENT_FIRST = types_of("timeseries") - types_of(
     "timeseries", "ts_write", "ts_write_batch", "ts_block"
 )
 _QUEUE_FIRST = types_of("queue") - types_of("queue", "queue_create")
-_OPTION_TTL, _OPTION_LEASE, _OPTION_EXPECTED = 1, 2, 4
+_SPECIAL = re.compile(rb"[\\,={}]")  # has a backslash before it in the name of a series
 
 
 def _decode(block: Block, output: Output) -> None:
     names = _Names(block)
-    rows = np.flatnonzero(_wanted(block, output, names))
-    if len(rows) < len(block):
-        block, names = block.select(rows), names.select(rows)
+    is_wanted = _wanted(block, output.request.selection, names)
+    if is_wanted is not None and not is_wanted.all():
+        block = block.select(np.flatnonzero(is_wanted))
+        names = _Names(block)
     count = len(block)
     every = np.arange(count)
     headers = block.headers
@@ -58,8 +60,9 @@ def _decode(block: Block, output: Output) -> None:
     output.add("flags", lambda: arrays.numbers(headers["flags"], pa.int32()))
     output.add("group_left", lambda: arrays.numbers(headers["group_left"], pa.int32()))
     output.add("namespace", lambda: names.namespaces())
-    output.add("name", lambda: names.column(output.request.queue_names))
-    output.add("name_text", lambda: arrays.to_text(names.column(output.request.queue_names)))
+    column = cache(lambda: names.column(output.request.queue_names))
+    output.add("name", column)
+    output.add("name_text", lambda: arrays.to_text(column()))
     output.add("payload", lambda: arrays.binary(block.data, Spans(block.start, block.end)))
 
 
@@ -69,84 +72,111 @@ def _owners(headers: NDArray[np.void]) -> NDArray[np.uint16]:
     return np.minimum(owners, np.uint16(len(OWNERS)))
 
 
-def _wanted(block: Block, output: Output, names: "_Names") -> NDArray[np.bool_]:
-    """Tell which entries the names in the selection want; an entry without a name, none."""
-    selection = output.request.selection
-    mask = np.ones(len(block), np.bool_)
+def _wanted(block: Block, selection: Selection, names: "_Names") -> Mask | None:
+    """Tell which entries the names in the selection want; None: it has no names."""
+    masks: list[Mask] = []
     if selection.namespaces is not None:
-        mask &= names.has_namespace & is_one_of(block.data, names.namespace, selection.namespaces)
+        is_in = is_one_of(block.data, names.namespace, selection.namespaces)
+        masks.append(names.has_namespace & is_in)
     owner = block.headers["entry_type"] >> np.uint16(8)
-    for number, wanted in (
-        (OWNERS.index("stream"), selection.streams),
-        (OWNERS.index("timeseries"), selection.measurements),
-    ):
-        if wanted is not None:
-            mask &= (owner == number) & names.valid & is_one_of(block.data, names.name, wanted)
+    if selection.streams is not None:
+        is_about = is_one_of(block.data, names.name, selection.streams)
+        masks.append((owner == OWNERS.index("stream")) & names.valid & is_about)
+    if selection.measurements is not None:
+        masks.append(names.are_about_measurements(selection.measurements))
     if selection.queues is not None:
-        mask &= names.is_about_queue(selection.queues)
+        masks.append(names.are_about_queues(selection.queues))
     if selection.key_prefix is not None:
-        is_key = (owner == OWNERS.index("kv")) & names.valid
-        mask &= is_key & starts_with(block.data, names.name, selection.key_prefix)
-    return mask
+        masks.append(entries_with_prefix(block, selection.key_prefix))
+    return np.logical_and.reduce(masks) if masks else None
 
 
 class _Names:
-    """Namespace and name of each entry of a block, as spans, and the queue that it is about."""
+    """Namespace and name of each entry of a block, and the queue that it is about.
+
+    Each is read when it is asked for: a reader of headers alone needs none.
+    """
 
     def __init__(self, block: Block) -> None:
-        count = len(block)
-        types = block.headers["entry_type"]
-        self._data = block.data
-        self.has_namespace = ~np.isin(types, np.array(sorted(_OPAQUE), np.uint16))
-        self.namespace = Spans(block.start.copy(), block.start.copy())
-        self.name = Spans(block.start.copy(), block.start.copy())
-        self.valid = np.zeros(count, np.bool_)
-        self.queue = np.zeros(count, np.uint64)  # the id; 0: not about one queue
-        known = np.flatnonzero(self.has_namespace)
+        self._block = block
+        self._types = block.headers["entry_type"]
+        self.has_namespace = ~np.isin(self._types, _numbers(_OPAQUE))
+
+    @cached_property
+    def _behind_prefix(self) -> tuple[Fields, Spans]:
+        """Cursors behind the prefixes of the entries that have one, and the namespaces."""
+        block, known = self._block, self.has_namespace
         fields = Fields(block.data, block.start[known], block.end[known])
-        namespace = fields.prefix()
-        self.namespace.start[known], self.namespace.end[known] = namespace
-        for kinds, find in (
-            (types_of("kv", "put", "delete"), _key_of_put),
-            (types_of("kv", "touch"), _key_of_touch),
-            (_KEY_REST, _key_rest),
-            (_KEY_BYTES16, Fields.bytes16),
-            (types_of("kv", "json_set"), _key_of_json_set),
-            (types_of("stream", "append"), _stream_of_append),
+        return fields, fields.prefix()
+
+    @cached_property
+    def namespace(self) -> Spans:
+        """Where each namespace is; of an entry without one, nowhere."""
+        spans = self._nowhere()
+        spans.start[self.has_namespace], spans.end[self.has_namespace] = self._behind_prefix[1]
+        return spans
+
+    @property
+    def name(self) -> Spans:
+        """Where each name is, for those that are ``valid``."""
+        return self._named[0]
+
+    @property
+    def valid(self) -> Mask:
+        """Which entries hold one name."""
+        return self._named[1]
+
+    @cached_property
+    def _named(self) -> tuple[Spans, Mask]:
+        name, valid = self._nowhere(), np.zeros(len(self._block), np.bool_)
+        for kinds, read in (
+            (types_of("stream", "append"), _read_stream_of_append),
             (_STREAM_FIRST | _MEASUREMENT_FIRST, Fields.bytes8),
             (types_of("queue", "queue_create"), Fields.bytes8),
             (types_of("timeseries", "ts_write"), Fields.bytes16),
         ):
-            among = np.flatnonzero(np.isin(types[known], np.array(sorted(kinds), np.uint16)))
-            if len(among):
-                rows = known[among]
-                self.name.start[rows], self.name.end[rows] = find(fields.take(among))
-                self.valid[rows] = True
-        among = np.flatnonzero(np.isin(types[known], np.array(sorted(_QUEUE_FIRST), np.uint16)))
-        self.queue[known[among]] = fields.take(among).u64()
-        created = types == TYPES["queue", "queue_create"]
-        self.queue[created] = block.headers["index"][created]
+            rows, fields = self._among(kinds)
+            if len(rows):
+                name.start[rows], name.end[rows] = read(fields)
+                valid[rows] = True
+        rows, fields = self._among(SINGLE_KEY_TYPES)
+        if len(rows):
+            name.start[rows], name.end[rows] = read_keys(self._types[rows], fields)
+            valid[rows] = True
+        return name, valid
 
-    def select(self, rows: NDArray[np.intp]) -> "_Names":
-        chosen = _Names.__new__(_Names)
-        chosen._data = self._data
-        chosen.has_namespace = self.has_namespace[rows]
-        chosen.namespace = self.namespace.take(rows)
-        chosen.name = self.name.take(rows)
-        chosen.valid = self.valid[rows]
-        chosen.queue = self.queue[rows]
-        return chosen
+    @cached_property
+    def queue(self) -> NDArray[np.uint64]:
+        """The queue that each entry is about; 0: not about one."""
+        found = np.zeros(len(self._block), np.uint64)
+        rows, fields = self._among(_QUEUE_FIRST)
+        found[rows] = fields.u64()
+        created = self._types == TYPES["queue", "queue_create"]
+        found[created] = self._block.headers["index"][created]
+        return found
 
-    def is_about_queue(self, queues: frozenset[int]) -> NDArray[np.bool_]:
-        wanted = np.array(sorted(queues), np.uint64)
-        mask: NDArray[np.bool_] = np.isin(self.queue, wanted) & (self.queue != 0)
+    def are_about_queues(self, queues: frozenset[int]) -> Mask:
+        """Tell which entries are about one of some queues."""
+        mask: Mask = np.isin(self.queue, np.array(sorted(queues), np.uint64)) & (self.queue != 0)
+        return mask
+
+    def are_about_measurements(self, measurements: frozenset[bytes]) -> Mask:
+        """Tell which entries name one of some measurements, or a series of one."""
+        mask = np.isin(self._types, _numbers(_MEASUREMENT_FIRST))
+        mask &= is_one_of(self._block.data, self.name, measurements)
+        points = self._types == TYPES["timeseries", "ts_write"]
+        for measurement in measurements:
+            series = _SPECIAL.sub(rb"\\\g<0>", measurement) + b"{"
+            mask |= points & starts_with(self._block.data, self.name, series)
         return mask
 
     def namespaces(self) -> pa.Array:
-        return arrays.text(self._data, self.namespace, valid=self.has_namespace)
+        """Return the column of namespaces."""
+        return arrays.text(self._block.data, self.namespace, valid=self.has_namespace)
 
     def column(self, queue_names: Mapping[int, str]) -> pa.Array:
-        found = arrays.binary(self._data, self.name, valid=self.valid)
+        """Return the column of names."""
+        found = arrays.binary(self._block.data, self.name, valid=self.valid)
         of_queues = np.flatnonzero((self.queue != 0) & ~self.valid)
         if not len(of_queues) or not queue_names:
             return found
@@ -157,33 +187,22 @@ class _Names:
         source[of_queues] = len(source) + place
         return pa.chunked_array([found, names]).take(pa.array(source)).combine_chunks()
 
+    def _among(self, kinds: frozenset[int]) -> tuple[NDArray[np.intp], Fields]:
+        """Return the entries of some types, with cursors behind their prefixes."""
+        fields, _ = self._behind_prefix
+        known = np.flatnonzero(self.has_namespace)
+        among = np.flatnonzero(np.isin(self._types[known], _numbers(kinds)))
+        return known[among], fields.take(among)
 
-def _key_of_put(fields: Fields) -> Spans:
-    """Find the key of a put or delete: its size stands before the optional fields."""
-    options, size = fields.u8(), fields.u16()
-    for option in (_OPTION_TTL, _OPTION_LEASE, _OPTION_EXPECTED):
-        fields.skip(8, (options & np.uint8(option)) != 0)
-    return fields.fixed(size.astype(np.int64))
-
-
-def _key_of_touch(fields: Fields) -> Spans:
-    options, size = fields.u8(), fields.u16()
-    fields.skip(8)
-    fields.skip(8, (options & np.uint8(_OPTION_EXPECTED)) != 0)
-    return fields.fixed(size.astype(np.int64))
+    def _nowhere(self) -> Spans:
+        return Spans(self._block.start.copy(), self._block.start.copy())
 
 
-def _key_rest(fields: Fields) -> Spans:
-    fields.skip(8)
-    return fields.rest()
+def _numbers(types: frozenset[int]) -> NDArray[np.uint16]:
+    return np.array(sorted(types), np.uint16)
 
 
-def _key_of_json_set(fields: Fields) -> Spans:
-    fields.skip(1)
-    return fields.bytes16()
-
-
-def _stream_of_append(fields: Fields) -> Spans:
+def _read_stream_of_append(fields: Fields) -> Spans:
     fields.skip(1)
     return fields.bytes8()
 

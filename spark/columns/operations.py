@@ -38,7 +38,10 @@ OPERATIONS: Final[dict[int, str]] = {
     for place, name in enumerate(_NAMES[owner], 1)
 }
 
-# The same the other way round; an operation of streams and one of queues share the name ``ack``.
+# What only a transaction holds, numbered as if it were an entry.
+NESTED: Final[dict[int, str]] = {0x0120: "get"}
+
+# Operations the other way round; an operation of streams and one of queues share the name ``ack``.
 TYPES: Final[dict[tuple[str, str], int]] = {
     (OWNERS[number >> 8], name): number for number, name in OPERATIONS.items()
 }

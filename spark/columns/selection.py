@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from onelog.spark.columns.fields import Spans
+from onelog.spark.columns.fields import Spans, gather
 
 TIME_NS_MAX = (1 << 64) - 1
+# Bytes that are compared at once: rows that differ early cost no more than these.
+_STEP_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,10 @@ class Selection:
 def starts_with(data: NDArray[np.uint8], spans: Spans, prefix: bytes) -> NDArray[np.bool_]:
     """Tell which spans begin with ``prefix``."""
     mask: NDArray[np.bool_] = spans.size >= len(prefix)
-    for step, byte in enumerate(prefix):
+    for step in range(0, len(prefix), _STEP_BYTES):
+        part = prefix[step : step + _STEP_BYTES]
         rows = np.flatnonzero(mask)
-        mask[rows] = data[spans.start[rows] + step] == byte
+        mask[rows] = _texts(data, spans.start[rows] + step, len(part)) == part
     return mask
 
 
@@ -59,6 +62,37 @@ def is_one_of(
     if values is None:
         return np.ones(len(spans.start), np.bool_)
     mask = np.zeros(len(spans.start), np.bool_)
-    for value in values:
-        mask |= (spans.size == len(value)) & starts_with(data, spans, value)
+    sizes = spans.size
+    for size in sorted({len(value) for value in values}):
+        rows = np.flatnonzero(sizes == size)
+        alike = np.array([value for value in values if len(value) == size], f"S{size or 1}")
+        mask[rows] = np.isin(_texts(data, spans.start[rows], size), alike)
     return mask
+
+
+def compare(data: NDArray[np.uint8], spans: Spans, value: bytes) -> NDArray[np.int8]:
+    """Tell whether each span is before (-1), equal to (0) or behind (1) ``value``, as bytes."""
+    order = np.zeros(len(spans.start), np.int8)
+    rows = np.arange(len(order))
+    for step, byte in enumerate(value):
+        ended = spans.size[rows] <= step
+        order[rows[ended]] = -1
+        rows = rows[~ended]
+        found = data[spans.start[rows] + step]
+        order[rows] = np.where(found < byte, np.int8(-1), np.int8(found > byte))
+        rows = rows[found == byte]
+        if not len(rows):
+            return order
+    order[rows] = spans.size[rows] > len(value)
+    return order
+
+
+def _texts(data: NDArray[np.uint8], at: NDArray[np.int64], size: int) -> NDArray[np.bytes_]:
+    """Return ``size`` bytes at each of some positions.
+
+    Numpy drops zeros at the end of such items, on both sides of a comparison: among items of one
+    size that hides no difference.
+    """
+    if not size or not len(at):
+        return np.zeros(len(at), "S1")
+    return gather(data, at, np.dtype(f"S{size}"))

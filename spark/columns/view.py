@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from onelog.spark.columns import arrays
 from onelog.spark.columns.block import TYPE_BATCH, Block
-from onelog.spark.columns.operations import OPERATIONS, OWNERS
+from onelog.spark.columns.operations import NESTED, OPERATIONS, OWNERS
 from onelog.spark.columns.selection import Selection
 
 # Rows of one record batch, unless one entry has more of them.
@@ -25,7 +25,7 @@ BATCH_ROWS_MAX = 131_072
 
 Rows = NDArray[np.intp]
 
-_OPERATION_NAMES = [OPERATIONS.get(number) for number in range(len(OWNERS) << 8)]
+_OPERATION_NAMES = [(OPERATIONS | NESTED).get(number) for number in range((len(OWNERS) << 8) + 1)]
 
 # What every view of entries has; a row is identified by shard, index and position.
 ENTRY_FIELDS = (
@@ -68,18 +68,32 @@ class Output:
         assert name not in self._makers, name
         self._makers[name] = make
 
-    def add_entry_columns(self, block: Block, rows: Rows, position: NDArray[np.int64]) -> None:
-        """Add what every view has; ``rows`` are the entry of each row, ``position`` its place."""
+    def add_entry_columns(
+        self,
+        block: Block,
+        rows: Rows,
+        position: NDArray[np.int64],
+        types: NDArray[np.uint16] | None = None,
+    ) -> None:
+        """Add what every view has; ``rows`` are the entry of each row, ``position`` its place.
+
+        ``types``: the entry type that names the operation of each row, where that is not its
+        entry's own.
+        """
         self.row_count = len(rows)
         headers = block.headers
         in_batch = block.transaction[rows] != 0
+
+        def kinds() -> NDArray[np.uint16]:
+            return headers["entry_type"][rows] if types is None else types
+
         self.add("shard", lambda: arrays.constant(block.shard, len(rows), pa.int32()))
         self.add("index", lambda: arrays.numbers(headers["index"][rows]))
         self.add("position", lambda: arrays.numbers(position, pa.int32()))
         self.add("term", lambda: arrays.numbers(headers["term"][rows]))
         self.add("timestamp", lambda: arrays.timestamps(headers["timestamp_ns"][rows]))
         self.add("timestamp_ns", lambda: arrays.numbers(headers["timestamp_ns"][rows]))
-        self.add("operation", lambda: operation_names(headers["entry_type"][rows]))
+        self.add("operation", lambda: operation_names(kinds()))
         self.add("transaction", lambda: arrays.numbers(block.transaction[rows], valid=in_batch))
 
     def batch(self) -> pa.RecordBatch:
@@ -88,7 +102,7 @@ class Output:
         columns = [self._makers[each.name]() for each in fields]
         schema = pa.schema(fields)
         if not columns:  # only how many rows there are
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * self.row_count, pa.struct([])))
+            return pa.RecordBatch.from_arrays([pa.nulls(self.row_count)], [""]).select([])
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

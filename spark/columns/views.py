@@ -1,0 +1,14 @@
+"""All views without state, by their names."""
+
+from typing import Final
+
+from onelog.spark.columns import kv, log
+from onelog.spark.columns.view import View
+
+VIEWS: Final[dict[str, View]] = {
+    view.name: view
+    for view in (
+        log.VIEW,
+        kv.VIEW,
+    )
+}
