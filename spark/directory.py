@@ -20,9 +20,12 @@ import numpy as np
 
 from onelog.errors import FailedPrecondition, NotFound
 from onelog.spark.columns.block import TYPE_BATCH, Block, Transactions, cut_blocks
+from onelog.spark.columns.log import VIEW as LOG_VIEW
+from onelog.spark.columns.operations import types_of
 from onelog.spark.columns.selection import Selection
+from onelog.spark.columns.view import Request
 from onelog.spark.faults import reported
-from onelog.spark.origin import SPLIT_BYTES, Cut, Range, Split
+from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, Split
 from onelog.spark.pieces import Piece, open_sealed
 from onelog.spark.places import Places, find_places
 from onelog.spark.shard_files import LISTINGS_MAX, Facts, Listing, Part, ShardFiles
@@ -94,6 +97,32 @@ class DirectoryOrigin:
                     transactions=transactions,
                     headers=piece.headers,
                 )
+
+    def queue_names(
+        self,
+        cut: Cut,
+        wanted: Sequence[str] | None,
+        namespaces: Sequence[str] | None = None,
+    ) -> QueueNames:
+        """See ``Origin.queue_names``: found in the entries that created them, if it must be.
+
+        A name that was used again means all queues that had it.
+        """
+        found: QueueNames = {}
+        if wanted is None:
+            return found
+        spaces = None if namespaces is None else frozenset(name.encode() for name in namespaces)
+        selection = Selection(types=types_of("queue", "queue_create"), namespaces=spaces)
+        request = Request(selection, frozenset(("index", "name_text")))
+        for part in cut.shards:
+            everything = Range(part.shard, part.first_index, part.last_index)
+            for split in self.splits([everything], selection):
+                for block in self.blocks(split, selection):
+                    for batch in LOG_VIEW.batches(block, request):
+                        ids, names = batch.column("index"), batch.column("name_text")
+                        pairs = zip(ids.to_pylist(), names.to_pylist(), strict=True)
+                        found.setdefault(part.shard, {}).update(pairs)
+        return found
 
     # Inside
 

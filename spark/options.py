@@ -141,15 +141,15 @@ class ReadOptions:
         if self.since is not None and self.from_index is not None:
             raise bad("OPTION_CONFLICT", "since", self.since, "no from_index beside it")
         for name, bound in (("from_index", self.from_index), ("to_index", self.to_index)):
-            for shard in bound if isinstance(bound, dict) else ():
-                if self.shards is not None and shard not in self.shards:
+            for named in bound if isinstance(bound, dict) else ():
+                if self.shards is not None and named not in self.shards:
                     raise bad("OPTION_CONFLICT", name, given[name], "only shards that are read")
-        shards: set[int | None] = {None}
+        # A shard that neither of them names stands for those that have the same bound.
+        shards = {SHARD_MAX + 1}
         for bound in (self.from_index, self.to_index):
             shards |= set(bound) if isinstance(bound, dict) else set()
         for shard in shards:
-            number = -1 if shard is None else shard
-            first, last = self.bound(self.from_index, number), self.bound(self.to_index, number)
+            first, last = self.bound(self.from_index, shard), self.bound(self.to_index, shard)
             if first is not None and last is not None and first > last:
                 raise _backwards("from_index", given["from_index"], "to_index", given["to_index"])
 

@@ -34,6 +34,7 @@ class ShardCut:
     first_index: int  # the first entry that is kept
     last_index: int
     timestamp_ns: int  # log time of the last entry; 0: there is none
+    first_timestamp_ns: int = 0  # log time of the first one that is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,10 @@ class Split:
     size_bytes: int  # about, for progress
 
 
+# Names of queues, by shard, then by id: an id is of one shard.
+QueueNames = dict[int, dict[int, str]]
+
+
 class Origin(Protocol):
     """A source of entries; see the module's docstring."""
 
@@ -82,4 +87,13 @@ class Origin(Protocol):
 
     def blocks(self, split: Split, selection: Selection) -> Iterator[Block]:
         """Yield the wanted entries of a split, verified, without refused ones."""
+        ...
+
+    def queue_names(
+        self, cut: Cut, wanted: Sequence[str] | None, namespaces: Sequence[str] | None = None
+    ) -> QueueNames:
+        """Return the queues that can be told by name up to a cut.
+
+        ``wanted``: names that must be found if they are there, however much is read for it.
+        """
         ...

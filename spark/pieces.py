@@ -107,7 +107,7 @@ def sealed_pieces(
     data = _read_whole(segment, file, position, stop) if is_whole else _read(file, position, stop)
     for at in range(0, len(wanted), PIECE_ENTRIES_MAX):
         part = slice(at, at + PIECE_ENTRIES_MAX)
-        yield _checked(
+        yield check_piece(
             str(segment.path),
             position,
             data,
@@ -184,7 +184,7 @@ def unsealed_pieces(file: File, path: Path, first_index: int, last_index: int) -
         wanted = np.arange(index, index + len(starts), dtype=np.uint64)
         keep = slice(max(first_index - index, 0), None)
         if len(wanted[keep]):
-            yield _checked(
+            yield check_piece(
                 name,
                 position,
                 data,
@@ -221,18 +221,24 @@ def _walk(
     return offsets, at, 0
 
 
-def _checked(
+def check_piece(
     path: str,
     position: int,
     data: Bytes,
     starts: Positions,
     ends: Positions,
-    indexes: Indexes,
+    indexes: Indexes | None,
     *,
     has_checksum: bool,
 ) -> Piece:
-    """Return entries that are what the tables say; ``has_checksum``: their bytes were verified."""
+    """Return entries that are what the tables say; ``has_checksum``: their bytes were verified.
+
+    ``indexes``: what each must be; None: the caller compares them. ``path`` and ``position`` are
+    for the text of an error.
+    """
     headers = gather_headers(data, starts)
+    if indexes is None:
+        indexes = headers["index"]
     if not has_checksum:
         bad = first_bad_checksum(data, starts, ends, headers["crc"])
         if bad is not None:

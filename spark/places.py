@@ -2,7 +2,7 @@
 
 These are accepted:
 
-* a node's data directory, or one of its workers' (docs/formats.md, "Data directory"): it has SYSTEM;
+* a node's data directory, or one of its workers' (docs/formats.md): it has SYSTEM;
 * the directory of a node with several workers: it has ``worker-0``, ``worker-1``, …;
 * a copy of segments of one shard: ``*.flseg`` stand in it;
 * a copy of several shards: directories ``00000``, ``00001``, … with ``*.flseg`` in them, or in

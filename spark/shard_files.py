@@ -12,7 +12,7 @@ index of the newest snapshot where that is higher.
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -128,26 +128,30 @@ class ShardFiles:
         for _ in range(LISTINGS_MAX):
             listing = self.list()
             first_index = listing.first_index
-            last_index, timestamp_ns = first_index - 1, 0
+            last_index, timestamp_ns, first_time_ns = first_index - 1, 0, 0
             last = listing.last_sealed
             if last is not None:
                 try:
                     header = self.facts(last).header
+                    first_time_ns = self.facts(listing.parts[0]).header.first_timestamp_ns
                 except FileNotFoundError:
                     continue  # dropped or replaced since it was listed
                 last_index, timestamp_ns = header.last_index, header.last_timestamp_ns
+            sealed = ShardCut(self.shard, first_index, last_index, timestamp_ns, first_time_ns)
             tail = listing.find(last_index + 1)
             if tail is None or listing.parts[tail].is_sealed:
-                return ShardCut(self.shard, first_index, last_index, timestamp_ns)
+                return sealed
             above = [record for record in listing.snapshots if record.index > last_index]
             for record in reversed(above):
                 notes = self._notes(record)
                 if notes is not None and notes.first_index <= last_index + 1:
-                    return ShardCut(self.shard, first_index, notes.last_index, notes.timestamp_ns)
+                    return replace(
+                        sealed, last_index=notes.last_index, timestamp_ns=notes.timestamp_ns
+                    )
             if not above:
-                return ShardCut(self.shard, first_index, last_index, timestamp_ns)
+                return sealed
         # The snapshots that there are cannot be read, or tell nothing about these files.
-        return ShardCut(self.shard, first_index, last_index, timestamp_ns)
+        return sealed
 
     def pieces(self, first_index: int, last_index: int) -> Iterator[tuple[Piece, Indexes]]:
         """Yield the verified entries of a range and the void ranges among them, in order.

@@ -5,8 +5,8 @@ options with what there is, and finds the queues that are asked for by name. The
 travels to tasks: whatever happens to the log afterwards, all queries of it see the same entries.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -15,10 +15,11 @@ from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.faults import REASON_DROPPED
-from onelog.spark.options import ReadOptions, bad
-from onelog.spark.origin import SPLIT_BYTES, Cut, Origin, Range, ShardCut, Split
+from onelog.spark.options import ReadOptions
+from onelog.spark.origin import SPLIT_BYTES, Cut, Origin, QueueNames, Range, ShardCut, Split
 
-QueueNames = dict[int, dict[int, str]]  # by shard, then by id
+# Views that show names of queues, or select by them.
+_VIEWS_WITH_QUEUES = ("log", "queue_operations")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Table:
             measurements=read.measurements,
         )
         types = read.view.narrowed(wanted)
-        return wanted if types is wanted.types else _with_types(wanted, types)
+        return replace(wanted, types=types)
 
     def splits(self, size_bytes: int = SPLIT_BYTES) -> list[Split]:
         """Return the parts that tasks read."""
@@ -94,7 +95,12 @@ def load_table(options: ReadOptions) -> Table:
     origin = open_origin(options)
     cut = origin.cut(options.shards)
     ranges = tuple(find_ranges(options, cut))
-    names = origin.queue_names(cut, options.queues)
+    namespaces = None
+    if options.namespaces is not None:
+        namespaces = sorted(name.decode() for name in options.namespaces)
+    names: QueueNames = {}
+    if options.view.name in _VIEWS_WITH_QUEUES:
+        names = origin.queue_names(cut, options.queues, namespaces)
     for name in options.queues or ():
         if not any(name in found.values() for found in names.values()):
             raise NotFound(
@@ -168,29 +174,12 @@ def _refuse_other_times(options: ReadOptions, cut: Cut) -> None:
                 f"entry {part.first_index} with {part.first_timestamp_ns} ns; what was before is "
                 "not kept any more",
                 reason=REASON_DROPPED,
-                metadata={"option": "from_time", "first_timestamp_ns": str(part.first_timestamp_ns)},
+                metadata={
+                    "option": "from_time",
+                    "first_timestamp_ns": str(part.first_timestamp_ns),
+                },
             )
-
-
-def _with_types(selection: Selection, types: frozenset[int] | None) -> Selection:
-    from dataclasses import replace
-
-    return replace(selection, types=types)
 
 
 def _listed(shards: set[int]) -> str:
     return "shards " + ", ".join(map(str, sorted(shards))) if shards else "no shards"
-
-
-def views() -> Mapping[str, View]:
-    """Return all views without state, by name."""
-    from onelog.spark.columns.log import VIEW
-
-    try:
-        from onelog.spark.columns.views import VIEWS
-    except ImportError:
-        return {VIEW.name: VIEW}
-    return VIEWS
-
-
-__all__ = ["Table", "bad", "find_ranges", "load_table", "open_origin", "views"]

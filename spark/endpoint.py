@@ -1,0 +1,301 @@
+"""The log of a running cluster: frames of stored bytes, from any replica.
+
+The cut is taken behind a read barrier of each shard: everything that was acknowledged before is in
+it. Tasks read frames; where a node fails, lags or has dropped the range, another one continues at
+the next index. Bytes from the network are trusted as little as those of a disk: checksum, index and
+size of each entry are compared before a row of its frame leaves.
+
+A task makes its own client, since connections do not travel. Executors need grpcio for that.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from onelog.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    OutOfRange,
+    PermissionDenied,
+)
+from onelog.spark.columns.block import Block, Transactions, cut_blocks
+from onelog.spark.columns.selection import Selection
+from onelog.spark.directory import BATCH_ENTRIES_MAX, needs_look_back
+from onelog.spark.faults import REASON_DROPPED, reported
+from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, ShardCut, Split
+from onelog.spark.pieces import Piece, check_piece
+from ual.entry import HEADER_SIZE
+from ual.tables import Indexes
+
+if TYPE_CHECKING:
+    from onelog.client.options import Tls
+    from onelog.client.sync.aio import Client
+    from onelog.v1 import log_pb2
+
+TIMEOUT_S = 60.0
+_DEFAULT_NAMESPACE = "default"
+
+
+class EndpointOrigin:
+    """Entries of a cluster; see ``onelog.spark.origin``."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        security: Mapping[str, str] | None = None,
+        bytes_per_second_max: int = 0,
+        cluster_id: str = "",
+    ) -> None:
+        """Name nodes of a cluster; ``security`` has ``token`` and ``tls_*`` of the options.
+
+        With ``cluster_id``, another cluster at these endpoints is refused.
+        """
+        self.name = ",".join(endpoints)
+        self._endpoints = tuple(endpoints)
+        # Read here, on the driver: executors need no files of keys.
+        self._token = (security or {}).get("token")
+        self._tls = _read_tls(security or {})
+        self._bytes_per_second_max = bytes_per_second_max
+        self._cluster_id = cluster_id
+
+    # The port
+
+    def cut(self, shards: Sequence[int] | None = None) -> Cut:
+        """See ``Origin.cut``."""
+        with reported(), self._client() as client:
+            first = self._describe(client, shards[0] if shards else 0)
+            self._cluster_id = first.cluster_id
+            wanted = range(first.shard_count) if shards is None else sorted(set(shards))
+            described = [
+                first if shard == first.shard else self._describe(client, shard) for shard in wanted
+            ]
+        found = tuple(
+            ShardCut(
+                each.shard,
+                each.first_index,
+                max(each.cut_index, each.first_index - 1),
+                each.cut_timestamp_ns,
+                each.spans[0].first_timestamp_ns if each.spans else 0,
+            )
+            for each in described
+        )
+        return Cut(first.cluster_id, first.shard_count, found)
+
+    def splits(
+        self, ranges: Sequence[Range], selection: Selection, size_bytes: int = SPLIT_BYTES
+    ) -> list[Split]:
+        """See ``Origin.splits``."""
+        found: list[Split] = []
+        with reported(), self._client() as client:
+            for each in ranges:
+                if each.last_index >= each.first_index:
+                    found += _split(self._describe(client, each.shard), each, selection, size_bytes)
+        return found
+
+    def blocks(self, split: Split, selection: Selection) -> Iterator[Block]:
+        """See ``Origin.blocks``."""
+        transactions = Transactions()
+        is_first = True
+        with reported(), self._client() as client:
+            for piece, voids in self._pieces(client, split, selection):
+                if is_first and needs_look_back(piece):
+                    self._look_back(client, split, int(piece.headers["index"][0]), transactions)
+                is_first = False
+                yield from cut_blocks(
+                    split.shard,
+                    piece.data,
+                    piece.offsets,
+                    voids=voids,
+                    selection=selection,
+                    transactions=transactions,
+                    headers=piece.headers,
+                )
+
+    def queue_names(
+        self,
+        cut: Cut,
+        wanted: Sequence[str] | None,  # noqa: ARG002 - the port's
+        namespaces: Sequence[str] | None = None,
+    ) -> QueueNames:
+        """See ``Origin.queue_names``: the queues that there are now."""
+        from onelog.client.routing import shard_of
+
+        found: QueueNames = {}
+        with self._client() as client:
+            partitions = client.admin.topology().partition_count
+            for namespace in namespaces if namespaces is not None else _namespaces(client):
+                for queue in client.namespace(namespace).queues():
+                    shard = shard_of(queue.queue.encode(), partitions, cut.shard_count)
+                    found.setdefault(shard, {})[queue.queue_id] = queue.queue
+        return found
+
+    # Inside
+
+    def _client(self) -> "Client":
+        try:
+            from onelog.client.options import ClientOptions
+            from onelog.client.sync.aio import Client
+        except ImportError as error:
+            raise FailedPrecondition(
+                f"{error.name} is missing here, and reading from an endpoint needs it: install "
+                "grpcio and protobuf for the Python of the executors, or read a directory",
+                reason="CLIENT_MISSING",
+            ) from error
+        options = ClientOptions(timeout_s=TIMEOUT_S, sessions=False)
+        return Client(self._endpoints, token=self._token, tls=self._tls, options=options)
+
+    def _describe(self, client: "Client", shard: int) -> "log_pb2.DescribeLogResponse":
+        answer = client.log.describe(shard)
+        if self._cluster_id and answer.cluster_id != self._cluster_id:
+            raise FailedPrecondition(
+                f"{self.name} is of cluster {answer.cluster_id}, and the table was loaded from "
+                f"cluster {self._cluster_id}",
+                reason="OTHER_CLUSTER",
+            )
+        return answer
+
+    def _pieces(
+        self, client: "Client", split: Split, selection: Selection
+    ) -> Iterator[tuple[Piece, Indexes]]:
+        """Yield the frames of a split, verified."""
+        frames = client.log.frames(
+            split.shard,
+            split.first_index,
+            split.last_index,
+            owners=_owners(selection),
+            bytes_per_second_max=self._bytes_per_second_max,
+        )
+        where = f"a frame of shard {split.shard} from {self.name}"
+        for frame in frames:
+            piece, voids = _check_frame(where, frame)
+            if len(piece.headers):
+                yield piece, voids
+
+    def _look_back(
+        self, client: "Client", split: Split, index: int, transactions: Transactions
+    ) -> None:
+        """Find the transaction that is open before an index; what is gone is of none."""
+        described = self._describe(client, split.shard)
+        first = max(described.first_index, index - BATCH_ENTRIES_MAX)
+        if first < index:
+            before = Split(split.shard, first, index - 1, 0)
+            for piece, _ in self._pieces(client, before, Selection()):
+                transactions.find(piece.data, piece.offsets, piece.headers)
+
+
+def _owners(selection: Selection) -> "list[log_pb2.Owner]":
+    """Return the owners that can have wanted entries; none for all.
+
+    Batch entries are the system's, and say which transaction the entries behind them belong to.
+    """
+    owners = selection.owners
+    if selection.types is not None:
+        of_types = frozenset(number >> 8 for number in selection.types)
+        owners = of_types if owners is None else owners & of_types
+    if owners is None:
+        return []
+    return [cast("log_pb2.Owner", number) for number in sorted(owners | {0})]
+
+
+def _check_frame(where: str, frame: "log_pb2.LogFrame") -> tuple[Piece, Indexes]:
+    """Return the entries of a frame; ``CorruptFile`` if they are not what they should be."""
+    starts = np.frombuffer(frame.offsets, "<u4").astype(np.int64)
+    voids: Indexes = np.array(
+        [(each.first_index, each.last_index) for each in frame.voids], np.uint64
+    ).reshape(-1, 2)
+    size = len(frame.data)
+    ends = np.append(starts[1:], size)
+    if len(starts) and (starts[0] != 0 or ((ends - starts) < HEADER_SIZE).any()):
+        raise DataLoss(f"{where}: offsets outside of the data", reason="CORRUPT_FRAME")
+    if not len(starts) and size:
+        raise DataLoss(f"{where}: data without an entry", reason="CORRUPT_FRAME")
+    piece = check_piece(where, 0, frame.data, starts, ends, None, has_checksum=False)
+    indexes = piece.headers["index"]
+    if len(indexes) and not (
+        indexes[0] >= frame.first_index
+        and indexes[-1] <= frame.last_index
+        and (indexes[1:] > indexes[:-1]).all()
+    ):
+        raise DataLoss(f"{where}: indexes outside of the frame", reason="CORRUPT_FRAME")
+    return piece, voids
+
+
+def _split(
+    described: "log_pb2.DescribeLogResponse", wanted: Range, selection: Selection, size_bytes: int
+) -> list[Split]:
+    """Return the files of a range that can hold wanted entries, small ones together."""
+    if wanted.first_index < described.first_index:
+        gone = min(wanted.last_index, described.first_index - 1)
+        raise OutOfRange(
+            f"entries {wanted.first_index} to {gone} of shard {wanted.shard} are not kept any "
+            f"more: the log begins at {described.first_index}",
+            reason=REASON_DROPPED,
+            metadata={"first_index": str(described.first_index)},
+        )
+    found: list[Split] = []
+    for span in described.spans:
+        first = max(span.first_index, wanted.first_index)
+        last = min(span.last_index, wanted.last_index)
+        if first > last or not _can_hold(span, selection):
+            continue
+        size = span.size * (last - first + 1) // (span.last_index - span.first_index + 1)
+        before = found[-1] if found else None
+        if (
+            before is not None
+            and before.last_index + 1 == first
+            and before.size_bytes + size <= size_bytes
+        ):
+            found[-1] = Split(wanted.shard, before.first_index, last, before.size_bytes + size)
+        else:
+            found.append(Split(wanted.shard, first, last, size))
+    return found
+
+
+def _can_hold(span: "log_pb2.LogSpan", selection: Selection) -> bool:
+    if span.last_timestamp_ns < selection.from_time_ns:
+        return False
+    if span.first_timestamp_ns > selection.to_time_ns:
+        return False
+    if not span.sealed:
+        return True
+    owners = {number for number, count in enumerate(span.owner_counts) if count}
+    if selection.owners is not None:
+        owners &= selection.owners
+    if selection.types is not None:
+        owners &= {number >> 8 for number in selection.types}
+    return bool(owners)
+
+
+def _namespaces(client: "Client") -> list[str]:
+    try:
+        return list(client.admin.namespaces())
+    except PermissionDenied:
+        return [_DEFAULT_NAMESPACE]
+
+
+def _read_tls(security: Mapping[str, str]) -> "Tls | None":
+    given = {name: value for name, value in security.items() if name.startswith("tls_")}
+    if not given:
+        return None
+    from onelog.client.options import Tls
+
+    def read(name: str) -> bytes | None:
+        path = given.get(name)
+        if path is None:
+            return None
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise InvalidArgument(
+                f"option {name} is {path!r}, which cannot be read: {error.strerror}",
+                reason="OPTION_INVALID",
+                metadata={"option": name},
+            ) from error
+
+    return Tls(
+        read("tls_ca"), read("tls_certificate"), read("tls_key"), given.get("tls_server_name")
+    )
