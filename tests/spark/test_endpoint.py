@@ -1,0 +1,179 @@
+"""The log of a running cluster: frames from any replica, verified; directories of live servers."""
+
+import asyncio
+import pickle
+from pathlib import Path
+
+import pytest
+
+from onelog.client.aio import AsyncClient
+from onelog.errors import DataLoss, FailedPrecondition, NotFound, OutOfRange
+from onelog.spark import endpoint as endpoint_module
+from onelog.spark.columns.selection import Selection
+from onelog.spark.columns.views import VIEWS
+from onelog.spark.directory import DirectoryOrigin
+from onelog.spark.endpoint import EndpointOrigin
+from onelog.spark.options import ReadOptions
+from onelog.spark.origin import Range, Split
+from onelog.spark.table import load_table
+from onelog.v1 import admin_pb2, log_pb2
+from tests.services.nodes import Node, cluster, run, single, until
+from tests.spark.shard_dirs import Row, read_all, rows_of
+
+EVERYTHING = Selection()
+
+
+async def fill(endpoints: list[str], count: int = 300) -> None:
+    """Write keys, a stream, a queue, transactions and one that is refused."""
+    async with AsyncClient(endpoints) as client:
+        await asyncio.gather(*(client.kv.put(f"k{n}", f"v{n}") for n in range(count)))
+        await client.queue("jobs").create()
+        await client.queue("jobs").enqueue(b"work")
+        for n in range(20):
+            batch = client.transact()
+            batch.put(f"{{t}}a{n}", b"1")
+            batch.put(f"{{t}}b{n}", b"2")
+            await batch.commit()
+
+
+async def read(origin: EndpointOrigin | DirectoryOrigin, **rest: int) -> list[Row]:
+    return await asyncio.to_thread(lambda: read_all(origin, **rest))
+
+
+def applied(node: Node, shard: int) -> list[Row]:
+    """Return what the node's own log says that may be seen."""
+    log = node.context.drivers[shard].shard.log
+    voids = {
+        index
+        for part in log.segments.segments
+        for first, last in getattr(part, "voids", ())
+        for index in range(first, last + 1)
+    }
+    noted = log.segments.notes.voids(1, log.applied_index).tolist()
+    voids |= {index for first, last in noted for index in range(first, last + 1)}
+    return [
+        (entry.index, entry.term, entry.entry_type, entry.timestamp_ns, entry.plain_payload())
+        for entry in log.segments.scan(log.first_index, log.applied_index)
+        if entry.index not in voids
+    ]
+
+
+def test_everything_acknowledged_before_the_cut_is_read_from_any_node(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster(tmp_path, shards=2) as nodes:
+            await fill([node.endpoint for node in nodes])
+            origin = EndpointOrigin([nodes[2].endpoint])
+            cut = await asyncio.to_thread(origin.cut)
+            assert [part.shard for part in cut.shards] == [0, 1]
+            assert cut.cluster_id
+            expected = applied(nodes[0], 0) + applied(nodes[0], 1)
+            assert await read(origin) == expected
+            travelled: EndpointOrigin = pickle.loads(pickle.dumps(origin))
+            selection = Selection(owners=frozenset((1,)))
+            ranges = [Range(p.shard, p.first_index, p.last_index) for p in cut.shards]
+            splits = await asyncio.to_thread(travelled.splits, ranges, selection)
+            # One node goes away for good: the others have it all.
+            await nodes[0].stop()
+            seen = []
+            for split in splits:
+                seen += await asyncio.to_thread(
+                    lambda split=split: rows_of(travelled.blocks(split, selection))
+                )
+            assert seen == [row for row in expected if row[2] >> 8 == 1]
+            assert len(seen) > 20
+
+    run(test())
+
+
+def test_a_node_and_its_directory_show_the_same(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as node:
+            await fill([node.endpoint])
+            log = node.context.drivers[0].shard.log
+            origin = EndpointOrigin([node.endpoint])
+            seen = await read(origin)
+            assert seen == applied(node, 0)
+            directory = DirectoryOrigin(str(tmp_path / "n1"))
+            (part,) = directory.cut().shards
+            assert part.last_index == log.segments.sealed_index
+            await node.admin.TakeSnapshot(admin_pb2.TakeSnapshotRequest(shard=0))
+            await until(lambda: log.manifest.snapshots)
+            taken = log.manifest.snapshots[-1].index
+            assert await read(directory) == [row for row in applied(node, 0) if row[0] <= taken]
+            assert taken > 40
+
+    run(test())
+
+
+def test_queues_are_selected_by_name_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path, shards=2) as node:
+            await fill([node.endpoint])
+            options = {"endpoint": node.endpoint, "view": "log", "queues": "jobs"}
+
+            def names(options: dict[str, str]) -> list[bytes | None]:
+                table = load_table(ReadOptions.parse(options, VIEWS))
+                wanted = frozenset(("name", "operation"))
+                return [
+                    (row["operation"], row["name"])
+                    for split in table.splits()
+                    for batch in table.batches(split, wanted)
+                    for row in batch.to_pylist()
+                ]
+
+            found = await asyncio.to_thread(names, options)
+            assert found == [("queue_create", b"jobs"), ("enqueue", b"jobs")]
+            with pytest.raises(NotFound, match=r"QUEUE_UNKNOWN.*'other'"):
+                await asyncio.to_thread(names, {**options, "queues": "jobs,other"})
+
+    run(test())
+
+
+def test_ranges_that_are_gone_or_of_another_cluster_are_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as node:
+            await fill([node.endpoint], 10)
+            origin = EndpointOrigin([node.endpoint])
+            await asyncio.to_thread(origin.cut)
+            with pytest.raises(NotFound, match="SHARD_UNKNOWN"):
+                await asyncio.to_thread(origin.cut, [7])
+            beyond = Split(0, 1, 100_000, 0)
+            with pytest.raises(OutOfRange, match="INDEX_IN_FUTURE"):
+                await asyncio.to_thread(lambda: rows_of(origin.blocks(beyond, EVERYTHING)))
+            other = EndpointOrigin([node.endpoint], cluster_id="another")
+            with pytest.raises(FailedPrecondition, match="OTHER_CLUSTER"):
+                await asyncio.to_thread(other.splits, [Range(0, 1, 5)], EVERYTHING)
+
+    run(test())
+
+
+def test_a_frame_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path, shards=1) as node:
+            await fill([node.endpoint], 10)
+            async with AsyncClient(node.endpoint) as client:
+                cut = (await client.log.describe(0)).cut_index
+                frames = [frame async for frame in client.log.frames(0, 1, cut)]
+            frame = max(frames, key=lambda each: len(each.data))
+            check = endpoint_module._check_frame
+            piece, _ = check("", frame)
+            assert len(piece.headers) > 1
+            for at in range(0, len(frame.data), 7):
+                changed = log_pb2.LogFrame()
+                changed.CopyFrom(frame)
+                data = bytearray(frame.data)
+                data[at] ^= 1
+                changed.data = bytes(data)
+                with (
+                    pytest.raises(DataLoss, match=r"checksum|differ|offsets"),
+                    endpoint_module.reported(),
+                ):
+                    check("", changed)
+            for offsets in (frame.offsets[4:], frame.offsets[:-4], b"", b"\xff" * 8):
+                changed = log_pb2.LogFrame()
+                changed.CopyFrom(frame)
+                changed.offsets = offsets
+                with pytest.raises(DataLoss), endpoint_module.reported():
+                    check("", changed)
+
+    run(test())
