@@ -98,6 +98,17 @@ class DirectoryOrigin:
                     headers=piece.headers,
                 )
 
+    def group_end(self, shard: int, index: int, last_index: int) -> int:
+        """See ``Origin.group_end``."""
+        with reported():
+            files = self._shard(self._find(), shard)
+            # Where compaction has dropped the entry, the next one that is left ends a group, too.
+            for last in (index, last_index):
+                for piece, _ in files.pieces(index, last):
+                    if len(piece.headers):
+                        return min(find_group_end(piece), last_index)
+        return last_index
+
     def queue_names(
         self,
         cut: Cut,
@@ -147,6 +158,12 @@ class DirectoryOrigin:
                 f"shard {shard} is not in {self._path}, which has {there}", reason="SHARD_UNKNOWN"
             )
         return ShardFiles(self._files(), paths, shard)
+
+
+def find_group_end(piece: Piece) -> int:
+    """Return the last index of the first entry's group."""
+    first = piece.headers[0]
+    return int(first["index"]) + int(first["group_left"])
 
 
 def needs_look_back(piece: Piece) -> bool:

@@ -22,7 +22,7 @@ from onelog.errors import (
 )
 from onelog.spark.columns.block import Block, Transactions, cut_blocks
 from onelog.spark.columns.selection import Selection
-from onelog.spark.directory import BATCH_ENTRIES_MAX, needs_look_back
+from onelog.spark.directory import BATCH_ENTRIES_MAX, find_group_end, needs_look_back
 from onelog.spark.faults import REASON_DROPPED, reported
 from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, ShardCut, Split
 from onelog.spark.pieces import Piece, check_piece
@@ -65,7 +65,7 @@ class EndpointOrigin:
 
     def cut(self, shards: Sequence[int] | None = None) -> Cut:
         """See ``Origin.cut``."""
-        with reported(), self._client() as client:
+        with reported(), self.connect() as client:
             first = self._describe(client, shards[0] if shards else 0)
             self._cluster_id = first.cluster_id
             wanted = range(first.shard_count) if shards is None else sorted(set(shards))
@@ -89,7 +89,7 @@ class EndpointOrigin:
     ) -> list[Split]:
         """See ``Origin.splits``."""
         found: list[Split] = []
-        with reported(), self._client() as client:
+        with reported(), self.connect() as client:
             for each in ranges:
                 if each.last_index >= each.first_index:
                     found += _split(self._describe(client, each.shard), each, selection, size_bytes)
@@ -99,7 +99,7 @@ class EndpointOrigin:
         """See ``Origin.blocks``."""
         transactions = Transactions()
         is_first = True
-        with reported(), self._client() as client:
+        with reported(), self.connect() as client:
             for piece, voids in self._pieces(client, split, selection):
                 if is_first and needs_look_back(piece):
                     self._look_back(client, split, int(piece.headers["index"][0]), transactions)
@@ -114,6 +114,14 @@ class EndpointOrigin:
                     headers=piece.headers,
                 )
 
+    def group_end(self, shard: int, index: int, last_index: int) -> int:
+        """See ``Origin.group_end``."""
+        with reported(), self.connect() as client:
+            for last in (index, last_index):
+                for piece, _ in self._pieces(client, Split(shard, index, last, 0), Selection()):
+                    return min(find_group_end(piece), last_index)
+        return last_index
+
     def queue_names(
         self,
         cut: Cut,
@@ -124,7 +132,7 @@ class EndpointOrigin:
         from onelog.client.routing import shard_of
 
         found: QueueNames = {}
-        with self._client() as client:
+        with self.connect() as client:
             partitions = client.admin.topology().partition_count
             for namespace in namespaces if namespaces is not None else _namespaces(client):
                 for queue in client.namespace(namespace).queues():
@@ -132,9 +140,8 @@ class EndpointOrigin:
                     found.setdefault(shard, {})[queue.queue_id] = queue.queue
         return found
 
-    # Inside
-
-    def _client(self) -> "Client":
+    def connect(self) -> "Client":
+        """Return a client of the cluster, to be closed; a task makes its own."""
         try:
             from onelog.client.options import ClientOptions
             from onelog.client.sync.aio import Client
@@ -146,6 +153,8 @@ class EndpointOrigin:
             ) from error
         options = ClientOptions(timeout_s=TIMEOUT_S, sessions=False)
         return Client(self._endpoints, token=self._token, tls=self._tls, options=options)
+
+    # Inside
 
     def _describe(self, client: "Client", shard: int) -> "log_pb2.DescribeLogResponse":
         answer = client.log.describe(shard)

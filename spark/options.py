@@ -232,10 +232,11 @@ def _time(given: Mapping[str, str], name: str, otherwise: int) -> int:
 
 
 def _number(given: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    return _parse_number(name, given[name], least, most) if name in given else None
+    return parse_number(name, given[name], least, most) if name in given else None
 
 
-def _parse_number(name: str, value: str, least: int, most: int) -> int:
+def parse_number(name: str, value: str, least: int, most: int) -> int:
+    """Return the number that an option says, within its bounds."""
     text = value.strip()
     # No more digits than the largest has: what comes from a user may have millions.
     if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most:
@@ -252,10 +253,10 @@ def _bound(given: Mapping[str, str], name: str) -> Bound | None:
     found: dict[int, int] = {}
     for item in value.split(","):
         shard, _, index = item.partition("=")
-        number = _parse_number(name, shard, 0, SHARD_MAX)
+        number = parse_number(name, shard, 0, SHARD_MAX)
         if number in found:
             raise bad("OPTION_INVALID", name, value, "each shard once")
-        found[number] = _parse_number(name, index, 1, INDEX_MAX)
+        found[number] = parse_number(name, index, 1, INDEX_MAX)
     return found
 
 
@@ -263,7 +264,7 @@ def _shards(given: Mapping[str, str]) -> tuple[int, ...] | None:
     if "shards" not in given:
         return None
     items = split_list("shards", given["shards"])
-    return tuple(sorted({_parse_number("shards", item, 0, SHARD_MAX) for item in items}))
+    return tuple(sorted({parse_number("shards", item, 0, SHARD_MAX) for item in items}))
 
 
 def _owners(given: Mapping[str, str]) -> frozenset[int] | None:

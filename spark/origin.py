@@ -89,6 +89,10 @@ class Origin(Protocol):
         """Yield the wanted entries of a split, verified, without refused ones."""
         ...
 
+    def group_end(self, shard: int, index: int, last_index: int) -> int:
+        """Return the last entry of the group that holds an index, at most ``last_index``."""
+        ...
+
     def queue_names(
         self, cut: Cut, wanted: Sequence[str] | None, namespaces: Sequence[str] | None = None
     ) -> QueueNames:

@@ -15,10 +15,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from onelog.errors import InvalidArgument
+from onelog.errors import InvalidArgument, OutOfRange
+from onelog.spark.columns.arrays import conform
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.options import ReadOptions, bad
 from onelog.spark.origin import Split
+from onelog.spark.streaming import (
+    STREAM_OPTIONS,
+    OnelogStreamReader,
+    StreamOptions,
+    schema_with_gaps,
+)
 from onelog.spark.table import Table, load_table
 
 if TYPE_CHECKING:
@@ -43,34 +50,58 @@ class OnelogDataSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         """Load the table of a read, which names a view; a writer has none."""
         super().__init__(dict(options))
+        self._read: ReadOptions | None = None
         self._table: Table | None = None
-        if "view" in options:
-            self._table = load_table(ReadOptions.parse(options, VIEWS))
+        self._refusal: OutOfRange | None = None
+        if "view" not in options:
+            return
+        self._read = ReadOptions.parse(options, VIEWS, others=STREAM_OPTIONS)
+        try:
+            self._table = load_table(self._read)
+        except OutOfRange as error:
+            # A stream that goes on from its checkpoint may say a beginning that is long gone, and
+            # Spark does not tell here which of the two this is.
+            self._refusal = error.with_traceback(None)
 
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
         return NAME
 
-    @property
-    def table(self) -> Table:
-        """What was loaded."""
-        if self._table is None:
-            raise bad("VIEW_UNKNOWN", "view", "", f"one of {', '.join(sorted(VIEWS))}")
-        return self._table
-
     def schema(self) -> StructType:
         """Return the columns that are read: of the option ``columns``, or all."""
-        chosen = self.table.options.columns
-        schema = self.table.view.schema
-        if chosen is not None:
-            schema = pa.schema([schema.field(name) for name in chosen])
+        read = self._asked()
+        schema = read.view.schema
+        if read.columns is not None:
+            schema = pa.schema([schema.field(name) for name in read.columns])
+        if self.options.get("on_loss") == "gap":
+            schema = schema_with_gaps(schema)
         return from_arrow_schema(schema, prefer_timestamp_ntz=False)
 
     def reader(self, schema: StructType) -> "OnelogReader":
         """Return a reader of these columns; a schema of other columns or types is refused."""
-        refuse_other_schema(self.table, schema)
-        return OnelogReader(self.table, schema)
+        read = self._asked()
+        for name in STREAM_OPTIONS:
+            if name in self.options:
+                raise bad("OPTION_UNCONCERNED", name, self.options[name], "only for a stream")
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._table is not None
+        refuse_other_schema(read.view.name, read.view.schema, schema)
+        return OnelogReader(self._table, schema)
+
+    def streamReader(self, schema: StructType) -> OnelogStreamReader:  # noqa: N802 - Spark's name
+        """Return a reader of micro-batches."""
+        read = self._asked()
+        stream = StreamOptions.parse(self.options, read)
+        there = schema_with_gaps(read.view.schema) if stream.with_gaps else read.view.schema
+        refuse_other_schema(read.view.name, there, schema)
+        return OnelogStreamReader(read, stream, schema)
+
+    def _asked(self) -> ReadOptions:
+        if self._read is None:
+            raise bad("VIEW_UNKNOWN", "view", "", f"one of {', '.join(sorted(VIEWS))}")
+        return self._read
 
 
 class SplitPartition(InputPartition):
@@ -103,26 +134,17 @@ class OnelogReader(DataSourceReader):
 def read_batches(table: Table, split: Split, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split with the columns of a schema, in its order."""
     for batch in table.batches(split, frozenset(schema.names)):
-        if not schema.names:  # a count
-            yield batch
-            continue
-        columns = [batch.column(name) for name in schema.names]
-        columns = [
-            column if column.type == field.type else column.cast(field.type)
-            for column, field in zip(columns, schema, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield conform(batch, schema)
 
 
-def refuse_other_schema(table: Table, schema: StructType) -> None:
-    """Refuse columns that the view does not have, or has with another type."""
-    view = table.view
-    there = from_arrow_schema(view.schema, prefer_timestamp_ntz=False)
+def refuse_other_schema(view: str, columns: pa.Schema, schema: StructType) -> None:
+    """Refuse columns that a view does not have, or has with another type."""
+    there = from_arrow_schema(columns, prefer_timestamp_ntz=False)
     for field in schema.fields:
         if field.name not in there.names:
             names = ", ".join(there.names)
             raise InvalidArgument(
-                f"the schema has a column {field.name!r}; allowed: columns of {view.name}: {names}",
+                f"the schema has a column {field.name!r}; allowed: columns of {view}: {names}",
                 reason="COLUMN_UNKNOWN",
             )
         kind = there[field.name].dataType

@@ -95,12 +95,7 @@ def load_table(options: ReadOptions) -> Table:
     origin = open_origin(options)
     cut = origin.cut(options.shards)
     ranges = tuple(find_ranges(options, cut))
-    namespaces = None
-    if options.namespaces is not None:
-        namespaces = sorted(name.decode() for name in options.namespaces)
-    names: QueueNames = {}
-    if options.view.name in _VIEWS_WITH_QUEUES:
-        names = origin.queue_names(cut, options.queues, namespaces)
+    names = find_queue_names(options, origin, cut)
     for name in options.queues or ():
         if not any(name in found.values() for found in names.values()):
             raise NotFound(
@@ -109,6 +104,16 @@ def load_table(options: ReadOptions) -> Table:
                 metadata={"option": "queues"},
             )
     return Table(options, origin, cut, ranges, names)
+
+
+def find_queue_names(options: ReadOptions, origin: Origin, cut: Cut) -> QueueNames:
+    """Return the queues that a view can show or select by name."""
+    if options.view.name not in _VIEWS_WITH_QUEUES:
+        return {}
+    namespaces = None
+    if options.namespaces is not None:
+        namespaces = sorted(name.decode() for name in options.namespaces)
+    return origin.queue_names(cut, options.queues, namespaces)
 
 
 def find_ranges(options: ReadOptions, cut: Cut) -> Iterator[Range]:

@@ -122,3 +122,15 @@ def lists(counts: NDArray[Any], items: pa.Array, valid: Mask | None = None) -> p
     np.cumsum(counts, out=offsets[1:])
     absent = None if valid is None or valid.all() else pa.array(~valid)
     return pa.ListArray.from_arrays(pa.array(offsets), items, mask=absent)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with just the columns of a schema, in its order; one it lacks is null."""
+    if not schema.names:  # a count
+        return batch
+    columns = []
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        column = batch.column(at) if at >= 0 else pa.nulls(batch.num_rows, field.type)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

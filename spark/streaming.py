@@ -1,0 +1,342 @@
+"""``spark.readStream.format("onelog")``: micro-batches of the log, each entry once.
+
+An offset says for each shard the last entry that was read, and of which cluster::
+
+    {"cluster": "0f9a1c3e-…", "0": 812, "1": 799}
+
+* An offset ends where a group does, so that no transaction is cut in two.
+* A batch is what lies between two offsets. Entries never change, so a batch that is read again has
+  the same rows: what follows from the checkpoint is exactly once in a sink that is idempotent.
+* A checkpoint of another cluster, or of entries that this log never had, is refused.
+* With ``hold`` the named hold follows the query: what it has not read yet is kept for it. Without
+  one, entries may be gone before they are read. That is an error, or with ``on_loss=gap`` one row
+  that says which, and why.
+
+Options besides those of a read (``onelog.spark.options``):
+
+==============  =================================================================================
+``max_rows``    entries in a batch, about; an entry such as a ``put_many`` may have many rows
+``max_bytes``   bytes of the log in a batch, about
+``hold``        a hold of this name is made with the query's first offset, and moved by commits
+``on_loss``     ``fail`` (default), or ``gap``: a row with the operation ``gap`` and its range
+==============  =================================================================================
+
+A stream has no end: ``to_index`` and ``to_time`` are refused. From files it reads what batch reads
+do, which ends at the last sealed entry or at a snapshot.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from onelog.errors import AlreadyExists, FailedPrecondition, OutOfRange
+from onelog.spark.columns import arrays
+from onelog.spark.columns.selection import Selection
+from onelog.spark.faults import REASON_DROPPED
+from onelog.spark.options import INDEX_MAX, ReadOptions, bad, parse_number
+from onelog.spark.origin import Cut, Origin, QueueNames, Range, Split
+from onelog.spark.table import Table, find_queue_names, find_ranges, open_origin
+
+if TYPE_CHECKING:
+    from onelog.client.sync.aio import Client
+
+STREAM_OPTIONS = ("max_rows", "max_bytes", "hold", "on_loss")
+HOLD_NAME_SIZE_MAX = 128
+
+GAP_FIELDS = (
+    pa.field("gap_first_index", pa.int64()),
+    pa.field("gap_last_index", pa.int64()),
+    pa.field("gap_cause", pa.string()),
+)
+GAP_OPERATION = "gap"
+# The cause of the only loss that a log knows: retention dropped what nobody held.
+GAP_CAUSE = "RETENTION"
+
+_CLUSTER = "cluster"
+_GAP_NAMES = frozenset(each.name for each in GAP_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a stream asks for besides the options of a read."""
+
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    hold: str | None = None
+    with_gaps: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], read: ReadOptions) -> "StreamOptions":
+        """Return checked options; refuse what a stream cannot have."""
+        given = {name.lower(): value for name, value in options.items()}
+        for name in ("to_index", "to_time"):
+            if name in given:
+                raise bad("OPTION_UNCONCERNED", name, given[name], "only for a batch read")
+        hold = given.get("hold")
+        if hold is not None and not 0 < len(hold.encode()) <= HOLD_NAME_SIZE_MAX:
+            raise bad("OPTION_INVALID", "hold", hold, f"a name of 1 to {HOLD_NAME_SIZE_MAX} bytes")
+        if hold is not None and read.path is not None:
+            raise bad("OPTION_UNCONCERNED", "hold", hold, "only with endpoint")
+        on_loss = given.get("on_loss", "fail")
+        if on_loss not in ("fail", "gap"):
+            raise bad("OPTION_INVALID", "on_loss", on_loss, "fail or gap")
+        limits = {
+            name: parse_number(name, given[name], 1, INDEX_MAX)
+            for name in ("max_rows", "max_bytes")
+            if name in given
+        }
+        return cls(limits.get("max_rows"), limits.get("max_bytes"), hold, on_loss == "gap")
+
+
+def schema_with_gaps(schema: pa.Schema) -> pa.Schema:
+    """Return a view's columns with those of a gap; a gap's row has nothing in the others."""
+    return pa.schema([*(each.with_nullable(True) for each in schema), *GAP_FIELDS])
+
+
+class BatchPartition(InputPartition):
+    """What one task reads, and the queues of its shard by name."""
+
+    def __init__(self, split: Split, queue_names: dict[int, str]) -> None:
+        super().__init__(split)
+        self.split = split
+        self.queue_names = queue_names
+
+
+class GapPartition(InputPartition):
+    """Entries that are gone: one row."""
+
+    def __init__(self, gap: Range) -> None:
+        super().__init__(gap)
+        self.gap = gap
+
+
+class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads the micro-batches of one query."""
+
+    def __init__(self, read: ReadOptions, stream: StreamOptions, schema: StructType) -> None:
+        self._read = read
+        self._stream = stream
+        # Spark compares a batch with this, names and order included.
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._origin: Origin = open_origin(read)
+        self._target: dict[str, Any] | None = None  # where a query that reads what is there ends
+
+    # The driver's side; Spark keeps one reader for a query.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a new query begins; make its hold, so that nothing is lost from there."""
+        cut = self._origin.cut(self._read.shards)
+        begins = {each.shard: each.first_index for each in find_ranges(self._read, cut)}
+        if self._stream.hold is not None:
+            begins = self._make_hold(begins)
+        return _offset(cut, {shard: first - 1 for shard, first in begins.items()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit of the options; Spark passes it on, unless its trigger says more."""
+        if self._stream.max_rows is not None:
+            return ReadMaxRows(self._stream.max_rows)
+        if self._stream.max_bytes is not None:
+            return ReadMaxBytes(self._stream.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note what is there now: the query ends with it."""
+        cut = self._origin.cut(self._read.shards)
+        self._target = _offset(cut, {each.shard: each.last_index for each in cut.shards})
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the end of the log, so that the query's progress tells how far it is behind."""
+        cut = self._origin.cut(self._read.shards)
+        return _offset(cut, {each.shard: each.last_index for each in cut.shards})
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch: within the limit, where groups end."""
+        cut = self._origin.cut(self._read.shards)
+        waiting: list[Range] = []
+        ends = {}
+        for each in cut.shards:
+            first = self._next_index(start, cut, each.shard)
+            last = each.last_index
+            if self._target is not None:
+                last = min(last, int(self._target[str(each.shard)]))
+            if first > last + 1 and first > each.last_index + 1:
+                raise FailedPrecondition(
+                    f"the checkpoint has read shard {each.shard} up to {first - 1}, and the log "
+                    f"ends at {each.last_index}: it is of another log, or the log was restored",
+                    reason="CHECKPOINT_AHEAD",
+                )
+            ends[each.shard] = max(last, first - 1)
+            if last >= first:
+                # What is gone costs nothing to read.
+                waiting.append(Range(each.shard, max(first, each.first_index), last))
+        if not isinstance(limit, ReadAllAvailable):
+            ends |= self._within_limits(waiting, limit)
+        return _offset(cut, ends)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return what tasks read between two offsets."""
+        cut = self._origin.cut(self._read.shards)
+        found: list[InputPartition] = []
+        ranges: list[Range] = []
+        for each in cut.shards:
+            first, last = self._next_index(start, cut, each.shard), int(end[str(each.shard)])
+            kept = max(first, each.first_index)
+            if first < kept and first <= last:
+                gone = Range(each.shard, first, min(last, kept - 1))
+                if not self._stream.with_gaps:
+                    raise _lost(gone, each.first_index)
+                found.append(GapPartition(gone))
+            if kept <= last:
+                ranges.append(Range(each.shard, kept, last))
+        table = self._table(cut, find_queue_names(self._read, self._origin, cut))
+        splits = self._origin.splits(ranges, table.selection())
+        return found + [
+            BatchPartition(each, table.queue_names.get(each.shard, {})) for each in splits
+        ]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Move the hold: everything up to this offset was taken over by the sink."""
+        if self._stream.hold is None:
+            return
+        indexes = {int(shard): int(index) + 1 for shard, index in end.items() if shard != _CLUSTER}
+        with self._connect() as client:
+            client.admin.set_hold(self._stream.hold, indexes=indexes, move=True)
+
+    # A task's side
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split, or the row of a gap."""
+        if isinstance(partition, GapPartition):
+            yield gap_row(partition.gap, self._schema)
+        elif isinstance(partition, BatchPartition):
+            shard = partition.split.shard
+            table = self._table(Cut("", 0, ()), {shard: partition.queue_names})
+            columns = frozenset(self._schema.names) - _GAP_NAMES
+            for batch in table.batches(partition.split, columns):
+                yield arrays.conform(batch, self._schema)
+
+    # Inside
+
+    def _table(self, cut: Cut, queue_names: QueueNames) -> Table:
+        return Table(self._read, self._origin, cut, (), queue_names)
+
+    def _within_limits(self, waiting: list[Range], limit: ReadLimit) -> dict[int, int]:
+        """Return where a batch within the limits ends, in each shard that is not read to its end.
+
+        Each shard gets its share of what waits, and at least one group.
+        """
+        rows, size = self._stream.max_rows, self._stream.max_bytes
+        if isinstance(limit, ReadMaxRows):
+            rows = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            size = limit.max_bytes
+        share = 1.0
+        count = sum(each.last_index - each.first_index + 1 for each in waiting)
+        if rows is not None and count > rows:
+            share = rows / count
+        if size is not None and count:
+            there = sum(each.size_bytes for each in self._origin.splits(waiting, Selection()))
+            share = min(share, size / max(there, 1))
+        if share >= 1.0:
+            return {}
+        ends = {}
+        for each in waiting:
+            taken = max(int((each.last_index - each.first_index + 1) * share), 1)
+            index = each.first_index + taken - 1
+            ends[each.shard] = self._origin.group_end(each.shard, index, each.last_index)
+        return ends
+
+    def _make_hold(self, begins: dict[int, int]) -> dict[int, int]:
+        """Make the query's hold where it begins; return where it begins.
+
+        A hold that is there already is taken over, and a query that says no beginning starts where
+        the hold stands: somebody has set it up for it, or the query's first attempt did.
+        """
+        name = self._stream.hold
+        assert name is not None
+        says_beginning = self._read.from_index is not None or self._read.from_time_ns > 0
+        with self._connect() as client:
+            try:
+                client.admin.set_hold(name, indexes=begins)
+            except AlreadyExists:
+                stands = {
+                    each.shard: each.index
+                    for each in client.admin.list_holds()
+                    if each.name == name
+                }
+                if not says_beginning:
+                    return {shard: stands[shard] for shard in begins}
+                for shard, first in begins.items():
+                    if stands[shard] > first:
+                        raise FailedPrecondition(
+                            f"the hold {name} stands at {stands[shard]} in shard {shard}, and the "
+                            f"query begins at {first}: use another name, or release it",
+                            reason="HOLD_AHEAD",
+                        ) from None
+        return begins
+
+    def _connect(self) -> "Client":
+        from onelog.spark.endpoint import EndpointOrigin
+
+        assert isinstance(self._origin, EndpointOrigin), "a hold needs an endpoint"
+        return self._origin.connect()
+
+    def _next_index(self, offset: Mapping[str, Any], cut: Cut, shard: int) -> int:
+        """Return the entry of a shard behind an offset; refuse one that is not of this log."""
+        if offset.get(_CLUSTER) != cut.cluster_id:
+            raise FailedPrecondition(
+                f"the checkpoint is of cluster {offset.get(_CLUSTER)}, and {self._origin.name} is "
+                f"cluster {cut.cluster_id}; begin with a new checkpoint",
+                reason="CHECKPOINT_OF_ANOTHER_CLUSTER",
+            )
+        if str(shard) not in offset:
+            raise FailedPrecondition(
+                f"the checkpoint does not know shard {shard}; the option shards has changed",
+                reason="CHECKPOINT_OTHER_SHARDS",
+            )
+        return int(offset[str(shard)]) + 1
+
+
+def gap_row(gap: Range, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the row that stands for entries that are gone, with the columns of a schema."""
+    values = {
+        "shard": gap.shard,
+        "index": gap.first_index,
+        "position": 0,
+        "operation": GAP_OPERATION,
+        "gap_first_index": gap.first_index,
+        "gap_last_index": gap.last_index,
+        "gap_cause": GAP_CAUSE,
+    }
+    columns = [pa.array([values.get(each.name)], each.type) for each in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _offset(cut: Cut, last_indexes: Mapping[int, int]) -> dict[str, Any]:
+    return {_CLUSTER: cut.cluster_id, **{str(each): last_indexes[each] for each in last_indexes}}
+
+
+def _lost(gone: Range, first_index: int) -> OutOfRange:
+    return OutOfRange(
+        f"entries {gone.first_index} to {gone.last_index} of shard {gone.shard} are not kept any "
+        f"more: the log begins at {first_index}; set a hold for a query that falls behind, or "
+        "read on with on_loss=gap",
+        reason=REASON_DROPPED,
+        metadata={
+            "shard": str(gone.shard),
+            "first_index": str(gone.first_index),
+            "last_index": str(gone.last_index),
+        },
+    )
