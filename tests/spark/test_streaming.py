@@ -1,0 +1,212 @@
+"""Micro-batches of the log: offsets, limits, losses and holds, without a JVM.
+
+The reader is called as Spark calls it; tests/spark/jvm has real queries.
+"""
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from onelog.client.aio import AsyncClient
+from onelog.errors import FailedPrecondition, InvalidArgument, OnelogError, OutOfRange
+from onelog.spark.columns.views import VIEWS
+from onelog.spark.options import ReadOptions
+from onelog.spark.source import OnelogDataSource
+from onelog.spark.streaming import (
+    STREAM_OPTIONS,
+    OnelogStreamReader,
+    StreamOptions,
+    schema_with_gaps,
+)
+from tests.services.nodes import run, single
+from tests.spark.shard_dirs import Shard
+
+ALL = ReadAllAvailable()
+
+
+def reader_of(**options: str) -> OnelogStreamReader:
+    given = {"view": "log", **options}
+    read = ReadOptions.parse(given, VIEWS, others=STREAM_OPTIONS)
+    stream = StreamOptions.parse(given, read)
+    schema = read.view.schema
+    if stream.with_gaps:
+        schema = schema_with_gaps(schema)
+    return OnelogStreamReader(read, stream, from_arrow_schema(schema, prefer_timestamp_ntz=False))
+
+
+def read(
+    reader: OnelogStreamReader, start: dict[str, Any], end: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Read a batch as tasks do: each in a process of its own, with what was pickled."""
+    rows: list[dict[str, Any]] = []
+    for partition in reader.partitions(start, end):
+        travelled: OnelogStreamReader = pickle.loads(pickle.dumps(reader))
+        for batch in travelled.read(pickle.loads(pickle.dumps(partition))):
+            rows += batch.to_pylist()
+    return rows
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Shard:
+    shard = Shard(tmp_path / "data", seed=3)
+    shard.write(40)
+    shard.live.snapshot()
+    return shard
+
+
+def group_ends(shard: Shard) -> set[int]:
+    return {
+        entry.index
+        for entry in shard.live.log.segments.scan(1, shard.last_index)
+        if entry.group_left == 0
+    }
+
+
+@pytest.mark.parametrize("limit", [ReadMaxRows(1), ReadMaxRows(7), ReadMaxBytes(500), ALL])
+def test_batches_end_with_groups_and_bring_each_entry_once(shard: Shard, limit: Any) -> None:
+    """Whatever the limit, joined batches are the log, and no transaction is in two of them."""
+    reader = reader_of(path=str(shard.path))
+    start = reader.initialOffset()
+    ends, seen = group_ends(shard), []
+    batches = 0
+    while (end := reader.latestOffset(start, limit)) != start:
+        assert int(end["0"]) in ends
+        seen += [row["index"] for row in read(reader, start, end)]
+        start = end
+        batches += 1
+    assert seen == [index for index, *_ in shard.expected(shard.last_index)]
+    assert batches == 1 if limit is ALL else batches > 2
+
+
+def test_a_query_for_what_is_there_ends_although_more_is_written(shard: Shard) -> None:
+    reader = reader_of(path=str(shard.path))
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    last = shard.last_index
+    shard.write(5)
+    shard.live.snapshot()
+    end = reader.latestOffset(start, ALL)
+    assert int(end["0"]) == last
+    assert reader.latestOffset(end, ALL) == end
+    report = reader.reportLatestOffset()
+    assert int(report["0"]) == shard.last_index > last
+
+
+def test_a_batch_that_is_read_again_has_the_same_rows(shard: Shard) -> None:
+    """Spark reads a batch again after a crash; files were sealed and written meanwhile."""
+    reader = reader_of(path=str(shard.path))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(30))
+    before = read(reader, start, end)
+    shard.write(40)
+    shard.seal()
+    assert read(reader_of(path=str(shard.path)), start, end) == before
+
+
+def test_a_checkpoint_of_another_cluster_or_log_is_refused(shard: Shard) -> None:
+    reader = reader_of(path=str(shard.path))
+    start = reader.initialOffset()
+    for change, reason in (
+        ({"cluster": "another"}, "CHECKPOINT_OF_ANOTHER_CLUSTER"),
+        ({"0": shard.last_index + 5}, "CHECKPOINT_AHEAD"),
+    ):
+        with pytest.raises(FailedPrecondition, match=reason):
+            reader.latestOffset({**start, **change}, ALL)
+    with pytest.raises(FailedPrecondition, match="CHECKPOINT_OTHER_SHARDS"):
+        reader.latestOffset({"cluster": start["cluster"]}, ALL)
+
+
+def test_entries_that_are_gone_are_an_error_or_one_row_with_their_range(shard: Shard) -> None:
+    path = str(shard.path)
+    start = reader_of(path=path).initialOffset()
+    shard.seal()
+    second = shard.live.log.segments.segments[1].first_index
+    shard.live.log.drop_before(second)
+    failing = reader_of(path=path)
+    end = failing.latestOffset(start, ALL)
+    with pytest.raises(OutOfRange, match=rf"COMPACTED: entries 1 to {second - 1} of shard 0"):
+        failing.partitions(start, end)
+    rows = read(reader_of(path=path, on_loss="gap"), start, end)
+    gap, *others = rows
+    assert {name: value for name, value in gap.items() if value is not None} == {
+        "shard": 0, "index": 1, "position": 0, "operation": "gap",
+        "gap_first_index": 1, "gap_last_index": second - 1, "gap_cause": "RETENTION",
+    }  # fmt: skip
+    assert [row["index"] for row in others] == [
+        index for index, *_ in shard.expected(shard.last_index, second)
+    ]
+    assert {row["gap_cause"] for row in others} == {None}
+
+
+def test_a_beginning_that_is_gone_stops_new_queries_and_no_running_ones(shard: Shard) -> None:
+    """A restarted program says the same options again; its checkpoint is what counts."""
+    path = str(shard.path)
+    start = reader_of(path=path).initialOffset()
+    end = reader_of(path=path).latestOffset(start, ALL)
+    shard.write(5)
+    shard.live.snapshot()
+    shard.seal()
+    shard.live.log.drop_before(shard.live.log.segments.segments[1].first_index)
+    source = OnelogDataSource({"view": "log", "path": path, "from_index": "1"})
+    again = source.streamReader(source.schema())
+    assert again.latestOffset(end, ALL) != end
+    with pytest.raises(OutOfRange, match="COMPACTED: option from_index is 1"):
+        again.initialOffset()
+    with pytest.raises(OutOfRange, match="COMPACTED: option from_index is 1"):
+        source.reader(source.schema())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"to_index": "5"}, "OPTION_UNCONCERNED: option to_index"),
+        ({"to_time": "5"}, "OPTION_UNCONCERNED: option to_time"),
+        ({"max_rows": "0"}, "OPTION_INVALID: option max_rows"),
+        ({"max_bytes": "many"}, "OPTION_INVALID: option max_bytes"),
+        ({"on_loss": "skip"}, "OPTION_INVALID: option on_loss"),
+        ({"hold": ""}, "OPTION_INVALID: option hold"),
+        ({"hold": "nightly"}, "OPTION_UNCONCERNED: option hold"),
+    ],
+)
+def test_options_that_a_stream_cannot_have_are_refused(
+    shard: Shard, options: dict[str, str], reason: str
+) -> None:
+    source = OnelogDataSource({"view": "log", "path": str(shard.path), **options})
+    with pytest.raises(InvalidArgument, match=reason):
+        source.streamReader(source.schema())
+
+
+def test_options_of_streams_are_refused_for_a_batch_read(shard: Shard) -> None:
+    for name, value in (("max_rows", "5"), ("hold", "x"), ("on_loss", "gap")):
+        source = OnelogDataSource({"view": "log", "path": str(shard.path), name: value})
+        with pytest.raises(InvalidArgument, match=f"OPTION_UNCONCERNED: option {name}"):
+            source.reader(source.schema())
+
+
+def test_a_hold_is_made_at_the_beginning_and_follows_commits(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path, shards=2) as node, AsyncClient(node.endpoint) as client:
+            await asyncio.gather(*(client.kv.put(f"k{n}", b"v") for n in range(50)))
+            options = {"endpoint": node.endpoint, "hold": "nightly"}
+            reader = reader_of(**options)
+            start = await asyncio.to_thread(reader.initialOffset)
+            assert await holds(client) == {0: int(start["0"]) + 1, 1: int(start["1"]) + 1}
+            end = await asyncio.to_thread(reader.latestOffset, start, ALL)
+            await asyncio.to_thread(reader.commit, end)
+            assert await holds(client) == {0: int(end["0"]) + 1, 1: int(end["1"]) + 1}
+            # A query that lost its checkpoint goes on where its hold stands.
+            again = await asyncio.to_thread(reader_of(**options).initialOffset)
+            assert again == end
+            with pytest.raises(OnelogError, match="HOLD_AHEAD: the hold nightly stands at"):
+                await asyncio.to_thread(reader_of(**options, from_index="1").initialOffset)
+
+    run(test())
+
+
+async def holds(client: AsyncClient) -> dict[int, int]:
+    return {each.shard: each.index for each in await client.admin.list_holds()}
