@@ -1,6 +1,6 @@
 """Data directories for tests of the source: random histories on real files, and what is in them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -9,10 +9,11 @@ import numpy as np
 from onelog.spark.columns.block import Block
 from onelog.spark.columns.selection import Selection
 from onelog.spark.origin import Origin, Range
+from projections.queue_commands import Enqueue, QueueCreate
+from projections.queue_commands import encode_command as encode_queue
+from projections.queue_config import QueueConfig
 from projections.table import Projections, build_projections
 from tests.snapshot.live import SMALL, LiveShard, Work
-from ual.compression import decompress
-from ual.entry import FLAG_ZSTD
 from ual.files import DiskFiles
 from ual.log_config import LogConfig
 from ual.notes import IndexArray
@@ -48,6 +49,14 @@ class Shard:
         """Write, commit and apply random groups."""
         for _ in range(groups):
             self.live.do(self.work.group(self.last_index + 1))
+
+    def write_queues(self, names: Sequence[str]) -> None:
+        """Create queues, with one message in each."""
+        for name in names:
+            create = QueueCreate(name, QueueConfig())
+            self.live.do([encode_queue(create, "default")])
+            message = Enqueue(self.last_index, b"body")
+            self.live.do([encode_queue(message, "default")])
 
     def seal(self) -> None:
         """Seal what is closed."""
@@ -97,7 +106,3 @@ def read_all(
     for split in origin.splits(ranges, selection, size_bytes):
         found += rows_of(origin.blocks(split, selection))
     return found
-
-
-def plain(payload: bytes, flags: int) -> bytes:
-    return decompress(payload) if flags & FLAG_ZSTD else payload
