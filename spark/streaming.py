@@ -27,6 +27,7 @@ do, which ends at the last sealed entry or at a snapshot.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -54,6 +55,10 @@ if TYPE_CHECKING:
 
 STREAM_OPTIONS = ("max_rows", "max_bytes", "hold", "on_loss")
 HOLD_NAME_SIZE_MAX = 128
+# A hold is moved after this many entries or seconds. Each move is an entry of the log itself: a
+# query that moved its hold with every batch would find its own moves to read, without end.
+HOLD_STEP_ENTRIES = 1_000
+HOLD_STEP_S = 600.0
 
 GAP_FIELDS = (
     pa.field("gap_first_index", pa.int64()),
@@ -132,6 +137,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._origin: Origin = open_origin(read)
         self._target: dict[str, Any] | None = None  # where a query that reads what is there ends
+        self._moved: tuple[dict[int, int], float] | None = None  # the hold, and when
 
     # The driver's side; Spark keeps one reader for a query.
 
@@ -207,12 +213,20 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Move the hold: everything up to this offset was taken over by the sink."""
+        """Move the hold now and then: everything up to this offset was taken over by the sink."""
         if self._stream.hold is None:
             return
-        indexes = {int(shard): int(index) + 1 for shard, index in end.items() if shard != _CLUSTER}
+        ends = {int(shard): int(index) for shard, index in end.items() if shard != _CLUSTER}
+        now_s = monotonic()
+        if self._moved is not None:
+            before, moved_s = self._moved
+            entries = sum(ends.values()) - sum(before.values())
+            if entries < HOLD_STEP_ENTRIES and now_s - moved_s < HOLD_STEP_S:
+                return
         with self._connect() as client:
+            indexes = {shard: index + 1 for shard, index in ends.items()}
             client.admin.set_hold(self._stream.hold, indexes=indexes, move=True)
+        self._moved = ends, now_s
 
     # A task's side
 

@@ -199,6 +199,11 @@ def test_a_hold_is_made_at_the_beginning_and_follows_commits(tmp_path: Path) -> 
             end = await asyncio.to_thread(reader.latestOffset, start, ALL)
             await asyncio.to_thread(reader.commit, end)
             assert await holds(client) == {0: int(end["0"]) + 1, 1: int(end["1"]) + 1}
+            # Each move is an entry to read: it takes more than that to move it again.
+            later = await asyncio.to_thread(reader.latestOffset, end, ALL)
+            assert later != end
+            await asyncio.to_thread(reader.commit, later)
+            assert await asyncio.to_thread(reader.latestOffset, later, ALL) == later
             # A query that lost its checkpoint goes on where its hold stands.
             again = await asyncio.to_thread(reader_of(**options).initialOffset)
             assert again == end
