@@ -65,7 +65,9 @@ def test_a_table_follows_the_log_across_restarts_with_each_row_once(
     assert table.filter("key_text like 'key-%'").count() == 500
     assert table.filter("transaction is not null").count() == 4
     for each in (first, second):
-        (source,) = each.lastProgress["sources"]
+        progress = each.lastProgress
+        assert progress is not None
+        (source,) = progress["sources"]
         ends = source["endOffset"], source["latestOffset"]
         end, latest = (json.loads(text) if isinstance(text, str) else text for text in ends)
         assert set(end) == {"cluster", "0", "1"}
