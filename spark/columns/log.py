@@ -2,7 +2,8 @@
 
 ``name`` is what the entry is about, where its payload says one name: the key of a KV operation,
 the stream, the series of a single point, the measurement, and the queue where its name is known.
-A transaction, a batch of points and an expiry speak of several things and have none.
+A transaction, a batch of points and an expiry speak of several things and have none. A selection of
+measurements keeps the entries that name one of them, or have a series of one.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from onelog.spark.columns.block import Block
 from onelog.spark.columns.fields import Fields, Spans
 from onelog.spark.columns.operations import OWNERS, TYPES, types_of
 from onelog.spark.columns.selection import is_one_of, starts_with
+from onelog.spark.columns.timeseries import entries_with_measurement
 from onelog.spark.columns.view import ENTRY_FIELDS, Output, View
 
 _SCHEMA = pa.schema(
@@ -76,12 +78,11 @@ def _wanted(block: Block, output: Output, names: "_Names") -> NDArray[np.bool_]:
     if selection.namespaces is not None:
         mask &= names.has_namespace & is_one_of(block.data, names.namespace, selection.namespaces)
     owner = block.headers["entry_type"] >> np.uint16(8)
-    for number, wanted in (
-        (OWNERS.index("stream"), selection.streams),
-        (OWNERS.index("timeseries"), selection.measurements),
-    ):
-        if wanted is not None:
-            mask &= (owner == number) & names.valid & is_one_of(block.data, names.name, wanted)
+    if selection.streams is not None:
+        is_stream = (owner == OWNERS.index("stream")) & names.valid
+        mask &= is_stream & is_one_of(block.data, names.name, selection.streams)
+    if selection.measurements is not None:
+        mask &= entries_with_measurement(block, selection.measurements)
     if selection.queues is not None:
         mask &= names.is_about_queue(selection.queues)
     if selection.key_prefix is not None:
