@@ -148,17 +148,12 @@ def gather(data: NDArray[np.uint8], at: NDArray[Any], kind: "np.dtype[Any]") -> 
     return found
 
 
-def ragged(starts: Numbers, counts: Numbers, step: int | Numbers = 1) -> Numbers:
-    """Return ``counts[i]`` positions from ``starts[i]`` on, ``step`` apart, for each ``i`` in turn.
-
-    ``step`` is one number for all, or one for each ``i``.
-    """
+def ragged(starts: Numbers, counts: Numbers, step: int = 1) -> Numbers:
+    """Return ``counts[i]`` positions from ``starts[i]`` on, ``step`` apart, for each ``i``."""
     before = np.cumsum(counts) - counts
-    if isinstance(step, int):
-        within = np.arange(int(counts.sum()), dtype=np.int64) * step
-        return within + np.repeat(starts - before * step, counts)
-    within = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(before, counts)
-    return within * np.repeat(step, counts) + np.repeat(starts, counts)
+    everywhere = np.arange(int(counts.sum()), dtype=np.int64) * step
+    found: Numbers = everywhere + np.repeat(starts - before * step, counts)
+    return found
 
 
 def sum_each(values: NDArray[Any], counts: Numbers) -> Numbers:

@@ -59,7 +59,6 @@ OPERANDS: dict[str, pa.DataType] = {
 }
 
 _TEXTS = ("measurement", "source", "rule", "target")
-_NUMBERS = tuple(name for name, kind in OPERANDS.items() if kind in (pa.int64(), pa.int32()))
 _RANGE_SIZE = 24  # first, last and after of a delete, behind its matchers
 _U16 = struct.Struct("<H")
 
@@ -88,7 +87,7 @@ class Operands:
     def columns(
         self, data: NDArray[np.uint8], find_rows: Callable[[], Rows]
     ) -> Iterator[tuple[str, Callable[[], pa.Array]]]:
-        """Yield each operand's name and how its column is made; ``find_rows``: the entry of each."""
+        """Yield each operand's name, and what makes its column of the entry of each row."""
         for name, kind in OPERANDS.items():
             yield name, partial(self._column, name, kind, data, find_rows)
 
