@@ -286,3 +286,13 @@ def read_values(block: Block, runs: Runs) -> NDArray[np.uint64]:
     if is_narrow.any() and (values[np.repeat(is_narrow, runs.size)] > 1).any():
         raise CorruptPayload("a bool that is neither 0 nor 1")
     return values
+
+
+def to_doubles(bits: NDArray[np.uint64], kinds: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return the values of points as doubles, whatever their kinds."""
+    is_double = kinds == F64
+    if is_double.all():
+        return bits.view(np.float64)
+    found = bits.view(np.int64).astype(np.float64)  # right for integers, bools and no point
+    found[is_double] = bits.view(np.float64)[is_double]
+    return found

@@ -32,7 +32,6 @@ from onelog.spark.columns.fields import Fields, Spans, ragged
 from onelog.spark.columns.operations import OWNERS, types_of
 from onelog.spark.columns.points import (
     BOOL,
-    F64,
     I64,
     KIND_NAMES,
     NO_POINTS,
@@ -41,6 +40,7 @@ from onelog.spark.columns.points import (
     find_runs,
     read_times,
     read_values,
+    to_doubles,
 )
 from onelog.spark.columns.selection import is_one_of
 from onelog.spark.columns.series_names import (
@@ -232,21 +232,13 @@ def _add_values(table: _Table, output: Output) -> None:
     output.add("time_ns", lambda: arrays.numbers(table.times, valid=has_point))
     output.add("value_type", lambda: arrays.named(table.kinds, KIND_NAMES))
     output.add(
-        "value", lambda: arrays.numbers(_doubles(table), pa.float64(), table.kinds != NO_POINTS)
+        "value",
+        lambda: arrays.numbers(
+            to_doubles(table.values, table.kinds), pa.float64(), table.kinds != NO_POINTS
+        ),
     )
     output.add("value_long", lambda: of_kind(I64, pa.int64(), lambda bits: bits.view(np.int64)))
     output.add("value_bool", lambda: of_kind(BOOL, pa.bool_(), lambda bits: bits != 0))
-
-
-def _doubles(table: _Table) -> NDArray[np.float64]:
-    """Return every value as a double."""
-    bits, kinds = table.values, table.kinds
-    if (table.runs.kind == F64).all():
-        return bits.view(np.float64)
-    found = bits.view(np.int64).astype(np.float64)  # right for integers, bools and no point
-    is_double = kinds == F64
-    found[is_double] = bits.view(np.float64)[is_double]
-    return found
 
 
 VIEW = View("timeseries_operations", _SCHEMA, types_of("timeseries"), count_rows, _decode)

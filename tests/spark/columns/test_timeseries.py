@@ -20,7 +20,7 @@ from projections.ts_names import parse_series, series_name
 from projections.ts_types import FieldType
 from tests.formats.golden import load_golden
 from tests.projections import ts_samples
-from tests.spark.series_rows import (
+from tests.spark.columns.series_rows import (
     Row,
     blocks_of,
     expected_rows,
