@@ -21,6 +21,7 @@ from onelog.spark.columns.section_bytes import (
     U64,
     SectionBytes,
     end_of_records,
+    optional_numbers,
     refuse,
 )
 

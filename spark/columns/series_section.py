@@ -2,9 +2,9 @@
 
 A column is one field of one series. ``series`` has a row for each, with the blocks that hold its
 older points: entries of the log, by index. ``buffered_points`` has the newest points, which are in
-no block yet, as they arrived: of two with the same time, ``policy`` and ``arrival`` decide, and what
-is before ``trimmed_ns`` is no longer shown by reads, nor what a ``deleted`` range covers in blocks
-below its ``before_index``.
+no block yet, as they arrived: of two with the same time, ``policy`` and ``arrival`` decide. Reads
+show nothing from before ``trimmed_ns``, and nothing that a ``deleted`` range covers in blocks below
+its ``before_index``.
 
 Columns are read one by one (3 µs); their points, blocks and names are not looked at one by one.
 """

@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from onelog.spark.columns.block import Block, Transactions, cut_blocks
 from onelog.spark.columns.selection import Selection
-from projections.payload import SessionRef, read_prefix
+from projections.payload import Reader, SessionRef, read_prefix
 from projections.ts_batch import Run, WriteBatch, encode_batch, read_batch
 from projections.ts_commands import (
     BeginRollup,
@@ -22,7 +23,6 @@ from projections.ts_commands import (
     Delete,
     DropMeasurement,
     DropRule,
-    Reader,
     Rollup,
     SetRule,
     Trim,
@@ -40,6 +40,7 @@ from ual.entry import Draft, encode_group
 
 SHARD = 3
 TERM = 7
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIMESTAMP_NS = 1_700_000_000_123_456_789
 NO_VOIDS = np.empty((0, 2), np.uint64)
 GROUP_ENTRIES = 1_000
@@ -68,6 +69,11 @@ def blocks_of(drafts: Sequence[Draft], selection: Selection | None = None) -> li
             transactions=Transactions(),
         )
     )
+
+
+def micros(moment: datetime) -> int:
+    """Return a moment as whole microseconds since 1970, without a float in between."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def expected_rows(index: int, operation: str, draft: Draft) -> Iterator[Row]:
@@ -234,17 +240,16 @@ def _other(draw: Random) -> Command:
     rule = Rule(name_of(draw), name_of(draw), draw.randint(10**6, 10**15), 5, aggregates)
     batch = read_batch(Reader(_batch(draw)))
     taken = draw.randint(2, 4_096)
-    return draw.choice(
-        [
-            PointBlock(number, 9, 8, 7, taken, taken - 1, first_ns, last_ns, 6, b"body"),
-            CreateMeasurement(name, config),
-            ConfigureMeasurement(name, config),
-            DropMeasurement(name),
-            Delete(name, matchers, first_ns, last_ns, number),
-            SetRule(name, rule),
-            DropRule(name, rule.name),
-            Trim(name, number, first_ns, 4),
-            BeginRollup(name, rule.name, number, 3, last_ns),
-            Rollup(name, rule.name, number, 3, 2, -5, 5, (1, 2), (number + 2, 3), batch),
-        ]
-    )
+    every: list[Command] = [
+        PointBlock(number, 9, 8, 7, taken, taken - 1, first_ns, last_ns, 6, b"body"),
+        CreateMeasurement(name, config),
+        ConfigureMeasurement(name, config),
+        DropMeasurement(name),
+        Delete(name, matchers, first_ns, last_ns, number),
+        SetRule(name, rule),
+        DropRule(name, rule.name),
+        Trim(name, number, first_ns, 4),
+        BeginRollup(name, rule.name, number, 3, last_ns),
+        Rollup(name, rule.name, number, 3, 2, -5, 5, (1, 2), (number + 2, 3), batch),
+    ]
+    return draw.choice(every)
