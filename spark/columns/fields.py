@@ -167,3 +167,32 @@ def gather(data: NDArray[np.uint8], at: NDArray[Any], kind: "np.dtype[Any]") -> 
     everywhere: NDArray[Any] = np.ndarray((count,), kind, data, strides=(1,))
     found: NDArray[Any] = everywhere[at]
     return found
+
+
+def ragged(starts: Numbers, counts: Numbers, step: int = 1) -> Numbers:
+    """Return ``counts[i]`` positions from ``starts[i]`` on, ``step`` apart, for each ``i``."""
+    before = np.cumsum(counts) - counts
+    everywhere = np.arange(int(counts.sum()), dtype=np.int64) * step
+    found: Numbers = everywhere + np.repeat(starts - before * step, counts)
+    return found
+
+
+def sum_each(values: NDArray[Any], counts: Numbers) -> Numbers:
+    """Return the sums of the first ``counts[0]`` values, of the next ``counts[1]``, and so on."""
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=sums[1:])
+    ends = np.cumsum(counts)
+    found: Numbers = sums[ends] - sums[ends - counts]
+    return found
+
+
+def side_by_side(starts: Numbers, counts: Numbers, sizes: NDArray[Any]) -> Numbers:
+    """Return where each item starts: ``counts[i]`` items follow each other from ``starts[i]`` on.
+
+    ``sizes`` are the bytes of all items, in order.
+    """
+    before = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=before[1:])
+    firsts = np.cumsum(counts) - counts
+    found: Numbers = before[:-1] + np.repeat(starts - before[firsts], counts)
+    return found

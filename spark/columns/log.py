@@ -2,10 +2,10 @@
 
 ``name`` is what the entry is about, where its payload says one name: the key of a KV operation,
 the stream, the series of a single point, the measurement, and the queue where its name is known.
-A transaction, a batch of points and an expiry speak of several things and have none.
+A transaction, a batch of points and an expiry speak of several things and have none. A selection of
+measurements keeps the entries that name one of them, or have a series of one.
 """
 
-import re
 from collections.abc import Mapping
 from functools import cache, cached_property
 
@@ -18,7 +18,8 @@ from onelog.spark.columns.block import Block
 from onelog.spark.columns.fields import Fields, Mask, Spans
 from onelog.spark.columns.kv import SINGLE_KEY_TYPES, entries_with_prefix, read_keys
 from onelog.spark.columns.operations import OWNERS, TYPES, types_of
-from onelog.spark.columns.selection import Selection, is_one_of, starts_with
+from onelog.spark.columns.selection import Selection, is_one_of
+from onelog.spark.columns.timeseries import entries_with_measurement
 from onelog.spark.columns.view import ENTRY_FIELDS, Output, View
 
 _SCHEMA = pa.schema(
@@ -42,7 +43,6 @@ _MEASUREMENT_FIRST = types_of("timeseries") - types_of(
     "timeseries", "ts_write", "ts_write_batch", "ts_block"
 )
 _QUEUE_FIRST = types_of("queue") - types_of("queue", "queue_create")
-_SPECIAL = re.compile(rb"[\\,={}]")  # has a backslash before it in the name of a series
 
 
 def _decode(block: Block, output: Output) -> None:
@@ -83,7 +83,7 @@ def _wanted(block: Block, selection: Selection, names: "_Names") -> Mask | None:
         is_about = is_one_of(block.data, names.name, selection.streams)
         masks.append((owner == OWNERS.index("stream")) & names.valid & is_about)
     if selection.measurements is not None:
-        masks.append(names.are_about_measurements(selection.measurements))
+        masks.append(entries_with_measurement(block, selection.measurements))
     if selection.queues is not None:
         masks.append(names.are_about_queues(selection.queues))
     if selection.key_prefix is not None:
@@ -158,16 +158,6 @@ class _Names:
     def are_about_queues(self, queues: frozenset[int]) -> Mask:
         """Tell which entries are about one of some queues."""
         mask: Mask = np.isin(self.queue, np.array(sorted(queues), np.uint64)) & (self.queue != 0)
-        return mask
-
-    def are_about_measurements(self, measurements: frozenset[bytes]) -> Mask:
-        """Tell which entries name one of some measurements, or a series of one."""
-        mask = np.isin(self._types, _numbers(_MEASUREMENT_FIRST))
-        mask &= is_one_of(self._block.data, self.name, measurements)
-        points = self._types == TYPES["timeseries", "ts_write"]
-        for measurement in measurements:
-            series = _SPECIAL.sub(rb"\\\g<0>", measurement) + b"{"
-            mask |= points & starts_with(self._block.data, self.name, series)
         return mask
 
     def namespaces(self) -> pa.Array:
