@@ -80,6 +80,18 @@ def to_text(values: pa.Array) -> pa.Array:
         return pa.array([_text_or_none(value) for value in values.to_pylist()], pa.string())
 
 
+def to_readable(values: pa.Array) -> pa.Array:
+    """Return a column of bytes as text; what is not UTF-8 becomes replacement characters."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        # Rare, as above.
+        found = [
+            None if each is None else each.decode(errors="replace") for each in values.to_pylist()
+        ]
+        return pa.array(found, pa.string())
+
+
 def _text_or_none(value: bytes | None) -> str | None:
     try:
         return None if value is None else value.decode()
