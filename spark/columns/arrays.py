@@ -85,11 +85,10 @@ def to_readable(values: pa.Array) -> pa.Array:
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        # Rare, as above.
-        found = [
-            None if each is None else each.decode(errors="replace") for each in values.to_pylist()
-        ]
-        return pa.array(found, pa.string())
+        # Rare, and only then one by one, each distinct value once.
+        coded = values.dictionary_encode()
+        readable = [value.decode(errors="replace") for value in coded.dictionary.to_pylist()]
+        return pa.array(readable, pa.string()).take(coded.indices)
 
 
 def _text_or_none(value: bytes | None) -> str | None:
