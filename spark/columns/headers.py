@@ -37,8 +37,6 @@ def read_headers(fields: Fields, where: Mask) -> Headers:
     # Compared before memory is taken for them.
     if (counts * HEADER_SIZE_MIN > fields.end - fields.at).any():
         raise CorruptPayload("headers cross the end of their payload")
-    # A span that was read before may end with the array of cursors: it must not change with them.
-    fields.at = fields.at.copy()
     firsts = np.cumsum(counts) - counts
     bounds = np.zeros((4, int(counts.sum())), np.int64)
     for number in range(int(counts.max(initial=0))):
@@ -47,7 +45,7 @@ def read_headers(fields: Fields, where: Mask) -> Headers:
         places = firsts[rows] + number
         bounds[0, places], bounds[1, places] = those.bytes8()
         bounds[2, places], bounds[3, places] = those.bytes16()
-        fields.at[rows] = those.at
+        fields.at[rows] = those.at  # an array of its own since the counts were read
     return Headers(counts, Spans(bounds[0], bounds[1]), Spans(bounds[2], bounds[3]))
 
 

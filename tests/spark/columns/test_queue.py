@@ -12,6 +12,7 @@ from onelog.spark.columns.queue import VIEW
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request
 from projections.errors import BadPayload
+from projections.payload import encode_prefix
 from projections.queue_commands import Ack, Cancel, Lease, QueueCreate, QueueDelete, encode_command
 from projections.queue_config import QueueConfig
 from projections.queue_message import Enqueue
@@ -134,15 +135,32 @@ def test_bytes_behind_the_last_field_are_corrupt() -> None:
         rows_of(VIEW, [Draft(draft.entry_type, draft.payload + b"\0")])
 
 
-@pytest.mark.parametrize("count", [0, 65])
-def test_headers_are_one_to_64(count: int) -> None:
-    draft = encode_command(Enqueue(7, b"x" * 900, headers=((b"a", b""),)), "default")
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "not 1 to"), (65, "not 1 to"), (64, "headers cross")]
+)
+def test_headers_are_one_to_64_and_not_more_than_there_is_room_for(count: int, said: str) -> None:
+    room = 900 if count == 65 else 90  # zeros are empty headers, of which 65 would fit
+    draft = encode_command(Enqueue(7, bytes(room), headers=((b"a", b""),)), "default")
     data = bytearray(draft.payload)
-    at = len(data) - 900 - 4 - 2
+    at = len(data) - room - 4 - 2
     assert data[at] == 1
     data[at] = count
 
-    with pytest.raises(CorruptPayload):
+    with pytest.raises(CorruptPayload, match=said):
+        rows_of(VIEW, [Draft(draft.entry_type, bytes(data))])
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "bit"),
+    [("enqueue", 8, 7), ("schedule_create", 8, 0), ("ack", 8, 1), ("nack", 8, 2), ("purge", 8, 1)],
+)
+def test_an_option_that_is_not_known_is_corrupt(name: str, place: int, bit: int) -> None:
+    """What it changes in the layout is not known either."""
+    draft = queue_samples.samples()[f"queue_{name}"]
+    data = bytearray(draft.payload)
+    data[len(encode_prefix("default")) + place] |= 1 << bit
+
+    with pytest.raises(CorruptPayload, match="option"):
         rows_of(VIEW, [Draft(draft.entry_type, bytes(data))])
 
 

@@ -15,7 +15,7 @@ from onelog.spark.columns.operations import types_of
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from projections.errors import BadPayload
-from projections.payload import read_prefix
+from projections.payload import encode_prefix, read_prefix
 from projections.stream_commands import Delete, decode_command, encode_command
 from projections.stream_group_commands import Ack
 from projections.stream_record import Append, DeadLetter, choose_partition
@@ -128,6 +128,19 @@ def test_a_payload_with_another_byte_is_corrupt_or_read_as_the_decoder_reads_it(
         except BadPayload:
             continue  # a value out of its bounds, which apply refuses; the layout is sound
         assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("append", 0), ("trim", 10), ("configure", 31), ("group_configure", 15)]
+)
+def test_an_option_that_is_not_known_is_corrupt(name: str, place: int) -> None:
+    """What it changes in the layout is not known either."""
+    draft = stream_payload_samples.samples()[f"stream_{name}"]
+    data = bytearray(draft.payload)
+    data[len(encode_prefix("default")) + place] |= 0x20
+
+    with pytest.raises(CorruptPayload, match="option"):
+        rows_of(view_of(draft), [Draft(draft.entry_type, bytes(data))])
 
 
 def test_a_choice_of_names_leaves_the_rows_of_others_out() -> None:
