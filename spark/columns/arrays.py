@@ -60,6 +60,17 @@ def binary(
     return everything.take(pa.array(2 * chosen, mask=absent))
 
 
+def to_readable(values: pa.Array) -> pa.Array:
+    """Return a column of bytes as text; what is not UTF-8 becomes replacement characters."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        # Rare, and only then one by one, each distinct value once.
+        coded = values.dictionary_encode()
+        readable = [value.decode(errors="replace") for value in coded.dictionary.to_pylist()]
+        return pa.array(readable, pa.string()).take(coded.indices)
+
+
 def text(
     data: NDArray[np.uint8],
     spans: Spans,
@@ -78,17 +89,6 @@ def to_text(values: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         # Rare, and only then one by one: somebody uses binary keys.
         return pa.array([_text_or_none(value) for value in values.to_pylist()], pa.string())
-
-
-def to_readable(values: pa.Array) -> pa.Array:
-    """Return a column of bytes as text; what is not UTF-8 becomes replacement characters."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        # Rare, and only then one by one, each distinct value once.
-        coded = values.dictionary_encode()
-        readable = [value.decode(errors="replace") for value in coded.dictionary.to_pylist()]
-        return pa.array(readable, pa.string()).take(coded.indices)
 
 
 def _text_or_none(value: bytes | None) -> str | None:
