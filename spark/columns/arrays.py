@@ -69,6 +69,17 @@ def binary(
     return everything.take(pa.array(2 * chosen, mask=absent))
 
 
+def to_readable(values: pa.Array) -> pa.Array:
+    """Return a column of bytes as text; what is not UTF-8 becomes replacement characters."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        # Rare, and only then one by one, each distinct value once.
+        coded = values.dictionary_encode()
+        readable = [value.decode(errors="replace") for value in coded.dictionary.to_pylist()]
+        return pa.array(readable, pa.string()).take(coded.indices)
+
+
 def text(
     data: NDArray[np.uint8],
     spans: Spans,

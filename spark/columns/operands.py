@@ -1,0 +1,326 @@
+"""Operands of operations as columns: layouts say the fields, and rows are laid out from them.
+
+An owner has many operations with a layout each. A layout is a function that reads, through a
+``Part``, the fields of all entries of one type in the order of the byte tables, and says which
+column each goes into. ``Operands`` keeps what was read, one place per entry, and turns it into
+columns of rows. A column is null in the rows of an operation that has no such operand.
+
+Most entries become one row. An operation that names several things (the items of an ack, the
+offsets of a delivery) ends with a counted list of equal size each, and becomes one row for each of
+them, in their order; one that names nothing is a row still.
+
+What a producer sent stands at the end of an entry: headers, then a body. It is looked at last, for
+rows that are wanted, and only if somebody wants a column of it.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from onelog.spark.columns import arrays
+from onelog.spark.columns.block import Block
+from onelog.spark.columns.fields import Fields, Spans, gather
+from onelog.spark.columns.headers import Headers, map_column, read_headers
+from onelog.spark.columns.selection import Selection, is_one_of
+from onelog.spark.columns.view import ENTRY_FIELDS, Output
+from ual.errors import CorruptPayload
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+Numbers = NDArray[np.int64]
+
+Layout = Callable[["Part"], None]
+
+
+class _List(NamedTuple):
+    """The counted lists at the end of the entries of one type."""
+
+    rows: Rows  # of the entries
+    at: Numbers  # where the first element of each is
+    counts: Numbers
+    size: int  # bytes of an element
+    columns: Mapping[str, tuple[int, str]]  # place and type of a number within an element
+
+
+class Operands:
+    """What the entries of a block say, by name of column."""
+
+    def __init__(self, block: Block, layouts: Mapping[int, Layout]) -> None:
+        count = len(block)
+        self.block = block
+        self.row_counts = np.ones(count, np.int64)
+        self.entries = np.arange(count)  # of each row
+        self.positions = np.zeros(count, np.int64)
+        self._first_rows = self.entries  # of each entry; -1: it has no row
+        self._numbers: dict[str, tuple[NDArray[np.uint64], Mask]] = {}
+        self._spans: dict[str, tuple[Spans, Mask]] = {}
+        self._lists: list[_List] = []
+        self._has_message = np.zeros(count, np.bool_)
+        self._has_headers = np.zeros(count, np.bool_)
+        self._message_at = np.zeros(count, np.int64)
+        fields = Fields(block.data, block.start, block.end)
+        self.namespace = fields.prefix()
+        self.put_span("namespace", self.entries, self.namespace)
+        types = block.headers["entry_type"]
+        for kind in np.unique(types).tolist():
+            rows = np.flatnonzero(types == kind)
+            part = Part(self, fields.take(rows), rows)
+            layouts[kind](part)
+            part.fields.finish()
+
+    def select(self, wanted: Mask) -> None:
+        """Lay out the rows of wanted entries, and of no others."""
+        chosen = np.flatnonzero(wanted)
+        counts = self.row_counts[chosen]
+        firsts = np.cumsum(counts) - counts
+        self.entries = np.repeat(chosen, counts)
+        self.positions = np.arange(len(self.entries)) - np.repeat(firsts, counts)
+        self._first_rows = np.full(len(self.block), -1)
+        self._first_rows[chosen] = firsts
+
+    def in_namespaces(self, selection: Selection) -> Mask:
+        """Tell which entries are of the namespaces that are wanted."""
+        return is_one_of(self.block.data, self.namespace, selection.namespaces)
+
+    def number(self, name: str) -> tuple[NDArray[np.uint64], Mask]:
+        """Return a number of each entry, and which entries have it."""
+        found = self._numbers.get(name)
+        if found is None:
+            count = len(self.block)
+            return np.zeros(count, np.uint64), np.zeros(count, np.bool_)
+        return found
+
+    def span(self, name: str) -> tuple[Spans, Mask]:
+        """Return where some bytes of each entry are, and which entries have them."""
+        found = self._spans.get(name)
+        if found is None:
+            count = len(self.block)
+            nowhere = Spans(np.zeros(count, np.int64), np.zeros(count, np.int64))
+            return nowhere, np.zeros(count, np.bool_)
+        return found
+
+    def put_number(self, name: str, rows: Rows, numbers: NDArray[Any]) -> None:
+        """Set a number of some entries."""
+        values, valid = self._numbers[name] = self.number(name)
+        values[rows] = numbers
+        valid[rows] = True
+
+    def put_span(self, name: str, rows: Rows, spans: Spans) -> None:
+        """Set where some bytes of some entries are."""
+        place, valid = self._spans[name] = self.span(name)
+        place.start[rows], place.end[rows] = spans
+        valid[rows] = True
+
+    def put_list(self, found: _List) -> None:
+        """Set the things that entries of one type name, which have a row each."""
+        self._lists.append(found)
+        self.row_counts[found.rows] = np.maximum(found.counts, 1)
+
+    def put_message(self, rows: Rows, at: Numbers, has_headers: Mask) -> None:
+        """Set where headers and body of some entries begin."""
+        self._has_message[rows] = True
+        self._message_at[rows] = at
+        self._has_headers[rows] = has_headers
+
+    def add_columns(self, output: Output, schema: pa.Schema, body: str | None = None) -> None:
+        """Add the columns of a view that have the name of an operand; ``body``: that column.
+
+        Columns that the view adds by itself are not in ``schema``.
+        """
+        output.add_entry_columns(self.block, self.entries, self.positions)
+        for field in schema:
+            output.add(field.name, partial(self.column, field.name, field.type))
+        if body is not None and output.wants("headers", body):
+            message = _Message(self)
+            output.add("headers", message.headers_column)
+            output.add(body, message.body_column)
+
+    def column(self, name: str, kind: pa.DataType) -> pa.Array:
+        """Return an operand of each row as a column."""
+        if not self._is_anywhere(name):  # most are not: it saves a third of the time
+            return pa.nulls(len(self.entries), kind)
+        if pa.types.is_binary(kind) or pa.types.is_string(kind):
+            spans, valid = self.span(name)
+            found = arrays.binary(self.block.data, spans, valid=valid, rows=self.entries)
+            return found if pa.types.is_binary(kind) else arrays.to_readable(found)
+        values, valid = self.row_numbers(name)
+        if pa.types.is_boolean(kind):
+            return arrays.numbers(values != 0, kind, valid)
+        return arrays.numbers(values, kind, valid)
+
+    def _is_anywhere(self, name: str) -> bool:
+        in_lists = any(name in each.columns for each in self._lists)
+        return in_lists or name in self._numbers or name in self._spans
+
+    def row_numbers(self, name: str) -> tuple[NDArray[np.uint64], Mask]:
+        """Return a number of each row, out of its entry or out of the list that it has."""
+        by_entry, has_it = self.number(name)
+        values, valid = by_entry[self.entries], has_it[self.entries]
+        for each in self._lists:
+            if name not in each.columns:
+                continue
+            place, kind = each.columns[name]
+            kept = self._first_rows[each.rows] >= 0
+            counts = each.counts[kept]
+            within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            rows = np.repeat(self._first_rows[each.rows[kept]], counts) + within
+            at = np.repeat(each.at[kept], counts) + within * each.size + place
+            values[rows] = gather(self.block.data, at, np.dtype(kind))
+            valid[rows] = True
+        return values, valid
+
+    def messages(self) -> tuple[Rows, Fields, Mask]:
+        """Return the rows that carry a message, cursors to it, and which have headers."""
+        rows = np.flatnonzero(self._has_message[self.entries])
+        entries = self.entries[rows]
+        ends = self.block.end[entries]
+        fields = Fields(self.block.data, self._message_at[entries], ends)
+        return rows, fields, self._has_headers[entries]
+
+
+class Part:
+    """The entries of one type: reads their next field into the column of a name.
+
+    ``where`` tells which of them have the field; the column is null in the others.
+    """
+
+    def __init__(self, operands: Operands, fields: Fields, rows: Rows) -> None:
+        self.fields = fields
+        self._operands = operands
+        self._rows = rows
+
+    def index(self, *names: str) -> None:
+        """Take the entry's own index: the id of what it makes."""
+        for name in names:
+            indexes = self._operands.block.headers["index"][self._rows]
+            self._operands.put_number(name, self._rows, indexes)
+
+    def u8(self, name: str, where: Mask | None = None) -> None:
+        """Read a number of one byte."""
+        if where is None or where.any():
+            self._put_number(name, self.fields.u8(where), where)
+
+    def u16(self, name: str, where: Mask | None = None) -> None:
+        """Read a number of two bytes."""
+        if where is None or where.any():
+            self._put_number(name, self.fields.u16(where), where)
+
+    def u32(self, name: str) -> None:
+        """Read a number of four bytes."""
+        self._put_number(name, self.fields.u32(), None)
+
+    def u64(self, name: str, where: Mask | None = None) -> None:
+        """Read a number of eight bytes."""
+        if where is None or where.any():
+            self._put_number(name, self.fields.u64(where), where)
+
+    def bytes8(self, name: str, where: Mask | None = None) -> None:
+        """Read bytes after a size of one byte."""
+        if where is None or where.any():
+            self._put_span(name, self.fields.bytes8(where), where)
+
+    def bytes16(self, name: str, where: Mask | None = None) -> None:
+        """Read bytes after a size of two bytes."""
+        if where is None or where.any():
+            self._put_span(name, self.fields.bytes16(where), where)
+
+    def options(self, known: int) -> NDArray[np.uint8]:
+        """Read option bits; one that is not known means a layout that is not known."""
+        options = self.fields.u8()
+        if (options & np.uint8(0xFF ^ known)).any():
+            raise CorruptPayload("an operation has an unknown option")
+        return options
+
+    def flag(self, name: str, options: NDArray[np.uint8], bit: int) -> None:
+        """Take an option that is an operand by itself."""
+        self._put_number(name, has(options, bit), None)
+
+    def number(self, name: str, numbers: NDArray[Any], where: Mask) -> None:
+        """Take a number that was read, where it is one."""
+        if where.any():
+            self._put_number(name, numbers, where)
+
+    def span(self, name: str, spans: Spans) -> None:
+        """Take bytes that were read."""
+        self._put_span(name, spans, None)
+
+    def list(self, size: int, columns: Mapping[str, tuple[int, str]]) -> None:
+        """Read a count and as many elements of ``size`` bytes, which have a row each.
+
+        ``columns``: for each number of an element its name, its place and its type.
+        """
+        counts = self.fields.u16().astype(np.int64)
+        at = self.fields.fixed(counts * size).start
+        self._operands.put_list(_List(self._rows, at, counts, size, columns))
+
+    def message(self, has_headers: Mask) -> None:
+        """Read headers, where there are some, and the body behind them; later, if ever."""
+        at = self.fields.rest().start
+        self._operands.put_message(self._rows, at, has_headers)
+
+    def _put_number(self, name: str, numbers: NDArray[Any], where: Mask | None) -> None:
+        if where is None:
+            self._operands.put_number(name, self._rows, numbers)
+        else:
+            self._operands.put_number(name, self._rows[where], numbers[where])
+
+    def _put_span(self, name: str, spans: Spans, where: Mask | None) -> None:
+        if where is None:
+            self._operands.put_span(name, self._rows, spans)
+        else:
+            self._operands.put_span(name, self._rows[where], spans.take(where))
+
+
+class _Message:
+    """Headers and bodies of the rows that have them."""
+
+    def __init__(self, operands: Operands) -> None:
+        self._data = operands.block.data
+        self._count = len(operands.entries)
+        self._rows, fields, has_headers = operands.messages()
+        self._headers: Headers = read_headers(fields, has_headers)
+        self._body = fields.rest()
+
+    def headers_column(self) -> pa.Array:
+        return map_column(self._data, self._headers, self._rows, self._count)
+
+    def body_column(self) -> pa.Array:
+        if len(self._rows) == self._count:
+            return arrays.binary(self._data, self._body)
+        spans = Spans(np.zeros(self._count, np.int64), np.zeros(self._count, np.int64))
+        spans.start[self._rows], spans.end[self._rows] = self._body
+        valid = np.zeros(self._count, np.bool_)
+        valid[self._rows] = True
+        return arrays.binary(self._data, spans, valid=valid)
+
+
+def has(options: NDArray[np.uint8], bit: int) -> Mask:
+    """Tell which of some options have a bit set."""
+    found: Mask = (options & np.uint8(bit)) != 0
+    return found
+
+
+def list_rows(
+    block: Block, layouts: Mapping[int, Layout], with_list: frozenset[int]
+) -> NDArray[np.int64]:
+    """Return how many rows each entry has; ``with_list``: types that may have several."""
+    counts = np.ones(len(block), np.int64)
+    several = np.array(sorted(with_list), np.uint16)
+    rows = np.flatnonzero(np.isin(block.headers["entry_type"], several))
+    if len(rows):
+        counts[rows] = Operands(block.select(rows), layouts).row_counts
+    return counts
+
+
+def own_schema(*fields: pa.Field) -> pa.Schema:
+    """Return the columns that a view of operations has behind those of an entry."""
+    return pa.schema([pa.field("namespace", pa.string(), nullable=False), *fields])
+
+
+def whole_schema(own: pa.Schema) -> pa.Schema:
+    """Return all columns of a view of operations."""
+    return pa.schema([*ENTRY_FIELDS, *own])

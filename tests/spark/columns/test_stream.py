@@ -1,0 +1,279 @@
+"""The views ``stream`` and ``stream_operations`` against the decoder that applies entries."""
+
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+
+from onelog.spark.columns import stream, stream_operations
+from onelog.spark.columns import view as views
+from onelog.spark.columns.fields import Spans
+from onelog.spark.columns.operations import types_of
+from onelog.spark.columns.selection import Selection
+from onelog.spark.columns.view import Request, View
+from projections.errors import BadPayload
+from projections.payload import encode_prefix, read_prefix
+from projections.stream_commands import Delete, decode_command, encode_command
+from projections.stream_group_commands import Ack
+from projections.stream_record import Append, DeadLetter, choose_partition
+from tests.formats.golden import load_golden
+from tests.projections import stream_histories, stream_payload_samples
+from tests.projections.stream_world import StreamWorld
+from tests.spark.columns.rows_of import (
+    FIRST_INDEX,
+    PAYLOADS,
+    Row,
+    batches_of,
+    blocks_of,
+    rows_of,
+)
+from tests.spark.columns.stream_reference import NAMES, StreamDraws, is_record, stream_rows
+from ual.entry import Draft
+from ual.errors import CorruptPayload
+
+RECORDS, OPERATIONS = stream.VIEW, stream_operations.VIEW
+CHUNK = 5_000
+OTHERS = tuple(kind for kind in NAMES if kind not in {Append, DeadLetter})
+
+
+def view_of(draft: Draft) -> View:
+    return RECORDS if is_record(draft) else OPERATIONS
+
+
+def expected_rows(
+    view: View, drafts: list[Draft], wanted: Callable[[Row], bool] = lambda row: True
+) -> list[Row]:
+    return [
+        row
+        for at, draft in enumerate(drafts)
+        if view_of(draft) is view
+        for row in stream_rows(draft, FIRST_INDEX + at)
+        if wanted(row)
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(stream_payload_samples.STREAM))
+def test_a_golden_payload_has_the_rows_of_its_command(name: str) -> None:
+    sample = stream_payload_samples.samples()[name]
+    draft = Draft(sample.entry_type, load_golden(f"payloads/{name}"))
+
+    assert rows_of(view_of(draft), [draft]) == stream_rows(draft, FIRST_INDEX)
+
+
+@pytest.mark.parametrize("view", [RECORDS, OPERATIONS], ids=["records", "operations"])
+def test_random_payloads_have_the_rows_of_their_commands(view: View) -> None:
+    kinds = (Append, Append, Append, DeadLetter) if view is RECORDS else OTHERS
+    draws = StreamDraws(Random(18), kinds)
+    for first in range(0, PAYLOADS, CHUNK):
+        drafts = [draws.draft() for _ in range(min(CHUNK, PAYLOADS - first))]
+        assert rows_of(view, drafts) == expected_rows(view, drafts)
+
+
+def test_commands_of_a_history_have_the_rows_of_their_commands() -> None:
+    rng, world = Random(18), StreamWorld()
+    drafts: list[Draft] = []
+    while len(drafts) < 1_000:
+        new = stream_histories.random_commands(rng, world.stream)
+        world.group(new)
+        drafts += new
+
+    for view in (RECORDS, OPERATIONS):
+        assert rows_of(view, drafts) == expected_rows(view, drafts)
+
+
+def test_every_operation_of_streams_has_rows_in_one_of_the_views() -> None:
+    assert RECORDS.types is not None
+    assert OPERATIONS.types is not None
+    assert RECORDS.types | OPERATIONS.types == types_of("stream")
+    assert not RECORDS.types & OPERATIONS.types
+
+
+@pytest.mark.parametrize("name", sorted(stream_payload_samples.STREAM))
+def test_a_payload_that_ends_early_is_corrupt(name: str) -> None:
+    """But for one cut in its value, which has no size: that is a record with a shorter value."""
+    draft = stream_payload_samples.samples()[name]
+    view = view_of(draft)
+    # Bytes that a wrong read would run into.
+    behind = encode_command(Append("s", b"") if view is RECORDS else Delete("s"), "default")
+    for size in range(len(draft.payload)):
+        cut = Draft(draft.entry_type, draft.payload[:size])
+        try:
+            expected = stream_rows(cut, FIRST_INDEX)
+        except BadPayload:
+            with pytest.raises(CorruptPayload):
+                rows_of(view, [cut, behind])
+        else:
+            assert rows_of(view, [cut, behind])[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("name", sorted(stream_payload_samples.STREAM))
+def test_a_payload_with_another_byte_is_corrupt_or_read_as_the_decoder_reads_it(name: str) -> None:
+    draft = stream_payload_samples.samples()[name]
+    rng = Random(name)
+    for place in range(len(draft.payload)):
+        data = bytearray(draft.payload)
+        data[place] = rng.randrange(256)
+        changed = Draft(draft.entry_type, bytes(data))
+        try:
+            found = rows_of(view_of(changed), [changed])
+        except CorruptPayload:
+            with pytest.raises(BadPayload):
+                stream_rows(changed, FIRST_INDEX)
+            continue
+        try:
+            expected = stream_rows(changed, FIRST_INDEX)
+        except BadPayload:
+            continue  # a value out of its bounds, which apply refuses; the layout is sound
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("append", 0), ("trim", 10), ("configure", 31), ("group_configure", 15)]
+)
+def test_an_option_that_is_not_known_is_corrupt(name: str, place: int) -> None:
+    """What it changes in the layout is not known either."""
+    draft = stream_payload_samples.samples()[f"stream_{name}"]
+    data = bytearray(draft.payload)
+    data[len(encode_prefix("default")) + place] |= 0x20
+
+    with pytest.raises(CorruptPayload, match="option"):
+        rows_of(view_of(draft), [Draft(draft.entry_type, bytes(data))])
+
+
+def test_a_choice_of_names_leaves_the_rows_of_others_out() -> None:
+    draws = StreamDraws(Random(19), (Append, Append, *NAMES))
+    drafts = [draws.draft() for _ in range(3_000)]
+    namespaces = frozenset((b"default", "é".encode()))
+    selection = Selection(namespaces=namespaces, streams=frozenset((b"events", b"n" * 128)))
+    for view in (RECORDS, OPERATIONS):
+        chosen = expected_rows(
+            view,
+            drafts,
+            lambda row: (
+                row["namespace"] in {"default", "é"} and row.get("stream") in {"events", "n" * 128}
+            ),
+        )
+        assert len(chosen) > 50
+        assert rows_of(view, drafts, Request(selection)) == chosen
+        assert rows_of(view, drafts, Request(Selection(streams=frozenset()))) == []
+
+
+@pytest.mark.parametrize("prefix", [b"user:", b"user:2", b"", b"\xff", b"nobody"])
+def test_a_choice_by_key_leaves_records_with_another_or_none_out(prefix: bytes) -> None:
+    draws = StreamDraws(Random(20), (Append, DeadLetter))
+    drafts = [draws.draft() for _ in range(1_000)]
+
+    def is_wanted(row: Row) -> bool:
+        key = row.get("key")
+        return isinstance(key, bytes) and key.startswith(prefix)
+
+    request = Request(Selection(key_prefix=prefix))
+    assert rows_of(RECORDS, drafts, request) == expected_rows(RECORDS, drafts, is_wanted)
+
+
+def test_the_partition_of_a_record_is_found_where_the_streams_partitions_are_known() -> None:
+    draws = StreamDraws(Random(21), (Append, Append, Append, DeadLetter))
+    drafts = [draws.draft() for _ in range(1_000)]
+    created = FIRST_INDEX + 300
+    known = {
+        ("default", "orders"): (1, 7),
+        ("default", "events"): (created, 3),
+        ("é", "é"): (FIRST_INDEX - 1, 256),
+    }
+    expected: list[int | None] = []
+    for at, draft in enumerate(drafts):
+        index = FIRST_INDEX + at
+        prefix, reader = read_prefix(draft.payload)
+        command = decode_command(draft.entry_type & 0xFF, reader)
+        assert isinstance(command, Append | DeadLetter)
+        name = command.stream if isinstance(command, Append) else command.target
+        stream_id, count = known.get((prefix.namespace, name), (0, 0))
+        if isinstance(command, Append) and command.partition is not None:
+            expected.append(command.partition)
+        elif not count or index <= stream_id:
+            expected.append(None)
+        elif isinstance(command, Append):
+            expected.append(choose_partition(command, index, count))
+        else:
+            expected.append(command.partition % count)
+    assert {None, *range(7)} <= set(expected)
+
+    (batch,) = batches_of(RECORDS, drafts, Request(stream_partitions=known))
+    assert batch["partition"].to_pylist() == expected
+
+
+def test_a_partition_that_is_filled_in_is_the_one_where_the_state_has_the_record() -> None:
+    rng, world = Random(22), StreamWorld()
+    drafts: list[Draft] = []
+    while len(drafts) < 1_500:
+        new = stream_histories.random_commands(rng, world.stream)
+        world.group(new)
+        drafts += new
+    known = {}
+    for name in world.stream.list_streams("default"):  # type: ignore[union-attr]
+        found = world.stream._streams.find("default", name)
+        known["default", name] = (found.id, len(found.partitions))  # type: ignore[union-attr]
+    blocks = blocks_of(drafts, 1, Selection(types=RECORDS.types))
+    rows = [
+        row
+        for block in blocks
+        for batch in RECORDS.batches(block, Request(stream_partitions=known))
+        for row in batch.to_pylist()
+    ]
+    in_state = {
+        (place & ((1 << 56) - 1), place >> 56, index)
+        for place, indexes in world.records.records.items()
+        for index in indexes
+    }
+    checked = 0
+    for row in rows:
+        stream_id, _ = known.get(("default", row["stream"]), (0, 0))
+        checked += (stream_id, row["partition"], row["index"]) in in_state
+    ids = {stream_id for stream_id, _ in known.values()}
+    assert checked == len([place for place in in_state if place[0] in ids])
+    assert checked > 50
+
+
+def test_a_checksum_of_many_spans_is_that_of_each() -> None:
+    rng = Random(23)
+    parts = [rng.randbytes(size) for size in (0, 1, 2, 3, 4, 9, 100, 4_096, 0, 5)]
+    ends = np.cumsum([len(part) for part in parts])
+    starts = ends - [len(part) for part in parts]
+    data = np.frombuffer(b"".join(parts), np.uint8)
+
+    found = stream.crc32c_of_spans(data, Spans(starts, ends))
+    assert found.tolist() == [crc32c(part) for part in parts]
+
+
+@pytest.mark.parametrize("columns", [["headers"], ["value"], ["key_text", "partition"], []])
+def test_only_wanted_columns_are_made(columns: list[str]) -> None:
+    draws = StreamDraws(Random(24), (Append, DeadLetter))
+    drafts = [draws.draft() for _ in range(500)]
+    everything = pa.Table.from_batches(batches_of(RECORDS, drafts))
+    wanted = batches_of(RECORDS, drafts, Request(columns=frozenset(columns)))
+
+    assert everything.schema == RECORDS.schema
+    assert sum(batch.num_rows for batch in wanted) == everything.num_rows
+    if columns:
+        shown = [name for name in RECORDS.schema.names if name in columns]
+        assert pa.Table.from_batches(wanted) == everything.select(shown)
+
+
+def test_a_block_with_many_rows_is_cut_between_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = StreamDraws(Random(25), OTHERS)
+    drafts = [draws.draft() for _ in range(300)]
+    places = tuple((0, offset) for offset in range(50))
+    drafts[100] = encode_command(Ack("orders", "g", 1, places), "default")
+    (block,) = blocks_of(drafts)
+    assert OPERATIONS.count is not None
+    counts = OPERATIONS.count(block).tolist()
+    assert counts == [len(stream_rows(draft, 1)) for draft in drafts]
+
+    monkeypatch.setattr(views, "BATCH_ROWS_MAX", 45)
+    sizes = [batch.num_rows for batch in batches_of(OPERATIONS, drafts)]
+    assert 50 in sizes
+    assert max(size for size in sizes if size != 50) <= 45
+    assert rows_of(OPERATIONS, drafts) == expected_rows(OPERATIONS, drafts)
