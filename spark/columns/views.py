@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from onelog.spark.columns import kv, log
+from onelog.spark.columns import kv, log, queue, stream, timeseries
 from onelog.spark.columns.view import View
 
 VIEWS: Final[dict[str, View]] = {
@@ -10,5 +10,8 @@ VIEWS: Final[dict[str, View]] = {
     for view in (
         log.VIEW,
         kv.VIEW,
+        queue.VIEW,
+        stream.VIEW,
+        timeseries.VIEW,
     )
 }
