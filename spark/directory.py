@@ -20,14 +20,12 @@ import numpy as np
 
 from onelog.errors import FailedPrecondition, NotFound
 from onelog.spark.columns.block import TYPE_BATCH, Block, Transactions, cut_blocks
-from onelog.spark.columns.log import VIEW as LOG_VIEW
-from onelog.spark.columns.operations import types_of
 from onelog.spark.columns.selection import Selection
-from onelog.spark.columns.view import Request
 from onelog.spark.faults import reported
 from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, Split
 from onelog.spark.pieces import Piece, open_sealed
 from onelog.spark.places import Places, find_places
+from onelog.spark.queue_ids import find_created, find_in_snapshot
 from onelog.spark.shard_files import LISTINGS_MAX, Facts, Listing, Part, ShardFiles
 from ual.entry import FLAG_CONDITIONAL, HEADER, HEADER_SIZE
 from ual.errors import CorruptFile, IndexDropped, MissingSegment
@@ -115,24 +113,18 @@ class DirectoryOrigin:
         wanted: Sequence[str] | None,
         namespaces: Sequence[str] | None = None,
     ) -> QueueNames:
-        """See ``Origin.queue_names``: found in the entries that created them, if it must be.
-
-        A name that was used again means all queues that had it.
-        """
+        """See ``Origin.queue_names``: only what is wanted, which costs a read of queue entries."""
         found: QueueNames = {}
         if wanted is None:
             return found
-        spaces = None if namespaces is None else frozenset(name.encode() for name in namespaces)
-        selection = Selection(types=types_of("queue", "queue_create"), namespaces=spaces)
-        request = Request(selection, frozenset(("index", "name_text")))
         for part in cut.shards:
             everything = Range(part.shard, part.first_index, part.last_index)
-            for split in self.splits([everything], selection):
-                for block in self.blocks(split, selection):
-                    for batch in LOG_VIEW.batches(block, request):
-                        ids, names = batch.column("index"), batch.column("name_text")
-                        pairs = zip(ids.to_pylist(), names.to_pylist(), strict=True)
-                        found.setdefault(part.shard, {}).update(pairs)
+            names = dict(find_created(self, everything, namespaces))
+            if part.first_index > 1:
+                with reported():
+                    files = self._shard(self._find(), part.shard)
+                    names = {**dict(find_in_snapshot(files, wanted, namespaces)), **names}
+            found[part.shard] = names
         return found
 
     # Inside

@@ -91,14 +91,14 @@ class ShardFiles:
     def __init__(self, files: Files, paths: ShardPaths, shard: int) -> None:
         self.shard = shard
         self.paths = paths
-        self._reader = ReadOnlyFiles(files)
+        self.reader = ReadOnlyFiles(files)
 
     def list(self) -> Listing:
         """List the files that the log consists of now."""
-        manifest = load_manifest(self._reader, self.paths.manifest, durable=False)
+        manifest = load_manifest(self.reader, self.paths.manifest, durable=False)
         known = what_is_known(manifest, None, GROUP_SIZE_MAX)
         directory = self.paths.segments
-        names, _ = sort_names(self._reader, directory)
+        names, _ = sort_names(self.reader, directory)
         dropped = {action.path for action in finish_deletions(directory, names, known)}
         parts = [
             Part(directory / name, first, kind is SegmentKind.SEALED)
@@ -113,7 +113,7 @@ class ShardFiles:
     def facts(self, part: Part) -> Facts:
         """Read header and footer of a sealed file, verified, and nothing else."""
         name = str(part.path)
-        file = self._reader.open_read(part.path)
+        file = self.reader.open_read(part.path)
         size = file.size()
         header_data = file.read(HEADER_SIZE, 0)
         footer_at = max(size - FOOTER_SIZE, HEADER_SIZE)
@@ -194,7 +194,7 @@ class ShardFiles:
             last = last_index if following is None else min(last_index, following - 1)
             yield from self._read_unsealed(listing, part, first_index, last)
             return
-        segment, file = open_sealed(self._reader, part.path)
+        segment, file = open_sealed(self.reader, part.path)
         self._refuse_other(str(part.path), segment.header, part.first_index)
         if first_index > segment.last_index:
             # The file behind it may have been listed under its old name, and is gone by now.
@@ -211,7 +211,7 @@ class ShardFiles:
         notes = self._covering(listing, first_index, last_index)
         if notes is None:
             raise _NotCovered
-        file = self._reader.open_read(part.path)
+        file = self.reader.open_read(part.path)
         header = SegmentHeader.decode_identity(str(part.path), file.read(HEADER_SIZE, 0))
         self._refuse_other(str(part.path), header, part.first_index)
         voids = clip_voids(notes.voids, first_index, last_index)
@@ -241,7 +241,7 @@ class ShardFiles:
         from snapshot.reader import SnapshotReader
 
         try:
-            reader = SnapshotReader.open(self._reader, self.paths.snapshots / record.file)
+            reader = SnapshotReader.open(self.reader, self.paths.snapshots / record.file)
             if (reader.header.shard, reader.header.index) != (self.shard, record.index):
                 return None
             # All of it before the first field is believed: the checksum is compared at the end.

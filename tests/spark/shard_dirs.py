@@ -9,9 +9,10 @@ import numpy as np
 from onelog.spark.columns.block import Block
 from onelog.spark.columns.selection import Selection
 from onelog.spark.origin import Origin, Range
-from projections.queue_commands import Enqueue, QueueCreate
+from projections.queue_commands import QueueCreate
 from projections.queue_commands import encode_command as encode_queue
 from projections.queue_config import QueueConfig
+from projections.queue_message import Enqueue
 from projections.table import Projections, build_projections
 from tests.snapshot.live import SMALL, LiveShard, Work
 from ual.files import DiskFiles

@@ -13,6 +13,7 @@ from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.endpoint import EndpointOrigin
+from onelog.spark.faults import reported
 from onelog.spark.options import ReadOptions
 from onelog.spark.origin import Range, Split
 from onelog.spark.table import load_table
@@ -36,8 +37,14 @@ async def fill(endpoints: list[str], count: int = 300) -> None:
             await batch.commit()
 
 
-async def read(origin: EndpointOrigin | DirectoryOrigin, **rest: int) -> list[Row]:
-    return await asyncio.to_thread(lambda: read_all(origin, **rest))
+async def read(origin: EndpointOrigin | DirectoryOrigin) -> list[Row]:
+    return await asyncio.to_thread(read_all, origin)
+
+
+async def read_split(
+    origin: EndpointOrigin, split: Split, selection: Selection = EVERYTHING
+) -> list[Row]:
+    return await asyncio.to_thread(lambda: rows_of(origin.blocks(split, selection)))
 
 
 def applied(node: Node, shard: int) -> list[Row]:
@@ -76,9 +83,7 @@ def test_everything_acknowledged_before_the_cut_is_read_from_any_node(tmp_path: 
             await nodes[0].stop()
             seen = []
             for split in splits:
-                seen += await asyncio.to_thread(
-                    lambda split=split: rows_of(travelled.blocks(split, selection))
-                )
+                seen += await read_split(travelled, split, selection)
             assert seen == [row for row in expected if row[2] >> 8 == 1]
             assert len(seen) > 20
 
@@ -111,7 +116,7 @@ def test_queues_are_selected_by_name_and_an_unknown_one_is_refused(tmp_path: Pat
             await fill([node.endpoint])
             options = {"endpoint": node.endpoint, "view": "log", "queues": "jobs"}
 
-            def names(options: dict[str, str]) -> list[bytes | None]:
+            def names(options: dict[str, str]) -> list[tuple[str, bytes]]:
                 table = load_table(ReadOptions.parse(options, VIEWS))
                 wanted = frozenset(("name", "operation"))
                 return [
@@ -139,7 +144,7 @@ def test_ranges_that_are_gone_or_of_another_cluster_are_refused(tmp_path: Path) 
                 await asyncio.to_thread(origin.cut, [7])
             beyond = Split(0, 1, 100_000, 0)
             with pytest.raises(OutOfRange, match="INDEX_IN_FUTURE"):
-                await asyncio.to_thread(lambda: rows_of(origin.blocks(beyond, EVERYTHING)))
+                await read_split(origin, beyond)
             other = EndpointOrigin([node.endpoint], cluster_id="another")
             with pytest.raises(FailedPrecondition, match="OTHER_CLUSTER"):
                 await asyncio.to_thread(other.splits, [Range(0, 1, 5)], EVERYTHING)
@@ -166,14 +171,14 @@ def test_a_frame_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> None:
                 changed.data = bytes(data)
                 with (
                     pytest.raises(DataLoss, match=r"checksum|differ|offsets"),
-                    endpoint_module.reported(),
+                    reported(),
                 ):
                     check("", changed)
             for offsets in (frame.offsets[4:], frame.offsets[:-4], b"", b"\xff" * 8):
                 changed = log_pb2.LogFrame()
                 changed.CopyFrom(frame)
                 changed.offsets = offsets
-                with pytest.raises(DataLoss), endpoint_module.reported():
+                with pytest.raises(DataLoss), reported():
                     check("", changed)
 
     run(test())

@@ -88,9 +88,10 @@ def test_lists_are_separated_by_commas_or_are_json() -> None:
     assert split_list("streams", " a, b ,a") == ("a", "b")
     assert split_list("streams", '["a,b", "c", " "]') == ("a,b", "c", " ")
     read = parse(streams='["x,y"]', queues="q1,q2", namespaces="n", measurements="m")
-    assert read.streams == {b"x,y"}
+    assert read.streams == frozenset((b"x,y",))
     assert read.queues == ("q1", "q2")
-    assert (read.namespaces, read.measurements) == ({b"n"}, {b"m"})
+    assert read.namespaces == frozenset((b"n",))
+    assert read.measurements == frozenset((b"m",))
 
 
 def test_times_are_iso_or_nanoseconds() -> None:
@@ -103,10 +104,10 @@ def test_times_are_iso_or_nanoseconds() -> None:
 
 
 def test_types_are_names_names_with_owner_or_numbers() -> None:
-    assert parse(types="put").types == {0x0101}
-    assert parse(types="ack").types == {0x0203, 0x0410}
-    assert parse(types="queue.ack, 257").types == {0x0203, 0x0101}
-    assert parse(owners="kv,stream").owners == {1, 4}
+    assert parse(types="put").types == frozenset((0x0101,))
+    assert parse(types="ack").types == frozenset((0x0203, 0x0410))
+    assert parse(types="queue.ack, 257").types == frozenset((0x0203, 0x0101))
+    assert parse(owners="kv,stream").owners == frozenset((1, 4))
     assert parse(key_prefix="ab").key_prefix == b"ab"
     assert parse(key_prefix_hex="00ff").key_prefix == b"\x00\xff"
 
@@ -163,3 +164,20 @@ def test_queues_of_a_directory_are_found_in_its_log(tmp_path: Path) -> None:
     ]
     with pytest.raises(NotFound, match=r"QUEUE_UNKNOWN.*'nothing'"):
         load_table(ReadOptions.parse({**path, "queues": "nothing"}, VIEWS))
+
+
+def test_a_queue_whose_creation_is_gone_is_found_in_the_snapshot(tmp_path: Path) -> None:
+    shard = Shard(tmp_path / "data")
+    shard.write_queues(("jobs", "jobs2"))
+    shard.write(60)
+    shard.seal()
+    shard.live.snapshot()
+    shard.live.log.drop_before(shard.sealed_index)
+    jobs = shard.live.state.queue.list_queues("default")
+    assert jobs == [("jobs", 1), ("jobs2", 3)]
+    path = {"path": str(shard.path), "view": "log", "queues": "jobs,jobs2"}
+    table = load_table(ReadOptions.parse(path, VIEWS))
+    assert table.cut.shards[0].first_index > 3
+    assert table.selection(0).queues == frozenset((1, 3))
+    with pytest.raises(NotFound, match=r"QUEUE_UNKNOWN.*'job'"):
+        load_table(ReadOptions.parse({**path, "queues": "job"}, VIEWS))
