@@ -23,7 +23,7 @@ from projections.conditions import Condition, Target
 from projections.kv_commands import Put, encode_command
 from projections.system_commands import encode_batch
 from tests.spark.entries import NO_VOIDS, SHARD, cut, encode
-from ual.compression import PLAIN_SIZE_MAX
+from ual.compression import PLAIN_SIZE_MAX, decompress
 from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft
 from ual.errors import CorruptPayload, PayloadTooLarge
 from ual.tables import gather_headers
@@ -100,6 +100,28 @@ def test_a_selected_block_has_the_same_payloads() -> None:
     assert part.headers["index"].tolist() == [2, 4, 6]
 
 
+def test_payloads_are_expanded_when_one_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query of headers alone pays for no payload, and one of payloads once."""
+    expanded: list[bytes] = []
+
+    def expand(frame: bytes) -> bytes:
+        expanded.append(frame)
+        return decompress(frame)
+
+    monkeypatch.setattr(block_module, "decompress", expand)
+    made = [Draft(0x0101, bytes((number,)) * 2_000) for number in range(4)]
+    (block,) = cut(*encode(made))
+    assert len(block) == 4
+    assert block.headers["index"].tolist() == [1, 2, 3, 4]
+    part = block.select(np.array([0, 2]))
+    assert expanded == []
+    assert payloads_of([part]) == [made[0].payload, made[2].payload]
+    assert payloads_of([block]) == payloads_of([block]) == [draft.payload for draft in made]
+    assert len(expanded) == 6
+    assert payloads_of([block.select(np.array([3]))]) == [made[3].payload]
+    assert len(expanded) == 6
+
+
 def packed(frame: bytes) -> tuple[bytes, Any]:
     """Return one entry whose stored payload is ``frame``, packed as its flag says."""
     return encode([Draft(0x0101, frame, FLAG_ZSTD), Draft(0x0101, b"after")])
@@ -144,7 +166,7 @@ def test_a_content_size_of_eight_bytes_is_read() -> None:
 def test_a_damaged_frame_is_named_and_never_read(frame: bytes) -> None:
     data, offsets = packed(frame)
     with pytest.raises(CorruptPayload):
-        list(cut(data, offsets))
+        payloads_of(list(cut(data, offsets)))
     void = np.array([[1, 1]], np.uint64)  # a refused entry may hold anything
     left = cut_blocks(
         SHARD, data, offsets, voids=void, selection=Selection(), transactions=Transactions()
@@ -156,7 +178,7 @@ def test_a_damaged_frame_is_named_and_never_read(frame: bytes) -> None:
 def test_a_frame_that_announces_too_much_is_refused_before_it_is_expanded(size: int) -> None:
     head = b"\x28\xb5\x2f\xfd" + bytes((0xC0 | 0x20,))
     with pytest.raises(PayloadTooLarge):
-        list(cut(*packed(head + size.to_bytes(8, "little") + b"\0" * 9)))
+        payloads_of(list(cut(*packed(head + size.to_bytes(8, "little") + b"\0" * 9))))
 
 
 def test_no_entries_have_no_payloads() -> None:
