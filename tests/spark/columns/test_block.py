@@ -86,10 +86,28 @@ def test_blocks_hold_each_wanted_payload_once_and_keep_their_bounds(
 
 
 def test_a_block_without_packed_payloads_is_a_view_of_the_stored_bytes() -> None:
-    data, offsets = encode([Draft(0x0101, b"abc"), Draft(0x0101, b""), Draft(0x0101, b"de")])
-    (block,) = cut(data, offsets)
+    data, offsets = encode([Draft(0x0101, payload) for payload in (b"abc", b"", b"de", b"unread")])
+    (block,) = cut(data, offsets[:3])
     assert np.shares_memory(block.data, np.frombuffer(data, np.uint8))
     assert len(block.data) == block.end[-1], "nothing behind the last payload can be read"
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "sizes"),
+    [
+        ("BLOCK_BYTES_MAX", 20, [2, 1]),  # the first two fill it
+        ("BLOCK_BYTES_MAX", 19, [1, 1, 1]),
+        ("BLOCK_ENTRIES_MAX", 2, [2, 1]),
+        ("BLOCK_SPREAD_MAX", 50, [1, 1, 1]),  # the next entry is 50 bytes behind
+        ("BLOCK_SPREAD_MAX", 51, [2, 1]),
+    ],
+)
+def test_bounds_are_exact(
+    name: str, limit: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_module, name, limit)
+    blocks = list(cut(*encode([Draft(0x0101, b"0123456789")] * 3)))
+    assert [len(block) for block in blocks] == sizes
 
 
 def test_a_selected_block_has_the_same_payloads() -> None:
@@ -128,15 +146,12 @@ def packed(frame: bytes) -> tuple[bytes, Any]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 65_535, 65_791, 65_792, 70_000, 1 << 20])
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_frame_of_any_header_says_how_large_its_payload_is(size: int, *, whole: bool) -> None:
-    """One and two windows, and content sizes of 1, 2, 4 and 8 bytes."""
-    if whole:
-        frame = zstandard.ZstdCompressor().compress(bytes(size))
-    else:
-        writer = zstandard.ZstdCompressor(level=3).compressobj(size=size)
-        frame = writer.compress(bytes(size // 2)) + writer.compress(bytes(size - size // 2))
-        frame += writer.flush()
+@pytest.mark.parametrize("window_log", [10, 20])
+def test_a_frame_of_any_header_says_how_large_its_payload_is(size: int, window_log: int) -> None:
+    """With the size of its window or without, and content sizes of 1, 2 and 4 bytes."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=window_log)
+    frame = zstandard.ZstdCompressor(compression_params=parameters).compress(bytes(size))
+    assert bool(frame[4] & 0x20) == (size <= 1 << window_log), "no window if it holds all"
     data, offsets = packed(frame)
     sizes = block_module._plain_sizes(data, offsets, gather_headers(data, offsets))
     assert sizes.tolist() == [zstandard.frame_content_size(frame), 5] == [size, 5]

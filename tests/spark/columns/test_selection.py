@@ -29,6 +29,11 @@ def test_a_prefix_is_found_as_python_finds_it(values: list[bytes], prefix: bytes
     assert starts_with(*spans_of(values), prefix).tolist() == expected
 
 
+def test_a_long_prefix_is_compared_to_its_end() -> None:
+    values = [b"x" * 70, b"x" * 69 + b"y", b"x" * 32 + b"y" * 38, b"x" * 69]
+    assert starts_with(*spans_of(values), b"x" * 70).tolist() == [True, False, False, False]
+
+
 @given(st.lists(words, max_size=12), st.frozensets(words, max_size=6))
 def test_values_of_a_set_are_found_as_python_finds_them(
     values: list[bytes], wanted: frozenset[bytes]
