@@ -27,6 +27,7 @@ from onelog.spark.pieces import Piece, open_sealed
 from onelog.spark.places import Places, find_places
 from onelog.spark.queue_ids import find_created, find_in_snapshot
 from onelog.spark.shard_files import LISTINGS_MAX, Facts, Listing, Part, ShardFiles
+from ual.directory import ShardPaths
 from ual.entry import FLAG_CONDITIONAL, HEADER, HEADER_SIZE
 from ual.errors import CorruptFile, IndexDropped, MissingSegment
 from ual.files import DiskFiles, Files
@@ -126,6 +127,11 @@ class DirectoryOrigin:
                     names = {**dict(find_in_snapshot(files, wanted, namespaces)), **names}
             found[part.shard] = names
         return found
+
+    def find_shard(self, shard: int) -> ShardPaths:
+        """Return where the files of a shard are."""
+        with reported():
+            return self._shard(self._find(), shard).paths
 
     # Inside
 

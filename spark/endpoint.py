@@ -140,6 +140,12 @@ class EndpointOrigin:
                     found.setdefault(shard, {})[queue.queue_id] = queue.queue
         return found
 
+    def pieces(self, split: Split) -> Iterator[Piece]:
+        """Yield all entries of a range, verified, refused ones included."""
+        with reported(), self.connect() as client:
+            for piece, _ in self._pieces(client, split, Selection()):
+                yield piece
+
     def connect(self) -> "Client":
         """Return a client of the cluster, to be closed; a task makes its own."""
         try:

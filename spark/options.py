@@ -58,7 +58,12 @@ _CONCERNS = {
     "queue_operations": frozenset(("namespaces", "queues")),
     "stream": frozenset(("namespaces", "streams")),
     "timeseries_operations": frozenset(("namespaces", "measurements")),
+    "kv": frozenset(("namespaces", "key_prefix")),
+    "kv_versions": frozenset(("namespaces", "key_prefix")),
 }
+
+# What only a view of entries can have.
+_ONLY_ENTRIES = ("from_index", "to_index", "from_time", "to_time", "since", "owners", "types")
 
 # An index of all shards, or of each.
 Bound = int | dict[int, int]
@@ -113,8 +118,8 @@ class ReadOptions:
             view=view,
             path=path,
             endpoints=endpoints,
-            from_index=_bound(given, "from_index"),
-            to_index=_bound(given, "to_index"),
+            from_index=parse_bound(given, "from_index"),
+            to_index=parse_bound(given, "to_index"),
             from_time_ns=from_time,
             to_time_ns=to_time,
             since=given.get("since"),
@@ -225,6 +230,9 @@ def _refuse_unconcerned(view: View, given: Mapping[str, str]) -> None:
         if name in given and name.removesuffix("_hex") not in concerns:
             allowed = f"of the view {view.name} only {', '.join(sorted(concerns))}"
             raise bad("OPTION_UNCONCERNED", name, given[name], allowed)
+    for name in _ONLY_ENTRIES if view.shows_state else ():
+        if name in given:
+            raise bad("OPTION_UNCONCERNED", name, given[name], "as_of_index or as_of_time")
 
 
 def _time(given: Mapping[str, str], name: str, otherwise: int) -> int:
@@ -244,7 +252,8 @@ def parse_number(name: str, value: str, least: int, most: int) -> int:
     raise bad("OPTION_INVALID", name, value, f"a number from {least} to {most}")
 
 
-def _bound(given: Mapping[str, str], name: str) -> Bound | None:
+def parse_bound(given: Mapping[str, str], name: str) -> Bound | None:
+    """Return the index that an option says, of all shards or of each."""
     if name not in given:
         return None
     value = given[name]

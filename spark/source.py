@@ -20,6 +20,13 @@ from onelog.spark.columns.arrays import conform
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.options import ReadOptions, bad
 from onelog.spark.origin import Split
+from onelog.spark.state import (
+    AS_OF_OPTIONS,
+    STATE_VIEWS,
+    StatePart,
+    StateTable,
+    load_state_table,
+)
 from onelog.spark.streaming import (
     STREAM_OPTIONS,
     OnelogStreamReader,
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "onelog"
+_ALL_VIEWS = {**VIEWS, **STATE_VIEWS}
 
 
 def register(spark: "SparkSession") -> None:
@@ -51,11 +59,17 @@ class OnelogDataSource(DataSource):
         """Load the table of a read, which names a view; a writer has none."""
         super().__init__(dict(options))
         self._read: ReadOptions | None = None
-        self._table: Table | None = None
+        self._table: Table | StateTable | None = None
         self._refusal: OutOfRange | None = None
         if "view" not in options:
             return
-        self._read = ReadOptions.parse(options, VIEWS, others=STREAM_OPTIONS)
+        # The own options of streams and of states; who has no use for them refuses them.
+        others = (*STREAM_OPTIONS, *AS_OF_OPTIONS)
+        self._read = ReadOptions.parse(options, _ALL_VIEWS, others=others)
+        if self._read.view.shows_state:
+            self._table = load_state_table(self._read, options)
+            return
+        self._refuse(AS_OF_OPTIONS, "only for a view of the state")
         try:
             self._table = load_table(self._read)
         except OutOfRange as error:
@@ -78,21 +92,23 @@ class OnelogDataSource(DataSource):
             schema = schema_with_gaps(schema)
         return from_arrow_schema(schema, prefer_timestamp_ntz=False)
 
-    def reader(self, schema: StructType) -> "OnelogReader":
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of these columns; a schema of other columns or types is refused."""
         read = self._asked()
-        for name in STREAM_OPTIONS:
-            if name in self.options:
-                raise bad("OPTION_UNCONCERNED", name, self.options[name], "only for a stream")
+        self._refuse(STREAM_OPTIONS, "only for a stream")
         if self._refusal is not None:
             raise self._refusal
         assert self._table is not None
         refuse_other_schema(read.view.name, read.view.schema, schema)
+        if isinstance(self._table, StateTable):
+            return StateReader(self._table, schema)
         return OnelogReader(self._table, schema)
 
     def streamReader(self, schema: StructType) -> OnelogStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of micro-batches."""
         read = self._asked()
+        if read.view.shows_state:
+            raise bad("VIEW_NOT_STREAMED", "view", read.view.name, f"one of {', '.join(VIEWS)}")
         stream = StreamOptions.parse(self.options, read)
         there = schema_with_gaps(read.view.schema) if stream.with_gaps else read.view.schema
         refuse_other_schema(read.view.name, there, schema)
@@ -100,8 +116,13 @@ class OnelogDataSource(DataSource):
 
     def _asked(self) -> ReadOptions:
         if self._read is None:
-            raise bad("VIEW_UNKNOWN", "view", "", f"one of {', '.join(sorted(VIEWS))}")
+            raise bad("VIEW_UNKNOWN", "view", "", f"one of {', '.join(sorted(_ALL_VIEWS))}")
         return self._read
+
+    def _refuse(self, names: tuple[str, ...], allowed: str) -> None:
+        for name in names:
+            if name in self.options:
+                raise bad("OPTION_UNCONCERNED", name, self.options[name], allowed)
 
 
 class SplitPartition(InputPartition):
@@ -129,6 +150,32 @@ class OnelogReader(DataSourceReader):
         # Where nothing is to be read Spark asks for one partition all the same.
         if isinstance(partition, SplitPartition):
             yield from read_batches(self._table, partition.split, self._schema)
+
+
+class StatePartition(InputPartition):
+    """What one task reads of a table of the state."""
+
+    def __init__(self, part: StatePart) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class StateReader(DataSourceReader):
+    """Reads a table of the state, one task a shard."""
+
+    def __init__(self, table: StateTable, schema: StructType) -> None:
+        self._table = table
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition for each shard."""
+        return [StatePartition(part) for part in self._table.parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a shard."""
+        if isinstance(partition, StatePartition):
+            for batch in self._table.batches(partition.part):
+                yield conform(batch, self._schema)
 
 
 def read_batches(table: Table, split: Split, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

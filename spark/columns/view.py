@@ -118,6 +118,11 @@ class View:
     count: Callable[[Block], NDArray[np.int64]] | None  # rows of each entry; None: one each
     decode: Callable[[Block, Output], None]
 
+    @property
+    def shows_state(self) -> bool:
+        """Whether it is a table of the state, which no entry has rows in."""
+        return self.types is not None and not self.types
+
     def batches(self, block: Block, request: Request) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a block that are wanted, in order, in batches that are bounded."""
         for part in self._parts(block):

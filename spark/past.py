@@ -1,0 +1,208 @@
+"""The state of a shard at an index, out of files or from a cluster, for tables with state.
+
+Where a snapshot stands at just that index, its sections are read as they are. Otherwise the newest
+snapshot below is loaded and the log replayed from there, by the code that recovery uses, and the
+sections are those of the state that comes out: one decoder serves both. A cluster sends snapshot
+and log into a temporary directory.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from onelog.errors import FailedPrecondition, NotFound, OutOfRange
+from onelog.spark.directory import DirectoryOrigin
+from onelog.spark.endpoint import EndpointOrigin
+from onelog.spark.faults import REASON_DROPPED, reported
+from onelog.spark.origin import Origin, Split
+from snapshot.errors import CorruptSnapshot, LogGap, NoSnapshot
+from snapshot.loading import open_recorded
+from snapshot.offline import fresh_projections, open_shard
+from snapshot.past import PastState, start_past
+from snapshot.reader import SnapshotReader
+from snapshot.state import Router
+from ual.entry import Entry
+from ual.files import DiskFiles, Files
+from ual.manifest import SnapshotRecord
+from ual.offline import ReadOnlyFiles
+from ual.tables import Columns
+
+# A leader that changes between two calls keeps other snapshots; it is asked again this often.
+SNAPSHOT_ATTEMPTS_MAX = 5
+
+
+class Past(Protocol):
+    """The state of a shard at one index."""
+
+    def chunks(self, owner: int) -> Iterable[bytes]:
+        """Return the section of a model, as a snapshot at the index would have it."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A snapshot that stands at the index."""
+
+    reader: SnapshotReader
+
+    def chunks(self, owner: int) -> Iterable[bytes]:
+        """See ``Past``."""
+        return self.reader.chunks(owner)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A state that was replayed up to the index."""
+
+    state: PastState
+
+    @property
+    def router(self) -> Router:
+        """What the log was applied to."""
+        return self.state.projections.router
+
+    def chunks(self, owner: int) -> Iterable[bytes]:
+        """See ``Past``."""
+        return self.router.dump()[owner]
+
+
+@contextmanager
+def open_past(origin: Origin, shard: int, index: int) -> Iterator[Past]:
+    """Open the state of a shard right behind an index; it must be at or below the cut."""
+    with reported(), _open_source(origin, shard, index) as source:
+        yield _read_saved(source, shard, index) or _replay(source, shard, index)
+
+
+class _Source(Protocol):
+    """Snapshots of a shard in a directory, and its log."""
+
+    files: Files
+    directory: Path
+    snapshots: Sequence[SnapshotRecord]  # at or below the index, oldest first
+    first_index: int
+
+    def entries(self, first_index: int, last_index: int) -> Iterable[Entry]:
+        """Return committed entries, refused ones included."""
+        ...
+
+
+def _read_saved(source: _Source, shard: int, index: int) -> Past | None:
+    """Return the snapshot at just this index; None if there is none, or none that is in order."""
+    for record in source.snapshots:
+        if record.index != index:
+            continue
+        try:
+            path = source.directory / record.file
+            reader = open_recorded(source.files, path, shard, record)
+            reader.verify()  # before a row of it leaves
+        except (CorruptSnapshot, FileNotFoundError):
+            return None  # an older one and the log lead to the same state
+        return _Saved(reader)
+    return None
+
+
+def _replay(source: _Source, shard: int, index: int) -> Replayed:
+    try:
+        past = start_past(
+            source.files,
+            source.directory,
+            shard,
+            source.snapshots,
+            first_index=source.first_index,
+            make_state=fresh_projections,
+        )
+        past.advance(source.entries, index)
+    except (NoSnapshot, LogGap) as error:
+        raise OutOfRange(
+            f"the state of shard {shard} at {index} cannot be had any more: {error}",
+            reason=REASON_DROPPED,
+            metadata={"shard": str(shard), "index": str(index)},
+        ) from error
+    if past.projections.router.in_batch:
+        raise OutOfRange(
+            f"index {index} of shard {shard} is inside of a transaction, where there is no state; "
+            "ask for the index of its last entry, or for one before it",
+            reason="AS_OF_INSIDE_TRANSACTION",
+            metadata={"shard": str(shard), "index": str(index)},
+        )
+    return Replayed(past)
+
+
+@contextmanager
+def _open_source(origin: Origin, shard: int, index: int) -> Iterator[_Source]:
+    if isinstance(origin, DirectoryOrigin):
+        yield _Directory(origin, shard, index)
+    elif isinstance(origin, EndpointOrigin):
+        with tempfile.TemporaryDirectory(prefix="onelog-spark-") as folder:
+            yield _Cluster(origin, shard, index, Path(folder))
+    else:
+        raise FailedPrecondition(
+            f"{origin.name} has no state: read it from a data directory or an endpoint",
+            reason="STATE_MISSING",
+        )
+
+
+class _Directory:
+    """The files of a data directory."""
+
+    def __init__(self, origin: DirectoryOrigin, shard: int, index: int) -> None:
+        self._log = open_shard(DiskFiles(), origin.find_shard(shard).root.parent, shard)
+        self.files: Files = ReadOnlyFiles(DiskFiles())
+        self.directory = self._log.paths.snapshots
+        manifest = self._log.manifest
+        kept = () if manifest is None else manifest.snapshots
+        self.snapshots: Sequence[SnapshotRecord] = [each for each in kept if each.index <= index]
+        self.first_index = self._log.first_index
+
+    def entries(self, first_index: int, last_index: int) -> Iterable[Entry]:
+        """See ``_Source``."""
+        return self._log.entries(first_index, last_index)
+
+
+class _Cluster:
+    """What a cluster sends: one snapshot, and the log behind it."""
+
+    def __init__(self, origin: EndpointOrigin, shard: int, index: int, folder: Path) -> None:
+        self._origin = origin
+        self._shard = shard
+        self.files: Files = DiskFiles()
+        self.directory = folder
+        self.snapshots: Sequence[SnapshotRecord] = []
+        self.first_index = 1
+        for attempt in range(SNAPSHOT_ATTEMPTS_MAX):
+            try:
+                self._fetch(index)
+            except (NotFound, FailedPrecondition) as error:
+                lost = ("SNAPSHOT_UNKNOWN", "SNAPSHOT_INTERRUPTED")
+                if error.reason not in lost or attempt + 1 == SNAPSHOT_ATTEMPTS_MAX:
+                    raise
+            else:
+                return
+
+    def entries(self, first_index: int, last_index: int) -> Iterable[Entry]:
+        """See ``_Source``."""
+        if first_index > last_index:
+            return
+        split = Split(self._shard, first_index, last_index, 0)
+        for piece in self._origin.pieces(split):
+            view = memoryview(piece.data)
+            yield from Columns.of_headers(view, piece.headers, piece.offsets).entries()
+
+    def _fetch(self, index: int) -> None:
+        """Bring the newest snapshot at or below the index here."""
+        with self._origin.connect() as client:
+            described = client.log.describe(self._shard)
+            self.first_index = described.first_index
+            usable = [each for each in described.snapshots if each.index <= index]
+            if not usable:
+                return
+            kept = usable[-1]
+            name = f"{kept.index:010d}-0.fsnap"
+            with (self.directory / name).open("wb") as file:
+                for data in client.log.snapshot(self._shard, kept.index):
+                    file.write(data)
+        state_hash = f"{kept.state_hash:016x}"
+        self.snapshots = [SnapshotRecord(name, kept.index, kept.term, kept.size, state_hash)]

@@ -1,0 +1,144 @@
+"""Views with state: what keys, queues, streams and series are at the cut, or were at an index.
+
+One task reads one shard. Options besides those of a read (``onelog.spark.options``):
+
+==================  ==============================================================================
+``as_of_index``     the state right behind this entry of each shard, or ``shard=index,…``
+``as_of_time``      the state at this log time, ISO 8601 or nanoseconds
+==================  ==============================================================================
+
+Without them the state is that of the cut, taken once when the table is loaded. An index inside of a
+transaction is refused: a transaction changes nothing until its last entry.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onelog.errors import NotFound, OutOfRange
+from onelog.spark.columns import arrays
+from onelog.spark.columns.block import Block
+from onelog.spark.columns.sections import SECTION_TABLES
+from onelog.spark.columns.selection import Selection
+from onelog.spark.columns.view import Output, View
+from onelog.spark.faults import REASON_DROPPED
+from onelog.spark.options import ReadOptions, bad, parse_bound, parse_time
+from onelog.spark.origin import Cut, Origin, Range, ShardCut
+from onelog.spark.past import open_past
+from onelog.spark.table import open_origin
+
+AS_OF_OPTIONS = ("as_of_index", "as_of_time")
+_NAMES = ("kv", "kv_versions", "queue", "queues", "streams", "groups", "series")
+_SHARD = pa.field("shard", pa.int32(), nullable=False)
+
+
+def _refuse_entries(_block: Block, _output: Output) -> None:
+    raise AssertionError("a table of the state has no rows of entries")
+
+
+STATE_VIEWS: dict[str, View] = {
+    name: View(
+        name,
+        pa.schema([_SHARD, *SECTION_TABLES[name].schema]),
+        frozenset(),
+        None,
+        _refuse_entries,
+    )
+    for name in _NAMES
+}
+
+
+@dataclass(frozen=True)
+class StatePart:
+    """What one task reads: the state of a shard right behind an index; 0: the empty one."""
+
+    shard: int
+    index: int
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """A table of the state that was loaded: its origin, and an index of each shard."""
+
+    options: ReadOptions
+    origin: Origin
+    cut: Cut
+    parts: tuple[StatePart, ...]
+
+    def batches(self, part: StatePart) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted rows of a shard, with all columns of the view."""
+        if part.index == 0:
+            return
+        table = SECTION_TABLES[self.options.view.name]
+        with open_past(self.origin, part.shard, part.index) as past:
+            for batch in table.rows(past.chunks(table.section_type)):
+                wanted = self._select(batch)
+                if wanted.num_rows:
+                    shard = arrays.constant(part.shard, wanted.num_rows, pa.int32())
+                    columns = [shard, *wanted.columns]
+                    yield pa.RecordBatch.from_arrays(columns, schema=self.options.view.schema)
+
+    def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        read = self.options
+        if read.namespaces is not None:
+            names = pa.array(sorted(name.decode() for name in read.namespaces), pa.string())
+            batch = batch.filter(pc.is_in(batch.column("namespace"), names))
+        if read.key_prefix is not None:
+            batch = batch.filter(pc.starts_with(batch.column("key"), read.key_prefix))
+        return batch
+
+
+def load_state_table(read: ReadOptions, options: Mapping[str, str]) -> StateTable:
+    """Take the cut, and find the index of each shard that is asked for."""
+    given = {name.lower(): value for name, value in options.items()}
+    if "as_of_index" in given and "as_of_time" in given:
+        raise bad("OPTION_CONFLICT", "as_of_time", given["as_of_time"], "no as_of_index beside it")
+    bound = parse_bound(given, "as_of_index")
+    time_ns = parse_time("as_of_time", given["as_of_time"]) if "as_of_time" in given else None
+    origin = open_origin(read)
+    cut = origin.cut(read.shards)
+    there = {part.shard for part in cut.shards}
+    for shard in bound if isinstance(bound, dict) else ():
+        if shard not in there:
+            raise NotFound(
+                f"option as_of_index names shard {shard}, and the shards that are read are "
+                f"{', '.join(map(str, sorted(there)))}",
+                reason="SHARD_UNKNOWN",
+                metadata={"option": "as_of_index"},
+            )
+    parts = []
+    for part in cut.shards:
+        index = read.bound(bound, part.shard)
+        if time_ns is not None:
+            index = _find_index(origin, part, time_ns)
+        if index is not None and index > part.last_index:
+            raise OutOfRange(
+                f"option as_of_index is {index}, and shard {part.shard} ends at {part.last_index}",
+                reason="INDEX_IN_FUTURE",
+                metadata={"option": "as_of_index", "last_index": str(part.last_index)},
+            )
+        parts.append(StatePart(part.shard, part.last_index if index is None else index))
+    return StateTable(read, origin, cut, tuple(parts))
+
+
+def _find_index(origin: Origin, part: ShardCut, time_ns: int) -> int:
+    """Return the last entry of a shard that is not later than a time; 0 for none of a whole log."""
+    whole = Range(part.shard, part.first_index, part.last_index)
+    selection = Selection(to_time_ns=time_ns)
+    # Times never decrease along the log: the last part that holds any has the last one.
+    for split in reversed(origin.splits([whole], selection)):
+        last = 0
+        for block in origin.blocks(split, selection):
+            last = int(block.headers["index"][-1])
+        if last:
+            return last
+    if part.first_index > 1:
+        raise OutOfRange(
+            f"option as_of_time is {time_ns} ns, and what is kept of shard {part.shard} begins at "
+            f"entry {part.first_index} with {part.first_timestamp_ns} ns",
+            reason=REASON_DROPPED,
+            metadata={"option": "as_of_time", "shard": str(part.shard)},
+        )
+    return 0
