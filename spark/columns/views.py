@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from onelog.spark.columns import kv, log, queue, stream, timeseries
+from onelog.spark.columns import kv, log, queue, stream, stream_operations, timeseries
 from onelog.spark.columns.view import View
 
 VIEWS: Final[dict[str, View]] = {
@@ -12,6 +12,7 @@ VIEWS: Final[dict[str, View]] = {
         kv.VIEW,
         queue.VIEW,
         stream.VIEW,
+        stream_operations.VIEW,
         timeseries.VIEW,
     )
 }
