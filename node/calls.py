@@ -47,8 +47,8 @@ class Call:
     """One call: whose, until when, and what another node said about it."""
 
     __slots__ = (
-        "arrived_s", "client", "deadline_s", "is_forwarded", "metadata", "method", "only_shard",
-        "response", "span",
+        "arrived_s", "client", "client_deadline_s", "deadline_s", "is_forwarded", "metadata",
+        "method", "only_shard", "response", "span",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +59,8 @@ class Call:
         self.client = client
         self.arrived_s = arrived_s  # of the node's clock, like the deadline
         self.deadline_s = deadline_s
+        # What the client itself said, also of a stream; None: nothing.
+        self.client_deadline_s: float | None = None
         self.is_forwarded = False
         # A part of a call over all shards, asked of the node that leads this one.
         self.only_shard: int | None = None
@@ -331,11 +333,12 @@ class Calls:
         if self.context.stopping.is_set():
             raise stopping()
         now_s = self.context.clock.now_s()
-        left_s = float("inf")
+        left_s, remaining_s = float("inf"), context.time_remaining()
         if has_deadline:
-            remaining_s = context.time_remaining()
             left_s = DEADLINE_DEFAULT_S if remaining_s is None else min(remaining_s, DEADLINE_MAX_S)
         call = Call(method, response, context.peer(), now_s, now_s + left_s)
+        if remaining_s is not None:
+            call.client_deadline_s = now_s + remaining_s
         for key, value in context.invocation_metadata() or ():
             if key == FORWARDED_KEY:
                 call.is_forwarded = True

@@ -158,6 +158,10 @@ class LimitSettings:
         256 << 20, "Bytes of requests under way in all; more are refused.", kind=Kind.SIZE,
         minimum=1 << 20,
     )  # fmt: skip
+    log_streams_max: int = setting(
+        16, "ReadLogFrames and ReadSnapshot under way in all; more are refused.",
+        minimum=1, maximum=4096,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from snapshot.errors import NotDurable, StateMismatch
 from snapshot.format import parse_snapshot_name
 from ual.directory import ShardPaths
-from ual.files import Files, remove_files
+from ual.files import File, Files, remove_files
 from ual.jobs import ManifestJob
 from ual.log import Log
 from ual.manifest import SnapshotRecord
@@ -139,6 +139,14 @@ class SnapshotStore:
     def path(self, record: SnapshotRecord) -> Path:
         """Return where a snapshot's file is."""
         return self.directory / record.file
+
+    def open_file(self, record: SnapshotRecord) -> File:
+        """Open a snapshot's file for reading, on any thread.
+
+        What was opened stays readable when the snapshot is not kept any more: removing it takes
+        its name, and the file goes with its last reader.
+        """
+        return self._files.open_read(self.path(record))
 
     def _replace_begin(
         self, records: tuple[SnapshotRecord, ...], added: tuple[Path, ...] = ()

@@ -19,14 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ual.files import Files, sync_new_name
 from ual.notes import SegmentNotes
 from ual.sealed import SealedSegment
 from ual.sealing import sealed_image
 from ual.segment_format import ENTRIES_OFFSET, compacting_name
-from ual.tables import Indexes, are_in
+from ual.tables import Indexes, are_in, join_entries
 
 
 def compact_segment(files: Files, path: Path, keep_indexes: Indexes) -> SealedSegment:
@@ -44,7 +43,7 @@ def compact_segment(files: Files, path: Path, keep_indexes: Indexes) -> SealedSe
         return segment
     sizes = ends - starts
     offsets = (ENTRIES_OFFSET + np.cumsum(sizes) - sizes).astype(np.uint32)
-    entries = _join(segment.mapped_bytes(), starts, ends)
+    entries = join_entries(segment.mapped_bytes(), starts, ends)
     header = replace(segment.header, entry_count=len(keep_indexes))
     notes = reduce_notes(segment.notes(), keep_indexes)
     image = sealed_image(header, entries, offsets, notes)
@@ -71,15 +70,6 @@ def reduce_notes(notes: SegmentNotes, keep_indexes: Indexes) -> SegmentNotes:
     left = ends > firsts
     voids = np.column_stack((keep_indexes[firsts[left]], keep_indexes[ends[left] - 1]))
     return SegmentNotes(streams, voids)
-
-
-def _join(buffer: memoryview, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> bytes:
-    """Copy the entries together; neighbours are copied as one piece."""
-    breaks = np.flatnonzero(starts[1:] != ends[:-1])
-    run_starts = starts[np.append(0, breaks + 1)] if len(starts) else starts
-    run_ends = ends[np.append(breaks, len(ends) - 1)] if len(ends) else ends
-    runs = zip(run_starts.tolist(), run_ends.tolist(), strict=True)
-    return b"".join([buffer[start:end] for start, end in runs])
 
 
 def _write_file(files: Files, path: Path, parts: tuple[bytes, ...]) -> None:

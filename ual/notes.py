@@ -62,6 +62,13 @@ class SegmentNotes:
         assert (firsts[1:] > lasts[:-1] + np.uint64(1)).all(), "voids touch or descend"
 
 
+def clip_voids(voids: IndexArray, first_index: int, last_index: int) -> IndexArray:
+    """Return the parts of ascending void ranges that are between two indexes."""
+    start = np.searchsorted(voids[:, 1], np.uint64(first_index), "left")
+    end = np.searchsorted(voids[:, 0], np.uint64(last_index), "right")
+    return voids[start:end].clip(np.uint64(first_index), np.uint64(last_index))
+
+
 class _Voids(NamedTuple):
     """Parallel arrays of ranges; replaced together where they get shorter."""
 
@@ -119,10 +126,7 @@ class ApplyNotes:
         voids = self._voids
         firsts = np.array(voids.firsts[:], np.uint64)
         lasts = np.array(voids.lasts[: len(firsts)], np.uint64)
-        inside = (lasts >= first_index) & (firsts <= last_index)
-        clipped_firsts = np.maximum(firsts[inside], np.uint64(first_index))
-        clipped_lasts = np.minimum(lasts[inside], np.uint64(last_index))
-        return np.column_stack((clipped_firsts, clipped_lasts))
+        return clip_voids(np.column_stack((firsts, lasts)), first_index, last_index)
 
     def select(self, first_index: int, last_index: int) -> SegmentNotes:
         """Return what is noted about a range, for a segment that holds just that."""

@@ -193,14 +193,22 @@ class SealedSegment:
 
     def mapped_bytes(self) -> memoryview:
         """Return the whole file. It stays readable whatever happens to the name."""
-        return self._mapped().view
+        return self.mapped().view
+
+    def mapped(self) -> MappedFile:
+        """Return the mapped file with its tables; one object stays as it is."""
+        mapping = self._mapping
+        if mapping is None:
+            mapping = self._map()
+            self._mapping = mapping
+        return mapping
 
     def check_file(self) -> None:
         """Compare the checksum of the whole file, once for as long as the segment is open."""
         if self._file_checked:
             return
         covered = self.size_bytes - FOOTER_SIZE + FOOTER_FILE_CRC_OFFSET
-        if crc32c(self._mapped().view[:covered]) != self.footer.file_crc:
+        if crc32c(self.mapped().view[:covered]) != self.footer.file_crc:
             raise CorruptFile(str(self.path), "checksum of the file")
         self._file_checked = True
 
@@ -208,26 +216,26 @@ class SealedSegment:
 
     def read(self, index: int) -> Entry:
         """Return one entry, verified; ``IndexDropped`` if compaction dropped it."""
-        mapping = self._mapped()
+        mapping = self.mapped()
         return self._read_row(mapping, self._row(mapping, index))
 
     def raw_range(self, first_index: int, last_index: int) -> memoryview:
         """Return the bytes of a range of entries, which nobody has verified: see the module."""
         assert not self.is_compacted, "a compacted segment has no whole groups"
         assert first_index <= last_index, (first_index, last_index)
-        mapping = self._mapped()
+        mapping = self.mapped()
         rows = self._rows_between(mapping, first_index, last_index)
         starts, ends = self._locate_rows(mapping, rows[[0, -1]])
         return mapping.view[int(starts[0]) : int(ends[1])]
 
     def locate(self, indexes: Indexes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where entries, which must be there, start and end in the file."""
-        mapping = self._mapped()
+        mapping = self.mapped()
         return self._locate_rows(mapping, self._rows_of(mapping, indexes))
 
     def columns(self, first_index: int, last_index: int) -> Columns:
         """Return a range of entries as arrays over the mapped file, verified."""
-        mapping = self._mapped()
+        mapping = self.mapped()
         rows = self._rows_between(mapping, first_index, last_index)
         self._check_for(rows)
         return self._columns(mapping, rows)
@@ -243,7 +251,7 @@ class SealedSegment:
         skip_voids: bool = False,
     ) -> Iterator[Entry]:
         """Yield the entries of a range that are left and wanted, in order, verified."""
-        mapping = self._mapped()
+        mapping = self.mapped()
         if stream_id is None:
             rows = self._rows_between(mapping, first_index, last_index)
         else:
@@ -271,7 +279,7 @@ class SealedSegment:
         after = int(np.searchsorted(times_ns, np.uint64(max(timestamp_ns, 0))))
         if after == 0:
             return int(time_indexes[0])
-        mapping = self._mapped()
+        mapping = self.mapped()
         low = self._row(mapping, int(time_indexes[after - 1]))
         is_last = after == len(times_ns)
         high = self.entry_count if is_last else self._row(mapping, int(time_indexes[after]))
@@ -299,26 +307,26 @@ class SealedSegment:
 
     def stream_ids(self) -> NDArray[np.uint64]:
         """Return the streams with records here, ascending."""
-        return self._streams(self._mapped()).stream_ids
+        return self._streams(self.mapped()).stream_ids
 
     def stream_records(self, stream_id: int) -> Indexes:
         """Return the indexes of a stream's records here."""
-        return self._stream_records(self._mapped(), stream_id)
+        return self._stream_records(self.mapped(), stream_id)
 
     def notes(self) -> SegmentNotes:
         """Return all streams and voids, as they were handed to sealing."""
-        streams = self._streams(self._mapped()).all_records()
+        streams = self._streams(self.mapped()).all_records()
         return SegmentNotes(streams, self._summary.voids)
 
     # Proposals
 
     def proposal_count(self) -> int:
         """Return how many groups the segment holds; not for a compacted one."""
-        return len(self._group_ends(self._mapped()))
+        return len(self._group_ends(self.mapped()))
 
     def proposal_at(self, number: int) -> tuple[int, int]:
         """Return the first and last index of a proposal's group; not for a compacted segment."""
-        ends = self._group_ends(self._mapped())
+        ends = self._group_ends(self.mapped())
         at = number - self.first_proposal
         assert 0 <= at < len(ends), (number, self.first_proposal, len(ends))
         first_row = int(ends[at - 1]) + 1 if at else 0
@@ -328,13 +336,6 @@ class SealedSegment:
 
     def _corrupt(self, rule: str, mapping: MappedFile, row: int) -> CorruptFile:
         return CorruptFile(str(self.path), rule, int(mapping.offsets[row]))
-
-    def _mapped(self) -> MappedFile:
-        mapping = self._mapping
-        if mapping is None:
-            mapping = self._map()
-            self._mapping = mapping
-        return mapping
 
     def _map(self) -> MappedFile:
         view = self._files.map(self.path)

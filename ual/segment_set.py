@@ -113,7 +113,7 @@ class SegmentSet:
                     )
                     continue
                 segment = segment.sealed
-            sealed = self._readable(segment)
+            sealed = self.readable(segment)
             assert isinstance(sealed, SealedSegment)
             yield from sealed.entries(
                 first, last, types=wanted, stream_id=stream_id, skip_voids=skip_voids
@@ -124,7 +124,7 @@ class SegmentSet:
         for segment in self.segments:
             if not segment.entry_count or segment.last_timestamp_ns < timestamp_ns:
                 continue
-            readable = self._readable(segment)
+            readable = self.readable(segment)
             if isinstance(readable, UnsealedSegment):
                 index = readable.seek_time(timestamp_ns, last_index)
             else:
@@ -174,16 +174,7 @@ class SegmentSet:
         assert index <= segments[at].last_index, (index, segments[at].last_index)
         return segments[at]
 
-    def _find(self, index: int) -> SealedSegment | UnsealedSegment:
-        return self._readable(self.covering(index))
-
-    def _find_proposal(self, number: int) -> SealedSegment | UnsealedSegment:
-        segments = self.segments
-        at = bisect_right(segments, number, key=lambda segment: segment.first_proposal) - 1
-        assert at >= 0, (number, segments[0].first_proposal)
-        return self._readable(segments[at])
-
-    def _readable(self, segment: Segment) -> SealedSegment | UnsealedSegment:
+    def readable(self, segment: Segment) -> SealedSegment | UnsealedSegment:
         """Return the segment with its file mapped, or what compaction put in its place.
 
         The number of mapped files stays bounded: the one mapped longest ago goes first.
@@ -205,6 +196,15 @@ class SegmentSet:
         while len(self._mapped) > MAPPED_SEGMENTS_MAX:
             self._mapped.popleft().unmap()
         return segment
+
+    def _find(self, index: int) -> SealedSegment | UnsealedSegment:
+        return self.readable(self.covering(index))
+
+    def _find_proposal(self, number: int) -> SealedSegment | UnsealedSegment:
+        segments = self.segments
+        at = bisect_right(segments, number, key=lambda segment: segment.first_proposal) - 1
+        assert at >= 0, (number, segments[0].first_proposal)
+        return self.readable(segments[at])
 
 
 def check_touching(directory: Path, segments: Collection[Segment], first_index: int) -> None:

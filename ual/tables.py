@@ -107,6 +107,16 @@ def first_bad_checksum(
     return None
 
 
+def join_entries(buffer: Bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> bytes:
+    """Copy entries together; neighbours are copied as one piece."""
+    view = memoryview(buffer)
+    breaks = np.flatnonzero(starts[1:] != ends[:-1])
+    run_starts = starts[np.append(0, breaks + 1)] if len(starts) else starts
+    run_ends = ends[np.append(breaks, len(ends) - 1)] if len(ends) else ends
+    runs = zip(run_starts.tolist(), run_ends.tolist(), strict=True)
+    return b"".join([view[start:end] for start, end in runs])
+
+
 def are_in(values: Indexes, ascending: Indexes) -> NDArray[np.bool_]:
     """Tell which values are in an ascending array (numpy's ``isin`` would sort it each time)."""
     if not len(ascending):

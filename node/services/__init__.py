@@ -11,6 +11,7 @@ from node.context import NodeContext, Service, ServiceFactory
 from node.edge import Edge, edge_of
 from node.services.admin import AdminService
 from node.services.kv import KvService
+from node.services.log import LogService
 from node.services.pipeline import PipelineService
 from node.services.queue import QueueService
 from node.services.stream import StreamService
@@ -18,6 +19,7 @@ from node.services.timeseries import TimeSeriesService
 from onelog.v1 import (
     admin_pb2,
     kv_pb2,
+    log_pb2,
     pipeline_pb2,
     queue_pb2,
     stream_pb2,
@@ -39,5 +41,6 @@ SERVICES: list[ServiceFactory] = [
     _service(stream_pb2, "Stream", StreamService),
     _service(timeseries_pb2, "TimeSeries", TimeSeriesService),
     _service(pipeline_pb2, "Pipeline", PipelineService),
+    _service(log_pb2, "Log", LogService),
     _service(admin_pb2, "Admin", AdminService),
 ]

@@ -7,6 +7,7 @@ from typing import Self
 from onelog.client.admin import AsyncAdmin
 from onelog.client.connection import Connection
 from onelog.client.kv import AsyncKV
+from onelog.client.log import AsyncLog
 from onelog.client.options import DEFAULT_ENDPOINT, ClientOptions, Durability, Scope, Tls
 from onelog.client.queue import AsyncQueue
 from onelog.client.queue_values import QueueInfo
@@ -57,6 +58,7 @@ class AsyncClient:
         self._scope = scope
         self._kv = AsyncKV(connection, scope)
         self._ts = AsyncTimeSeries(connection, scope)
+        self._log = AsyncLog(connection, scope)
         self._admin = AsyncAdmin(connection, scope)
 
     @property
@@ -68,6 +70,11 @@ class AsyncClient:
     def ts(self) -> AsyncTimeSeries:
         """Time series."""
         return self._ts
+
+    @property
+    def log(self) -> AsyncLog:
+        """The log and snapshots as they are stored."""
+        return self._log
 
     @property
     def admin(self) -> AsyncAdmin:

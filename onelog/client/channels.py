@@ -17,7 +17,15 @@ from google.protobuf import message_factory  # type: ignore[import-untyped]
 from onelog.client.options import ClientOptions, Tls
 from onelog.errors import Unavailable
 from onelog.spread import OWN_CONNECTION, Spread
-from onelog.v1 import admin_pb2, kv_pb2, pipeline_pb2, queue_pb2, stream_pb2, timeseries_pb2
+from onelog.v1 import (
+    admin_pb2,
+    kv_pb2,
+    log_pb2,
+    pipeline_pb2,
+    queue_pb2,
+    stream_pb2,
+    timeseries_pb2,
+)
 
 # A peer that is gone without a word is noticed after both of these. The answer to a ping may have
 # to stand behind a large message on a slow line.
@@ -33,7 +41,15 @@ _FAILED = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.
 
 _SERVICES: dict[str, Any] = {
     name: service
-    for module in (admin_pb2, kv_pb2, pipeline_pb2, queue_pb2, stream_pb2, timeseries_pb2)
+    for module in (
+        admin_pb2,
+        kv_pb2,
+        log_pb2,
+        pipeline_pb2,
+        queue_pb2,
+        stream_pb2,
+        timeseries_pb2,
+    )
     for name, service in module.DESCRIPTOR.services_by_name.items()
 }
 

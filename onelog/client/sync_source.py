@@ -14,11 +14,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 TARGET = HERE / "sync"
 MODULES = (
-    "admin", "aio", "group", "json_document", "kv", "leases", "lock", "queue", "stream", "tail",
-    "timeseries", "transact", "txn", "watch", "worker",
+    "admin", "aio", "group", "json_document", "kv", "leases", "lock", "log", "queue", "stream",
+    "tail", "timeseries", "transact", "txn", "watch", "worker",
 )  # fmt: skip
-# Streams without an end whose items should not be taken before they are wanted.
-ONE_BY_ONE = frozenset(("consume",))
+# Streams whose items should not be taken before they are wanted: they have no end, or are large.
+ONE_BY_ONE = frozenset(("consume", "frames", "snapshot"))
 
 
 def generate() -> dict[str, str]:

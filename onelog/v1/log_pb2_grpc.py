@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from onelog.v1 import log_pb2 as onelog_dot_v1_dot_log__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -22,3 +23,170 @@ if _version_not_supported:
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
+
+
+class LogStub:
+    """Bulk reads of the log and of snapshots, as they are stored. A reader's right is enough.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.DescribeLog = channel.unary_unary(
+                '/onelog.v1.Log/DescribeLog',
+                request_serializer=onelog_dot_v1_dot_log__pb2.DescribeLogRequest.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_log__pb2.DescribeLogResponse.FromString,
+                _registered_method=True)
+        self.ReadLogFrames = channel.unary_stream(
+                '/onelog.v1.Log/ReadLogFrames',
+                request_serializer=onelog_dot_v1_dot_log__pb2.ReadLogFramesRequest.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_log__pb2.LogFrame.FromString,
+                _registered_method=True)
+        self.ReadSnapshot = channel.unary_stream(
+                '/onelog.v1.Log/ReadSnapshot',
+                request_serializer=onelog_dot_v1_dot_log__pb2.ReadSnapshotRequest.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_log__pb2.SnapshotChunk.FromString,
+                _registered_method=True)
+
+
+class LogServicer:
+    """Bulk reads of the log and of snapshots, as they are stored. A reader's right is enough.
+    """
+
+    def DescribeLog(self, request, context):
+        """Describe what is kept of a shard's log, and take a cut: everything that was acknowledged before
+        the call is at or below it. Answered by the leader; any node forwards.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadLogFrames(self, request, context):
+        """Read a range of entries as their stored bytes. Any replica answers from its own files; one that
+        has not applied the range in time refuses with REPLICA_BEHIND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadSnapshot(self, request, context):
+        """Read a snapshot that the node keeps, as the bytes of its file. It stays readable until the end
+        of the call, whatever snapshots are taken meanwhile.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_LogServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'DescribeLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLog,
+                    request_deserializer=onelog_dot_v1_dot_log__pb2.DescribeLogRequest.FromString,
+                    response_serializer=onelog_dot_v1_dot_log__pb2.DescribeLogResponse.SerializeToString,
+            ),
+            'ReadLogFrames': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadLogFrames,
+                    request_deserializer=onelog_dot_v1_dot_log__pb2.ReadLogFramesRequest.FromString,
+                    response_serializer=onelog_dot_v1_dot_log__pb2.LogFrame.SerializeToString,
+            ),
+            'ReadSnapshot': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadSnapshot,
+                    request_deserializer=onelog_dot_v1_dot_log__pb2.ReadSnapshotRequest.FromString,
+                    response_serializer=onelog_dot_v1_dot_log__pb2.SnapshotChunk.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'onelog.v1.Log', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('onelog.v1.Log', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Log:
+    """Bulk reads of the log and of snapshots, as they are stored. A reader's right is enough.
+    """
+
+    @staticmethod
+    def DescribeLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onelog.v1.Log/DescribeLog',
+            onelog_dot_v1_dot_log__pb2.DescribeLogRequest.SerializeToString,
+            onelog_dot_v1_dot_log__pb2.DescribeLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLogFrames(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/onelog.v1.Log/ReadLogFrames',
+            onelog_dot_v1_dot_log__pb2.ReadLogFramesRequest.SerializeToString,
+            onelog_dot_v1_dot_log__pb2.LogFrame.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/onelog.v1.Log/ReadSnapshot',
+            onelog_dot_v1_dot_log__pb2.ReadSnapshotRequest.SerializeToString,
+            onelog_dot_v1_dot_log__pb2.SnapshotChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

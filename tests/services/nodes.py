@@ -26,6 +26,7 @@ from onelog.status import error_of
 from onelog.v1 import (
     admin_pb2_grpc,
     kv_pb2_grpc,
+    log_pb2_grpc,
     pipeline_pb2_grpc,
     queue_pb2_grpc,
     stream_pb2_grpc,
@@ -95,6 +96,7 @@ class Node:
         )
         self.kv = kv_pb2_grpc.KVStub(self.channel)  # type: ignore[no-untyped-call]
         self.queue = queue_pb2_grpc.QueueStub(self.channel)  # type: ignore[no-untyped-call]
+        self.log = log_pb2_grpc.LogStub(self.channel)  # type: ignore[no-untyped-call]
         self.admin = admin_pb2_grpc.AdminStub(self.channel)  # type: ignore[no-untyped-call]
         self.stream = stream_pb2_grpc.StreamStub(self.channel)  # type: ignore[no-untyped-call]
         self.ts = timeseries_pb2_grpc.TimeSeriesStub(self.channel)  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ from onelog.client.queue_values import QueueInfo
 from onelog.client.stream_values import StreamInfo
 from onelog.client.sync.admin import Admin
 from onelog.client.sync.kv import KV
+from onelog.client.sync.log import Log
 from onelog.client.sync.queue import Queue
 from onelog.client.sync.stream import Stream
 from onelog.client.sync.tail import Tail
@@ -56,6 +57,11 @@ class Client(Facade):
     def ts(self) -> "TimeSeries":
         """Time series."""
         return TimeSeries(self._core.ts, self._thread)
+
+    @property
+    def log(self) -> "Log":
+        """The log and snapshots as they are stored."""
+        return Log(self._core.log, self._thread)
 
     @property
     def admin(self) -> "Admin":

@@ -1,0 +1,213 @@
+"""The Log service: bulk reads of the log and of snapshots, as they are stored.
+
+``DescribeLog`` is a linearizable read and answered where the shard is led. The two streams are
+answered by whichever replica is asked, from its own files: a follower takes that load off the
+leader. They send what is committed and applied here, so it is the same on every replica.
+
+Streams may take hours and must not be felt: a step reads at most a megabyte, on the threads that
+read the log, and the next step begins when its client has taken the last one. How many there are at
+a time is limited (``limits.log_streams_max``), and each may ask for a limit of bytes a second.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from node.as_of import first_as_of_index
+from node.calls import DEADLINE_DEFAULT_S, LEADER_WAIT_S, Call
+from node.edge import Edge, invalid
+from node.forwarding import Elsewhere
+from node.services.log_messages import Wanted, describe, frame_limits, next_chunk, next_frame
+from node.shard_driver import ShardDriver
+from node.status_mapping import error_of_reason
+from onelog.errors import NotFound, ResourceExhausted, Unavailable
+from onelog.v1 import common_pb2, log_pb2
+from projections.reasons import Reason
+from snapshot.store import SnapshotStore
+from ual.errors import CorruptFile
+from ual.files import File
+from ual.manifest import SnapshotRecord
+
+# How long a leader that is asked for more than it has may take to make sure that it leads.
+LEADERSHIP_WAIT_S = 5.0
+# A call that waits is answered this long before its deadline.
+MARGIN_S = 0.25
+RETRY_S = 1.0
+RETRY_BEHIND_S = 0.1
+# A paced stream sends about this many frames a second, as long as they do not get too small.
+PACED_FRAMES_PER_S = 8
+PACED_FRAME_BYTES_MIN = 16 << 10
+_LINEARIZABLE = common_pb2.ReadOptions()
+
+
+class LogService:
+    """See ``log.proto``."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._streams = 0
+        self._streams_max = edge.context.config.limits.log_streams_max
+
+    async def describe_log(self, request: log_pb2.DescribeLogRequest, call: Call) -> bytes:
+        """Describe a shard's log where it is led, behind a read."""
+        edge = self._edge
+        number = edge.check_shard(request.shard)
+        view = await edge.read_live(number, _LINEARIZABLE, call)
+        # Before anything else is waited for: all of this is of one moment. A group is applied as a
+        # whole, so the applied index closes one.
+        shard, topology = edge.replica(number).shard, edge.context.topology
+        answer = log_pb2.DescribeLogResponse(
+            cluster_id=str(topology.cluster_id),
+            shard=number,
+            shard_count=topology.shards,
+            first_index=shard.log.first_index,
+            cut_index=view.applied_index,
+            cut_timestamp_ns=shard.router.log_time_ns,
+            first_as_of_index=first_as_of_index(shard),
+        )
+        store = shard.snapshots
+        return await asyncio.get_running_loop().run_in_executor(
+            edge.readers, describe, answer, shard.log.segments, store, store.records
+        )
+
+    async def read_log_frames(
+        self, request: log_pb2.ReadLogFramesRequest, call: Call
+    ) -> AsyncIterator[bytes]:
+        """Send the entries of a range as they are stored, from this replica."""
+        edge, loop = self._edge, asyncio.get_running_loop()
+        wanted = self._wanted(request)
+        driver = edge.replica(wanted.shard)
+        at, pace = request.first_index, _Pace(request.bytes_per_second_max)
+        with self._turn():
+            while at <= wanted.last_index:
+                await self._reach(driver, wanted.shard, wanted.last_index, call)
+                shard = driver.shard
+                make = partial(next_frame, shard.log, at, wanted)
+                try:
+                    last_index, size, frame = await loop.run_in_executor(edge.readers, make)
+                except CorruptFile as error:
+                    shard.shipping.note_damage(error)
+                    raise
+                await pace.wait()
+                yield frame
+                pace.sent(size)
+                at = last_index + 1
+
+    async def read_snapshot(
+        self, request: log_pb2.ReadSnapshotRequest, _call: Call
+    ) -> AsyncIterator[bytes]:
+        """Send the file of a snapshot that this replica keeps."""
+        edge, loop = self._edge, asyncio.get_running_loop()
+        driver = edge.replica(edge.check_shard(request.shard))
+        with self._turn():
+            # The open file holds the bytes: retention removes the name, and nothing else.
+            record, file = await loop.run_in_executor(
+                edge.readers, _open_snapshot, driver.shard.snapshots, request.index
+            )
+            position = 0
+            while position < record.size:
+                read = partial(next_chunk, record, file, position)
+                position, chunk = await loop.run_in_executor(edge.readers, read)
+                yield chunk
+
+    def _wanted(self, request: log_pb2.ReadLogFramesRequest) -> Wanted:
+        """Return what is asked for, refusing what nobody can mean."""
+        shard = self._edge.check_shard(request.shard)
+        first, last = request.first_index, request.last_index
+        if not first or not last:
+            raise invalid("RANGE_INVALID", "first_index and last_index are needed, from 1")
+        if last < first:
+            raise invalid("RANGE_INVALID", f"a range from {first} to {last} goes backwards")
+        owners = frozenset(request.owners)
+        if not owners <= set(log_pb2.Owner.values()):
+            raise invalid("OWNER_INVALID", f"there is no owner {max(owners)}")
+        message_bytes_max = self._edge.context.config.limits.message_bytes_max
+        bytes_max, voids_max = frame_limits(message_bytes_max)
+        if rate := request.bytes_per_second_max:
+            bytes_max = min(bytes_max, max(rate // PACED_FRAMES_PER_S, PACED_FRAME_BYTES_MIN))
+        return Wanted(shard, last, owners, bytes_max, voids_max, message_bytes_max)
+
+    async def _reach(self, driver: ShardDriver, shard: int, index: int, call: Call) -> None:
+        """Wait until this replica has applied an index, for as long as the caller has."""
+        edge, log = self._edge, driver.shard.log
+        if log.applied_index >= index:
+            return
+        now_s = edge.context.clock.now_s()
+        try:
+            # What a leader has applied behind a read is all that anybody was told of.
+            error = await edge.leading(shard).read(now_s + LEADERSHIP_WAIT_S)
+            if error is not None:
+                raise edge.failure(shard, error)
+        except Elsewhere:
+            # Without a deadline the caller decides by itself when to ask another replica.
+            wait_s = LEADER_WAIT_S
+            if call.client_deadline_s is not None:
+                wait_s = min(call.client_deadline_s - now_s - MARGIN_S, DEADLINE_DEFAULT_S)
+            if await edge.waits(shard).until(lambda: log.applied_index >= index, wait_s):
+                return
+            raise Unavailable(
+                f"this replica has applied {log.applied_index}, and {index} is asked for; "
+                "ask another one, or later",
+                reason="REPLICA_BEHIND",
+                metadata={"applied_index": str(log.applied_index)},
+                retry_after_s=RETRY_BEHIND_S,
+            ) from None
+        if log.applied_index < index:
+            raise error_of_reason(Reason.INDEX_IN_FUTURE, log.applied_index)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Count a stream, or refuse it."""
+        if self._streams >= self._streams_max:
+            raise ResourceExhausted(
+                f"{self._streams_max} streams of the log are under way, which is the limit",
+                reason="TOO_MANY_LOG_STREAMS",
+                metadata={"limit": str(self._streams_max)},
+                retry_after_s=RETRY_S,
+            )
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+
+class _Pace:
+    """When the next frame may be sent, so that the bytes of all are within a rate."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._due_s = 0.0
+
+    async def wait(self) -> None:
+        """Wait until the frames before have had their time."""
+        wait_s = self._due_s - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+    def sent(self, size: int) -> None:
+        """Count a frame that was sent; time that was not used is not made up for later."""
+        if self._bytes_per_s:
+            now_s = asyncio.get_running_loop().time()
+            self._due_s = max(self._due_s, now_s) + size / self._bytes_per_s
+
+
+def _open_snapshot(store: SnapshotStore, index: int) -> tuple[SnapshotRecord, File]:
+    """Open a kept snapshot, on a thread; the newest for index 0."""
+    while True:
+        records = store.records
+        wanted = [each for each in records if each.index == index] if index else records[-1:]
+        if not wanted:
+            kept = ",".join(str(each.index) for each in records)
+            raise NotFound(
+                f"no snapshot is kept at index {index}" if index else "no snapshot was taken yet",
+                reason="SNAPSHOT_UNKNOWN",
+                metadata={"indexes": kept},
+            )
+        try:
+            return wanted[0], store.open_file(wanted[0])
+        except FileNotFoundError:
+            # Retention took it meanwhile: look again what is kept. A listed file is always there.
+            if store.records == records:
+                raise

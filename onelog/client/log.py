@@ -1,0 +1,156 @@
+"""Bulk reads of the log and of snapshots: ``client.log``. Answers are the messages of the protos.
+
+What comes are stored bytes: docs/formats.md says what is in a frame, docs/snapshots.md what is in a
+snapshot's file. Whoever takes them compares the checksums.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+
+from onelog.client.connection import Connection
+from onelog.client.options import Scope
+from onelog.client.unsendable import refuse_unsendable
+from onelog.errors import DataLoss, FailedPrecondition, Internal, OnelogError, OutOfRange
+from onelog.v1 import log_pb2
+
+
+@refuse_unsendable
+class AsyncLog:
+    """Descriptions of the log, its entries as they are stored, snapshots."""
+
+    def __init__(self, connection: Connection, scope: Scope) -> None:
+        self._connection = connection
+        self._scope = scope
+
+    async def describe(self, shard: int) -> log_pb2.DescribeLogResponse:
+        """Describe a shard's log, with a cut: all that was acknowledged before is at or below."""
+        connection = self._connection
+        await connection.ready(self._scope.timeout_s)
+        connection.endpoint_of(shard)  # refuses a shard that is not there
+        answer: log_pb2.DescribeLogResponse = await connection.calls.unary(
+            "Log/DescribeLog",
+            log_pb2.DescribeLogRequest(shard=shard),
+            timeout_s=self._scope.timeout_s,
+            shard=shard,
+            is_repeatable=True,
+        )
+        return answer
+
+    async def frames(
+        self,
+        shard: int,
+        first_index: int,
+        last_index: int,
+        *,
+        owners: Iterable[log_pb2.Owner] = (),
+        bytes_per_second_max: int = 0,
+        endpoint: str | None = None,
+    ) -> AsyncIterator[log_pb2.LogFrame]:
+        """Yield the entries of a range as they are stored, in order and without a hole.
+
+        Replicas take turns: where one fails, lags, or does not keep the range, another one
+        continues behind the last frame. It fails if none has sent anything for the timeout.
+        ``endpoint`` asks only that one.
+        """
+        request = log_pb2.ReadLogFramesRequest(
+            shard=shard,
+            first_index=first_index,
+            last_index=last_index,
+            owners=owners,
+            bytes_per_second_max=bytes_per_second_max,
+        )
+        connection = self._connection
+        await connection.ready(self._scope.timeout_s)
+        connection.endpoint_of(shard)  # refuses a shard that is not there
+        route = _Route(connection, shard, endpoint)
+        while True:
+            answers = connection.calls.stream(
+                "Log/ReadLogFrames",
+                lambda: request,
+                timeout_s=self._scope.timeout_s,
+                route=route,
+                shard=shard,
+            )
+            try:
+                async with aclosing(answers):
+                    async for frame in answers:
+                        if frame.first_index != request.first_index:
+                            raise Internal(
+                                f"a frame of {frame.first_index} instead of {request.first_index}"
+                            )
+                        yield frame
+                        request.first_index = frame.last_index + 1
+                if request.first_index <= last_index:
+                    raise Internal(f"the frames end before {request.first_index}")
+            except (OutOfRange, DataLoss) as error:
+                if not route.may_ask_another(error):
+                    raise
+            else:
+                return
+
+    async def snapshot(
+        self, shard: int, index: int = 0, *, endpoint: str | None = None
+    ) -> AsyncIterator[bytes]:
+        """Yield the file of a snapshot that a node keeps, piece by piece; 0: its newest.
+
+        From the shard's leader, unless ``endpoint`` says otherwise: each node has its own. One
+        that breaks off in the middle has to begin again (SNAPSHOT_INTERRUPTED).
+        """
+        request = log_pb2.ReadSnapshotRequest(shard=shard, index=index)
+        connection = self._connection
+        await connection.ready(self._scope.timeout_s)
+        taken = size = 0
+
+        def begin() -> log_pb2.ReadSnapshotRequest:
+            if taken:
+                raise _interrupted(taken, size)
+            return request
+
+        answers = connection.calls.stream(
+            "Log/ReadSnapshot",
+            begin,
+            timeout_s=self._scope.timeout_s,
+            route=lambda: endpoint or connection.endpoint_of(shard),
+            shard=shard,
+        )
+        async with aclosing(answers):
+            async for chunk in answers:
+                taken += len(chunk.data)
+                size = chunk.size
+                yield chunk.data
+        if taken != size:
+            raise _interrupted(taken, size)
+
+
+def _interrupted(taken: int, size: int) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"the snapshot broke off at {taken} of {size} bytes; read it from the beginning",
+        reason="SNAPSHOT_INTERRUPTED",
+    )
+
+
+class _Route:
+    """Which replica is asked next: each in its turn, but those that do not have the range whole."""
+
+    def __init__(self, connection: Connection, shard: int, endpoint: str | None) -> None:
+        self._topology = connection.topology
+        self._shard = shard
+        self._endpoint = endpoint
+        self._refused: set[str] = set()
+        self._asked = ""
+
+    def __call__(self) -> str:
+        """Return the endpoint to ask now."""
+        self._asked = self._endpoint or self._topology.replica_of(self._shard)
+        for _ in self._topology.replicas[self._shard]:
+            if self._asked not in self._refused:
+                break
+            self._asked = self._topology.replica_of(self._shard)
+        return self._asked
+
+    def may_ask_another(self, error: OnelogError) -> bool:
+        """Tell whether a replica that was not asked yet may have what the last one has not."""
+        if self._endpoint or not (isinstance(error, DataLoss) or error.reason == "COMPACTED"):
+            return False
+        self._refused.add(self._asked)
+        return bool(set(self._topology.replicas[self._shard]) - self._refused)

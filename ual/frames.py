@@ -1,0 +1,214 @@
+"""Frames: the entries of a range as their stored bytes, for readers of much of the log.
+
+A frame is a copy of a piece of one segment file, with the offset of each entry and the void ranges
+in it. Nothing here loops over entries: bounds come from the segment's tables, headers are gathered.
+
+* A frame holds applied entries only, which are committed and never cut again.
+* It covers ``first_index`` to ``last_index`` without a hole: what is not in it was compacted away,
+  or is of an owner that nobody asked for. So the next one begins at ``last_index + 1``.
+* It has at most ``bytes_max`` bytes of the file, or one entry that is larger, and at most
+  ``voids_max`` ranges: the work for one is bounded.
+* Index and size of each entry are compared with the tables, its checksum is not: whoever takes the
+  bytes compares that. What is left out for its owner nobody else will see, so its checksum, or the
+  file's, is compared here. A difference is ``CorruptFile``.
+
+Any thread may read. The bytes are copied by numpy before anything looks at them, which lets other
+threads run: where a page of a mapped file has to come from the disk, the loop does not wait for it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ual.entry import HEADER_SIZE
+from ual.errors import CorruptFile, IndexDropped
+from ual.log import Log
+from ual.notes import IndexArray, clip_voids
+from ual.sealed import MappedFile, SealedSegment
+from ual.segment_set import Segment, SegmentSet
+from ual.tables import first_bad_checksum, gather_headers, join_entries
+from ual.unsealed import UnsealedSegment
+
+FRAME_BYTES_MAX = 1 << 20
+FRAME_VOIDS_MAX = 8_192
+
+Bounds = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """See the module's text."""
+
+    first_index: int
+    last_index: int
+    offsets: NDArray[np.uint32]  # where each entry starts in ``data``
+    voids: IndexArray  # rows of first and last index, inside of the frame
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """Some entries of a file, back to back."""
+
+    path: Path
+    position: int  # in the file
+    bounds: Bounds  # where each starts in ``data``, and where the last one ends
+    indexes: IndexArray
+    last_index: int  # all entries up to here are in the piece, or are gone
+    data: memoryview
+    is_sealed: bool
+
+
+def read_frame(
+    log: Log,
+    first_index: int,
+    last_index: int,
+    *,
+    owners: Collection[int] = (),
+    bytes_max: int = FRAME_BYTES_MAX,
+    voids_max: int = FRAME_VOIDS_MAX,
+) -> Frame:
+    """Return the next frame of a range, which must be applied; ``owners``: empty for all."""
+    # In this order: a log that goes on behind a peer's snapshot replaces its segments first. The
+    # other way round, entries of the old segments might pass for applied that never were.
+    applied_index = log.applied_index
+    segments = log.segments
+    assert first_index <= last_index <= applied_index, (first_index, last_index, applied_index)
+    if first_index < segments.first_index:
+        raise IndexDropped(first_index, segments.first_index, applied_index)
+    segment = segments.covering(first_index)
+    last_index = min(last_index, segment.last_index)
+    if isinstance(segment, UnsealedSegment):
+        voids = segments.notes.voids(first_index, last_index)
+        # Notes are forgotten once the file is sealed, which is said first: see SegmentSet.scan.
+        if segment.sealed is None:
+            last_index = _with_voids(voids, voids_max, last_index)
+            piece = _unsealed_piece(segment, first_index, last_index, bytes_max)
+            return _frame(piece, first_index, voids, owners)
+        segment = segment.sealed
+    sealed, mapping = _mapped(segments, segment)
+    voids = clip_voids(sealed.voids, first_index, last_index)
+    last_index = _with_voids(voids, voids_max, last_index)
+    if owners and not any(sealed.owner_counts[owner] for owner in owners):
+        piece = _empty_piece(sealed, last_index)
+    else:
+        if owners:
+            sealed.check_file()
+        piece = _sealed_piece(sealed, mapping, first_index, last_index, bytes_max)
+    return _frame(piece, first_index, voids, owners)
+
+
+def _with_voids(voids: IndexArray, voids_max: int, last_index: int) -> int:
+    """Return how far a frame can come with no more than so many void ranges."""
+    return last_index if len(voids) <= voids_max else int(voids[voids_max, 0]) - 1
+
+
+def _mapped(segments: SegmentSet, segment: Segment) -> tuple[SealedSegment, MappedFile]:
+    """Return a segment, or what compaction made of it, with its mapping."""
+    while True:
+        sealed = segments.readable(segment)
+        assert isinstance(sealed, SealedSegment)
+        try:
+            return sealed, sealed.mapped()
+        except FileNotFoundError:
+            # Another reader's mappings took the place of this one, and the file was replaced or
+            # removed: then the next turn opens the new one, or raises.
+            continue
+
+
+def _empty_piece(segment: SealedSegment, last_index: int) -> _Piece:
+    nothing = np.empty(0, np.uint64)
+    return _Piece(
+        segment.path, 0, np.zeros(1, np.int64), nothing, last_index, memoryview(b""), is_sealed=True
+    )
+
+
+def _sealed_piece(
+    segment: SealedSegment, mapping: MappedFile, first_index: int, last_index: int, bytes_max: int
+) -> _Piece:
+    offsets, indexes = mapping.offsets, mapping.indexes
+    if indexes is None:
+        first, end = first_index - segment.first_index, last_index - segment.first_index + 1
+    else:
+        first = int(np.searchsorted(indexes, np.uint64(first_index), "left"))
+        end = int(np.searchsorted(indexes, np.uint64(last_index), "right"))
+    if first == end:
+        return _empty_piece(segment, last_index)
+    # Where each row ends is where the next one starts: the first that ends too late is found
+    # without touching the rows in between. The limit has the type of the table, or numpy would
+    # convert the table.
+    limit = np.uint32(min(int(offsets[first]) + bytes_max, 0xFFFF_FFFF))
+    stop = first + int(np.searchsorted(offsets[first + 1 : end], limit, "right"))
+    if stop == end - 1 and _end_of(segment, offsets, stop) <= limit:
+        stop = end
+    stop = max(stop, first + 1)
+    position, after = int(offsets[first]), _end_of(segment, offsets, stop - 1)
+    bounds = np.append(offsets[first:stop], np.uint32(after)).astype(np.int64) - position
+    if indexes is None:
+        expected = np.arange(first, stop).astype(np.uint64) + np.uint64(segment.first_index)
+        following = segment.first_index + stop
+    else:
+        expected = indexes[first:stop]
+        following = int(indexes[stop]) if stop < end else last_index + 1
+    covered = last_index if stop == end else following - 1
+    data = _copy(mapping.view, position, after - position)
+    return _Piece(segment.path, position, bounds, expected, covered, data, is_sealed=True)
+
+
+def _end_of(segment: SealedSegment, offsets: NDArray[np.uint32], row: int) -> int:
+    return int(offsets[row + 1]) if row + 1 < segment.entry_count else segment.footer.entries_end
+
+
+def _unsealed_piece(
+    segment: UnsealedSegment, first_index: int, last_index: int, bytes_max: int
+) -> _Piece:
+    live, base = segment.bounds, segment.first_index
+    first, count = first_index - base, last_index - base + 1
+    position = live[first]
+    # A bound is where an entry ends and the next one starts.
+    stop = max(bisect_right(live, position + bytes_max, first + 1, count + 1) - 1, first + 1)
+    # A slice, never a buffer of the live array: see ual/notes.py.
+    bounds = np.array(live[first : stop + 1], np.int64) - position
+    indexes = np.arange(stop - first).astype(np.uint64) + np.uint64(first_index)
+    data = memoryview(segment.raw_range(first_index, base + stop - 1))
+    return _Piece(segment.path, position, bounds, indexes, base + stop - 1, data, is_sealed=False)
+
+
+def _copy(view: memoryview, position: int, size: int) -> memoryview:
+    """Copy bytes of a mapped file without holding up other threads."""
+    copied = np.empty(size, np.uint8)
+    copied[:] = np.frombuffer(view, np.uint8, size, position)
+    return copied.data
+
+
+def _frame(piece: _Piece, first_index: int, voids: IndexArray, owners: Collection[int]) -> Frame:
+    """Return the entries of a piece that are wanted; refuse any that is not right."""
+    starts, ends, data = piece.bounds[:-1], piece.bounds[1:], piece.data
+    headers: NDArray[Any] = gather_headers(data, starts)
+    sizes = headers["payload_len"].astype(np.int64) + HEADER_SIZE
+    holds = (headers["index"] == piece.indexes) & (starts + sizes == ends)
+    if not holds.all():
+        raise _corrupt(piece, "the tables differ from the entry", int(np.argmin(holds)))
+    voids = clip_voids(voids, first_index, piece.last_index)
+    if owners:
+        keep = np.isin(headers["entry_type"] >> np.uint16(8), list(owners))
+        if not piece.is_sealed:
+            left = np.flatnonzero(~keep)
+            bad = first_bad_checksum(data, starts[left], ends[left], headers["crc"][left])
+            if bad is not None:
+                raise _corrupt(piece, "checksum", int(left[bad]))
+        if not keep.all():
+            starts, ends = starts[keep], ends[keep]
+            joined = join_entries(data, starts, ends)
+            offsets = (np.cumsum(ends - starts) - (ends - starts)).astype("<u4")
+            return Frame(first_index, piece.last_index, offsets, voids, joined)
+    return Frame(first_index, piece.last_index, starts.astype("<u4"), voids, data)
+
+
+def _corrupt(piece: _Piece, rule: str, row: int) -> CorruptFile:
+    return CorruptFile(str(piece.path), rule, piece.position + int(piece.bounds[row]))
