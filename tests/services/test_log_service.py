@@ -247,7 +247,7 @@ def test_what_is_not_committed_is_never_sent_or_described(tmp_path: Path) -> Non
             assert [each.index for each in found.entries] == list(range(1, log.applied_index + 1))
             behind = wanted(1, log.last_index)
             error = await failure(leader.log.ReadLogFrames(behind, timeout=1))
-            assert isinstance(error, errors.Unavailable)
+            assert (type(error), error.reason) == (errors.Unavailable, "REPLICA_BEHIND")
             with pytest.raises(grpc.aio.AioRpcError):
                 await leader.log.DescribeLog(log_pb2.DescribeLogRequest(), timeout=0.5)
 
@@ -309,7 +309,7 @@ def test_a_range_that_is_dropped_before_or_during_the_stream_is_compacted(tmp_pa
             answer = await describe(node)
             assert (answer.first_index, answer.spans[0].first_index) == (first, first)
             assert answer.first_as_of_index == answer.snapshots[0].index
-            assert len(await frames_of(node, first, last)) > 1
+            await read(node, first, last)
 
     run(test())
 
