@@ -123,6 +123,8 @@ def test_a_frame_is_as_large_as_it_may_be_and_one_larger_entry_is_alone() -> Non
         assert sizes == [2, 1, 1, 1]
         exact = [len(each.offsets) for each in frames(log, 1, 5, bytes_max=300)]
         assert exact == [3, 1, 1]
+        assert [len(each.offsets) for each in frames(log, 1, 5, bytes_max=840)] == [5]
+        assert [len(each.offsets) for each in frames(log, 1, 5, bytes_max=839)] == [4, 1]
         log.close_active()
         settle(log)
         log.seal()
