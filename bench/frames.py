@@ -3,8 +3,9 @@
 ``python bench/frames.py [--nodes 1 3] [--entries N] [--seconds S] [--rounds R]``. First the rate at
 which one reader takes all entries (records of 250 bytes) and the server's CPU time by entry, both
 ways in turns. Then puts of 64 callers beside two readers that read the same log again and again, in
-processes of their own: alone, with ReadLog, with frames, with frames at 20 MB/s in all. Each round
-takes all of these in turn; ratios are within a round, and medians over the rounds are told.
+processes of their own and compare the checksums of frames: alone, with ReadLog, with frames, with
+frames at 20 MB/s in all. Each round takes all of these in turn; ratios are within a round, and
+medians over the rounds are told.
 
 Readers, writer and nodes share the machine's cores. What readers take themselves is in the ratios
 of the puts (``reader_mb_per_s`` says how much they took), and not in the server's CPU time.
@@ -30,11 +31,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import grpc  # type: ignore[import-untyped]
+import numpy as np
 import uvloop
 
 from onelog import AsyncClient
 from onelog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc, stream_pb2, stream_pb2_grpc
 from tests.system.nodes import ServeProcess, nodes
+from ual.tables import first_bad_checksum, gather_headers
 
 VALUE_SIZE = 250
 IN_MESSAGE = 1_000
@@ -100,21 +103,36 @@ def fill(endpoint: str, count: int) -> int:
         return int(log.DescribeLog(log_pb2.DescribeLogRequest()).cut_index)
 
 
-def read(way: str, endpoint: str, last: int, rate: int = 0) -> Iterator[tuple[int, int]]:
-    """Read the whole log once; yield how many entries came with each message, and its bytes."""
+def read(way: str, endpoint: str, last: int, rate: int = 0) -> Iterator[Any]:
+    """Read the whole log once, page by page or frame by frame."""
     with connect(endpoint) as channel:
         if way == "log":
             admin = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
             asked = admin_pb2.ReadLogRequest(first_index=1, last_index=last)
-            for page in admin.ReadLog(asked):
-                yield len(page.entries), page.ByteSize()
+            yield from admin.ReadLog(asked)
             return
         log = log_pb2_grpc.LogStub(channel)  # type: ignore[no-untyped-call]
         wanted = log_pb2.ReadLogFramesRequest(
             first_index=1, last_index=last, bytes_per_second_max=rate
         )
-        for frame in log.ReadLogFrames(wanted):
-            yield len(frame.offsets) // 4, len(frame.data)
+        yield from log.ReadLogFrames(wanted)
+
+
+def rows(message: Any) -> int:
+    if isinstance(message, log_pb2.LogFrame):
+        return len(message.offsets) // 4
+    return len(message.entries)
+
+
+def verified_bytes(message: Any) -> int:
+    """Return the size of a message; of a frame, when the checksums of its entries are compared."""
+    if not isinstance(message, log_pb2.LogFrame):
+        return int(message.ByteSize())
+    starts = np.frombuffer(message.offsets, "<u4").astype(np.int64)
+    crcs = gather_headers(message.data, starts)["crc"]
+    ends = np.append(starts[1:], len(message.data))
+    assert first_bad_checksum(message.data, starts, ends, crcs) is None
+    return len(message.data)
 
 
 def be_reader(way: str, endpoint: str, last: int, rate: int) -> None:
@@ -124,8 +142,8 @@ def be_reader(way: str, endpoint: str, last: int, rate: int) -> None:
     print("reading", flush=True)
     taken, began = 0, time.perf_counter()
     while not ended.is_set():
-        for _, size in read(way, endpoint, last, rate):
-            taken += size
+        for message in read(way, endpoint, last, rate):
+            taken += verified_bytes(message)
             if ended.is_set():
                 break
     print(taken / (time.perf_counter() - began) / 1e6, flush=True)
@@ -166,7 +184,7 @@ def compare_readers(endpoint: str, pid: int, last: int, rounds: int) -> None:
             # Several turns of the fast one: the clock of CPU times has ticks of 10 ms.
             times = 1 if way == "log" else 10
             before, began = cpu_s(pid), time.perf_counter()
-            count = sum(n for _ in range(times) for n, _ in read(way, endpoint, last))
+            count = sum(rows(each) for _ in range(times) for each in read(way, endpoint, last))
             took, spent = time.perf_counter() - began, cpu_s(pid) - before
             assert count >= (last - 10) * times, (count, last)
             rates[way].append(count / took)
