@@ -8,7 +8,8 @@ frames at 20 MB/s in all. Each round takes all of these in turn; ratios are with
 medians over the rounds are told.
 
 Readers, writer and nodes share the machine's cores. What readers take themselves is in the ratios
-of the puts (``reader_mb_per_s`` says how much they took), and not in the server's CPU time.
+of the puts (``reader_mb_per_s`` says how much they took), and not in the nodes' CPU time: that, by
+put, is what holds on a machine with more cores.
 """
 
 import argparse
@@ -67,7 +68,7 @@ def main() -> None:
             last = fill(endpoints[0], arguments.entries)
             if count == 1:
                 compare_readers(endpoints[0], pids[0], last, arguments.rounds)
-            compare_writers(endpoints, last, arguments.seconds, arguments.rounds)
+            compare_writers(endpoints, pids, last, arguments.seconds, arguments.rounds)
 
 
 @contextmanager
@@ -199,17 +200,22 @@ def compare_readers(endpoint: str, pid: int, last: int, rounds: int) -> None:
         )
 
 
-def compare_writers(endpoints: list[str], last: int, seconds: float, rounds: int) -> None:
+def compare_writers(
+    endpoints: list[str], pids: list[int], last: int, seconds: float, rounds: int
+) -> None:
     """Put, alone and beside readers."""
     cases = {"alone": ("", 0), "log": ("log", 0), "frames": ("frames", 0)}
     cases["frames at 20 MB/s"] = ("frames", LIMIT_BYTES_PER_S // READERS)
     rates: dict[str, list[float]] = {name: [] for name in cases}
     slowest: dict[str, list[float]] = {name: [] for name in cases}
     taken: dict[str, list[float]] = {name: [] for name in cases}
+    costs: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, (way, rate) in cases.items():
             with reading(way, endpoints, last, rate) as speeds:
+                before = sum(map(cpu_s, pids))
                 found = uvloop.run(puts(endpoints, seconds))
+                costs[name].append(sum(map(cpu_s, pids)) - before)
             rates[name].append(found[0])
             slowest[name].append(found[1])
             taken[name].append(sum(speeds))
@@ -221,6 +227,14 @@ def compare_writers(endpoints: list[str], last: int, seconds: float, rounds: int
             rate_to_alone=ratio(rates[name], rates["alone"]),
             p99_to_alone=ratio(slowest[name], slowest["alone"]),
             reader_mb_per_s=round(median(taken[name])),
+            nodes_cpu_s_per_s=round(median(costs[name]) / (seconds + WARM_UP_S), 2),
+            nodes_us_per_put=round(
+                median(
+                    cost / rate / (seconds + WARM_UP_S) * 1e6
+                    for cost, rate in zip(costs[name], rates[name], strict=True)
+                ),
+                1,
+            ),
         )
 
 
