@@ -5,7 +5,7 @@ which one reader takes all entries (records of 250 bytes) and the server's CPU t
 ways in turns. Then puts of 64 callers beside two readers that read the same log again and again, in
 processes of their own and compare the checksums of frames: alone, with ReadLog, with frames, with
 frames at 20 MB/s in all. Each round takes all of these in turn; ratios are within a round, and
-medians over the rounds are told.
+medians over the rounds are reported.
 
 Readers, writer and nodes share the machine's cores. What readers take themselves is in the ratios
 of the puts (``reader_mb_per_s`` says how much they took), and not in the nodes' CPU time: that, by

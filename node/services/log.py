@@ -137,7 +137,7 @@ class LogService:
         if call.client_deadline_s is not None:
             until_s = min(call.client_deadline_s - MARGIN_S, clock.now_s() + DEADLINE_DEFAULT_S)
         if await self._leads(shard, until_s):
-            # What a leader has applied behind a read is all that anybody was told of.
+            # Behind a read a leader has applied everything that was acknowledged.
             if log.applied_index < index:
                 raise error_of_reason(Reason.INDEX_IN_FUTURE, log.applied_index)
             return

@@ -94,7 +94,7 @@ def shown(entry: Entry) -> tuple[int, int, int, int, int, bytes]:
     )  # fmt: skip
 
 
-def told(entry: log_pb2.Entry) -> tuple[int, int, int, int, int, bytes]:
+def sent(entry: log_pb2.Entry) -> tuple[int, int, int, int, int, bytes]:
     return (
         entry.index, entry.term, entry.timestamp_ns, entry.entry_type, entry.group_left,
         entry.payload,
@@ -158,7 +158,7 @@ def test_frames_are_the_log_over_a_random_history_of_all_models(tmp_path: Path, 
             assert voids[0] <= tail < voids[-1]
 
             found = await read(node, 1, cut)
-            assert [shown(entry) for entry in found.entries] == [told(each) for each in everything]
+            assert [shown(entry) for entry in found.entries] == [sent(each) for each in everything]
             assert found.voids == voids
             assert found.data == stored(node)[: len(found.data)]
             first, last = sorted(random.Random(seed).sample(range(1, cut), 2))
