@@ -20,10 +20,12 @@ from projections.kv_commands import (
     Delete,
     DeleteRange,
     Get,
+    JsonDelete,
     LeaseGrant,
     Put,
     PutMany,
     Transaction,
+    encode_body,
     encode_command,
     prefix_end,
     put_bodies,
@@ -199,6 +201,20 @@ def test_the_longest_lists_are_read_and_longer_ones_are_damage() -> None:
     ):
         draft = encode_command(command, "default")
         assert outcome(draft.payload, draft.entry_type, b"") is None
+
+
+@pytest.mark.parametrize("options", [{"lease": 5}, {"expected": 5}])
+def test_a_put_of_many_depends_on_nothing(options: dict[str, int]) -> None:
+    bodies = (encode_body(Put(b"a", b"1")), encode_body(Put(b"b", b"2", **options)))
+    draft = encode_command(PutMany(bodies), "default")
+    assert outcome(draft.payload, draft.entry_type, b"") is None
+
+
+def test_the_longest_path_is_read_and_a_longer_one_is_damage() -> None:
+    for count in (64, 65):
+        draft = encode_command(JsonDelete(b"key", (None,) * count), "default")
+        found = outcome(draft.payload, draft.entry_type, b"")
+        assert (found is None) == (count == 65)
 
 
 @pytest.mark.parametrize("kind", [0x0A, 0x0D, 0x0F, 0x10, 0x21])
