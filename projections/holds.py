@@ -102,10 +102,28 @@ class Holds:
         """Return from where on entries are kept, None if nothing is held."""
         return min((hold.index for hold in self.active()), default=None)
 
-    def create(
-        self, name: str, index: int, ttl_ns: int, bytes_max: int, at: tuple[int, int]
+    def set(
+        self,
+        name: str,
+        index: int,
+        ttl_ns: int,
+        bytes_max: int,
+        at: tuple[int, int],
+        *,
+        is_move: bool,
     ) -> Outcome:
-        """Create a hold from ``index`` on, 0: from its own entry on; ``at``: its index and time."""
+        """Create a hold, or move it forward, by the entry whose index and time are ``at``."""
+        judge = self.moved if is_move else self.created
+        made = judge(name, index, ttl_ns, bytes_max, at)
+        if isinstance(made, Refused):
+            return made
+        self._put(made)
+        return Applied(made.index)
+
+    def created(
+        self, name: str, index: int, ttl_ns: int, bytes_max: int, at: tuple[int, int]
+    ) -> Hold | Refused:
+        """Return the hold from ``index`` on, 0: from its own entry on; changes nothing."""
         known = self._by_name.get(name)
         if known is not None:
             return Refused(Reason.HOLD_EXISTS, known.index)
@@ -114,19 +132,17 @@ class Holds:
         entry_index, timestamp_ns = at
         if index > entry_index:
             return Refused(Reason.INDEX_IN_FUTURE, entry_index - 1)
-        for limit in (ttl_ns, bytes_max):
-            if not limit:
-                return Refused(Reason.HOLD_LIMIT_INVALID, limit)
-        if ttl_ns > TTL_NS_MAX:
+        if not 1 <= ttl_ns <= TTL_NS_MAX:
             return Refused(Reason.HOLD_LIMIT_INVALID, ttl_ns)
+        if not bytes_max:
+            return Refused(Reason.HOLD_LIMIT_INVALID, bytes_max)
         index = index or entry_index
-        self._put(Hold(name, entry_index, entry_index, index, timestamp_ns, ttl_ns, bytes_max))
-        return Applied(index)
+        return Hold(name, entry_index, entry_index, index, timestamp_ns, ttl_ns, bytes_max)
 
-    def move(
+    def moved(
         self, name: str, index: int, ttl_ns: int, bytes_max: int, at: tuple[int, int]
-    ) -> Outcome:
-        """Move a hold forward and begin its lifetime anew; what is 0 stays as it is."""
+    ) -> Hold | Refused:
+        """Return a hold as it will be, its lifetime begun anew; what is 0 stays as it is."""
         known = self._by_name.get(name)
         if known is None:
             return Refused(Reason.HOLD_UNKNOWN)
@@ -140,17 +156,14 @@ class Holds:
             return Refused(Reason.INDEX_IN_FUTURE, entry_index - 1)
         if ttl_ns > TTL_NS_MAX:
             return Refused(Reason.HOLD_LIMIT_INVALID, ttl_ns)
-        self._put(
-            replace(
-                known,
-                set_index=entry_index,
-                index=index,
-                set_ns=timestamp_ns,
-                ttl_ns=ttl_ns or known.ttl_ns,
-                bytes_max=bytes_max or known.bytes_max,
-            )
+        return replace(
+            known,
+            set_index=entry_index,
+            index=index,
+            set_ns=timestamp_ns,
+            ttl_ns=ttl_ns or known.ttl_ns,
+            bytes_max=bytes_max or known.bytes_max,
         )
-        return Applied(index)
 
     def release(self, name: str) -> Outcome:
         """End a hold, broken or not."""

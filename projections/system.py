@@ -211,8 +211,7 @@ class System:
     def _hold(self, command: HoldSet | HoldRelease | HoldBreak, at: tuple[int, int]) -> Outcome:
         match command:
             case HoldSet(name, is_move, index, ttl_ns, bytes_max):
-                set_ = self.holds.move if is_move else self.holds.create
-                return set_(name, index, ttl_ns, bytes_max, at)
+                return self.holds.set(name, index, ttl_ns, bytes_max, at, is_move=is_move)
             case HoldRelease(name):
                 return self.holds.release(name)
             case HoldBreak(name, cause, set_index):
