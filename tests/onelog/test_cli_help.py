@@ -39,6 +39,7 @@ onelog ts write 'cpu,host=a load=0.5' 'cpu{m} load=1' 'old-cpu load=1'
 onelog ts rule set 'cpu{m}' hourly --window 1h -a mean --into 'cpu_hourly{m}'
 onelog admin namespaces create shop
 onelog admin namespaces create old-shop
+onelog admin hold set old-export
 for n in 1 2 3 5 6; do onelog kv put user:$n "name $n"; done
 onelog kv put greeting hello
 onelog kv put config '{}'
@@ -90,6 +91,8 @@ CALLS = {
         "ListNamespaces": "admin namespaces list", "PromoteMember": "admin members promote",
         "ReadLog": "admin read-log", "RemoveMember": "admin members remove",
         "TakeSnapshot": "admin snapshot", "TransferLeadership": "admin transfer",
+        "SetHold": "admin hold set", "ListHolds": "admin hold list",
+        "ReleaseHold": "admin hold release",
     },
     "KV": {
         "Append": "kv append", "BatchGet": "kv get", "BatchPut": "kv import",
