@@ -123,6 +123,10 @@ def test_a_log_keeps_what_is_held_and_nothing_else(tmp_path: Path) -> None:
             named = [(each.name, each.index) for each in status.shards[0].holds]
             assert named == [("export", index)]
             assert not status.alarms
+            page = node.server.metrics.text().decode()
+            assert 'onelog_holds{shard="0"} 1.0' in page
+            assert 'onelog_holds_broken{shard="0"} 0.0' in page
+            assert f'onelog_held_bytes{{shard="0"}} {float(hold.bytes)}' in page
 
             moved = await node.admin.SetHold(set_hold(move=True, indexes={0: end}))
             assert dict(moved.indexes) == {0: end}
