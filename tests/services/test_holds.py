@@ -77,7 +77,7 @@ async def trimmed(node: Node, snapshots: int = 2) -> int:
     driver, log = node.context.drivers[0], log_of(node)
     for _ in range(snapshots):
         await fill(node)
-        await node.admin.TakeSnapshot(admin.TakeSnapshotRequest(shard=0))
+        await node.admin.TakeSnapshot(admin.TakeSnapshotRequest(shard=0), timeout=DEADLINE_S)
     await fill(node)
     await until(lambda: log.segments.sealed_index > driver.shard.snapshots.keep_from_index)
     schedule = SnapshotSchedule(node.context)
