@@ -263,7 +263,7 @@ def bulk(server: Server) -> None:
 def operators(server: Server, joiner_id: str, joiner_address: str) -> None:
     """The calls of Admin."""
 
-    def admin(name: str, **fields: Any) -> Any:
+    def admin(name: str, /, **fields: Any) -> Any:
         return server.call(f"Admin/{name}", **fields)
 
     assert admin("GetStatus").shards
@@ -276,6 +276,9 @@ def operators(server: Server, joiner_id: str, joiner_address: str) -> None:
     admin("ConfigureNamespace", namespace="tenant", limits={"keys_max": 100})
     assert "tenant" in [each.namespace for each in admin("ListNamespaces").namespaces]
     admin("DeleteNamespace", namespace="tenant")
+    assert set(admin("SetHold", name="export").indexes)
+    assert "export" in [each.name for each in admin("ListHolds").holds]
+    admin("ReleaseHold", name="export")
     # Who is no member cannot vote, and there is nobody else to lead.
     assert status(admin, "PromoteMember", node_id=joiner_id) == "NOT_FOUND"
     assert status(admin, "TransferLeadership") == "FAILED_PRECONDITION"
