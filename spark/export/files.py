@@ -9,6 +9,7 @@ the plain sizes of the entries, and not by how they happened to be read: a task 
 here or from another node, writes the same file. So attempts need no coordination.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -227,7 +228,7 @@ def _runs(values: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield first and stop of each run of equal values."""
     bounds = np.flatnonzero(values[1:] != values[:-1]) + 1
     edges = [0, *bounds.tolist(), len(values)]
-    return zip(edges[:-1], edges[1:], strict=True) if len(values) else iter(())
+    return itertools.pairwise(edges) if len(values) else iter(())
 
 
 def _part(block: Block, first: int, stop: int) -> Block:
@@ -258,7 +259,7 @@ class _ParquetEncoder:
             compression="zstd",
             compression_level=ZSTD_LEVEL,
             use_dictionary=sorted(_DICTIONARY_CODED & names),
-            column_encoding={name: "DELTA_BINARY_PACKED" for name in sorted(_DELTA_CODED & names)},
+            column_encoding=dict.fromkeys(sorted(_DELTA_CODED & names), "DELTA_BINARY_PACKED"),
             store_schema=False,
         )
 

@@ -417,9 +417,7 @@ def _make_receipt(journal: Journal) -> Receipt:
         )
         for each in plan.ranges
     )
-    return Receipt(
-        plan.number, plan.contents, plan.since, plan.cut, ranges, plan.missing, files
-    )
+    return Receipt(plan.number, plan.contents, plan.since, plan.cut, ranges, plan.missing, files)
 
 
 def _group_names(names: Sequence[tuple[int, int, str]]) -> QueueNames:

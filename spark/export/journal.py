@@ -101,9 +101,7 @@ class Plan:
             ),
             cut=tuple(decode_cut(row) for row in found.rows("cut", count_max=SHARDS_MAX)),
             ranges=tuple(decode_range(row) for row in found.rows("ranges", count_max=SHARDS_MAX)),
-            missing=tuple(
-                decode_range(row) for row in found.rows("missing", count_max=SHARDS_MAX)
-            ),
+            missing=tuple(decode_range(row) for row in found.rows("missing", count_max=SHARDS_MAX)),
             splits=tuple(
                 Split(
                     row.integer("shard", maximum=SHARDS_MAX),
@@ -151,9 +149,7 @@ class SplitFacts:
             split=found.integer("split", maximum=SPLITS_MAX),
             entries=found.integer("entries"),
             mix=found.integer("mix"),
-            files=tuple(
-                FileFacts.decode(row) for row in found.rows("files", count_max=SPLITS_MAX)
-            ),
+            files=tuple(FileFacts.decode(row) for row in found.rows("files", count_max=SPLITS_MAX)),
         )
 
 

@@ -116,9 +116,7 @@ class ObjectTarget:
         )
         skipped = len(self.path) + 1
         return sorted(
-            each.path[skipped:]
-            for each in self._filesystem.get_file_info(selector)
-            if each.is_file
+            each.path[skipped:] for each in self._filesystem.get_file_info(selector) if each.is_file
         )
 
     def log(self, name: str) -> AppendLog:
@@ -208,6 +206,4 @@ class _PartLog:
 
     def _parts(self) -> list[str]:
         folder = self._name.rpartition("/")[0]
-        return [
-            each for each in self._target.names(folder) if each.startswith(self._name + _PART)
-        ]
+        return [each for each in self._target.names(folder) if each.startswith(self._name + _PART)]

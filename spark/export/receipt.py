@@ -227,9 +227,7 @@ def decode_receipt(name: str, data: bytes) -> Receipt:
             ranges=tuple(
                 RangeFacts.decode(row) for row in found.rows("ranges", count_max=SHARDS_MAX)
             ),
-            missing=tuple(
-                decode_range(row) for row in found.rows("missing", count_max=SHARDS_MAX)
-            ),
+            missing=tuple(decode_range(row) for row in found.rows("missing", count_max=SHARDS_MAX)),
             files=tuple(FileFacts.decode(row) for row in found.rows("files", count_max=FILES_MAX)),
         )
     except UnknownVersion as error:
