@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterator
 from tempfile import SpooledTemporaryFile
 from typing import Any
+from urllib.parse import urlsplit
 
 from onelog.errors import FailedPrecondition, InvalidArgument
 from onelog.spark.export.target import (
@@ -33,15 +34,16 @@ def open_url(text: str) -> "ObjectTarget":
     """Return the target of a URL."""
     from pyarrow import ArrowException, fs
 
+    parts = urlsplit(text)
+    if not parts.netloc or not parts.path.strip("/"):
+        raise InvalidArgument(
+            f"{text} is a whole bucket, or none; give a path in it: s3://bucket/exports/name",
+            reason="TARGET",
+        )
     try:
         filesystem, path = fs.FileSystem.from_uri(text)
     except (ArrowException, ValueError, OSError) as error:
         raise InvalidArgument(f"{text} cannot be used: {error}", reason="TARGET") from error
-    if isinstance(filesystem, fs.S3FileSystem) and "/" not in path.strip("/"):
-        raise InvalidArgument(
-            f"{text} is a whole bucket; give a path in it: {text.rstrip('/')}/exports",
-            reason="TARGET",
-        )
     return ObjectTarget(text, filesystem, path.rstrip("/"))
 
 
