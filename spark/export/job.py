@@ -35,8 +35,8 @@ from onelog.spark.export.receipt import (
 from onelog.spark.export.target import TEMPORARY_SUFFIX, Target
 from onelog.spark.faults import REASON_DROPPED
 from onelog.spark.options import ReadOptions
-from onelog.spark.origin import SPLIT_BYTES, Cut, Origin, Range, Split
-from onelog.spark.table import QueueNames, Table, find_queue_names, find_ranges
+from onelog.spark.origin import SPLIT_BYTES, Cut, Origin, QueueNames, Range, Split
+from onelog.spark.table import Table, find_queue_names, find_ranges
 
 RECEIPTS_MAX = 1_000_000  # of one target
 
@@ -96,6 +96,14 @@ def run_export(request: ExportRequest, runner: Runner, progress: Progress | None
         return export.finish()
     finally:
         lock.release()
+
+
+def has_news(request: ExportRequest) -> bool:
+    """Tell whether there is something behind the receipt that an export continues."""
+    assert request.since is not None
+    before = {each.shard: each.last_index for each in request.since[0].ranges}
+    cut = request.origin.cut(request.options.shards or tuple(before))
+    return any(each.last_index > before.get(each.shard, 0) for each in cut.shards)
 
 
 def read_receipts(target: Target) -> list[Receipt]:

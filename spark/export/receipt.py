@@ -338,8 +338,8 @@ def _decode_numbers(found: Fields, name: str) -> frozenset[int]:
 
 
 def _escape(value: bytes) -> str:
-    return codecs.escape_encode(value)[0].decode("ascii")  # type: ignore[attr-defined, no-any-return]
+    return codecs.escape_encode(value)[0].decode("ascii")
 
 
 def _unescape(text: str) -> bytes:
-    return codecs.escape_decode(text.encode("ascii"))[0]  # type: ignore[attr-defined, no-any-return]
+    return codecs.escape_decode(text.encode("ascii"))[0]

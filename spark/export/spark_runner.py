@@ -12,7 +12,7 @@ import errno
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import AccumulatorParam
@@ -139,7 +139,7 @@ class _Body:
         self._task = task
         self._done = done
 
-    def __call__(self, work: Iterator[Numbered]) -> None:
+    def __call__(self, work: Iterable[Numbered]) -> None:
         for number, split in work:
             try:
                 facts = self._task(number, split)

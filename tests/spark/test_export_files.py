@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.orc
@@ -16,6 +17,7 @@ from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.export import files
 from onelog.spark.export.mix import mix_of
 from onelog.spark.origin import Range, Split
+from onelog.spark.table import Table
 from tests.spark.exports import DAY_NS, ask, directory, everything, export, serial, three_days
 from tests.spark.shard_dirs import Shard
 
@@ -44,7 +46,7 @@ def test_the_files_have_the_rows_of_the_log(file_format: str, shard: Shard, tmp_
     assert len({facts.date for facts in receipt.files}) == 3
 
 
-def read_column(path: Path, name: str) -> Sequence[object]:
+def read_column(path: Path, name: str) -> Sequence[Any]:
     match path.suffix:
         case ".parquet":
             table = pyarrow.parquet.ParquetFile(path).read([name])
@@ -55,7 +57,7 @@ def read_column(path: Path, name: str) -> Sequence[object]:
         case _:
             with path.open(newline="") as lines:
                 return [row[name] for row in csv.DictReader(lines)]
-    column: Sequence[object] = table[name].to_pylist()
+    column: Sequence[Any] = table[name].to_pylist()
     return column
 
 
@@ -65,7 +67,7 @@ def test_a_split_that_spans_midnight_gives_a_file_for_each_day(
     request = ask(shard.path, directory(tmp_path / "out"))
     cut = request.origin.cut()
     whole = Split(0, 1, shard.sealed_index, 0)
-    table = files.Table(request.options, request.origin, cut, (), {})
+    table = Table(request.options, request.origin, cut, (), {})
     request.target.lock()
     task = files.SplitTask(table, request.target, "parquet", ("index",))
     facts = task(0, whole)
@@ -131,7 +133,7 @@ def test_a_view_of_some_entries_has_the_mix_of_those(shard: Shard, tmp_path: Pat
         namespaces="nobody",
     ).receipt  # fmt: skip
     # The rows are selected by name, and the mix by headers: all puts are in it, none has a row.
-    selection = files.Table(request.options, request.origin, request.origin.cut(), ()).selection()
+    selection = Table(request.options, request.origin, request.origin.cut(), ()).selection()
     ranges = [Range(0, 1, shard.sealed_index)]
     headers = np.concatenate(
         [

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -219,7 +220,7 @@ def test_a_target_that_holds_something_else_is_refused(shard: Shard, tmp_path: P
     "other", [{"view": "kv_operations"}, {"format": "csv"}, {"columns": "index"}, {"types": "put"}]
 )
 def test_an_unfinished_export_is_resumed_by_the_same_command_only(
-    other: dict[str, str], shard: Shard, tmp_path: Path
+    other: dict[str, Any], shard: Shard, tmp_path: Path
 ) -> None:
     target = directory(tmp_path / "out")
     interrupt(shard, target)
