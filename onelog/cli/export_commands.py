@@ -294,6 +294,7 @@ class _Run:
         self._request = request
         self._master = master
         self._spark: Any = None
+        self._is_own_spark = False
 
     def start(self, since: str | None, interval_s: float | None) -> None:
         """Export; ``interval_s``: again and again."""
@@ -305,7 +306,7 @@ class _Run:
             else:
                 self._follow(interval_s)
         finally:
-            if self._spark is not None:
+            if self._spark is not None and self._is_own_spark:
                 self._spark.stop()
 
     def _follow(self, interval_s: float) -> None:
@@ -342,6 +343,9 @@ class _Run:
         from onelog.spark.export.spark_runner import SparkRunner
 
         if self._spark is None:
+            from pyspark.sql import SparkSession
+
+            self._is_own_spark = SparkSession.getActiveSession() is None
             self._spark = _start_spark(self._master)
         SparkRunner(self._spark)(*arguments)
 

@@ -1,5 +1,7 @@
 """What tests of exports share: a log of three days in a directory, and exports without Spark."""
 
+import errno
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.export.job import ExportRequest, Numbered, Outcome, Progress, Task, run_export
 from onelog.spark.export.journal import SplitFacts
-from onelog.spark.export.target import DirectoryTarget, Target
+from onelog.spark.export.target import DirectoryTarget, Output, Target
 from onelog.spark.options import ReadOptions
 from onelog.spark.table import open_origin
 from tests.simulation.disk import SimDisk
@@ -58,6 +60,15 @@ def export(path: Path, target: Target, progress: Progress | None = None, **given
 def directory(path: Path) -> DirectoryTarget:
     """Return a target on the real disk."""
     return DirectoryTarget(str(path), path)
+
+
+class FullTarget(DirectoryTarget):
+    """A target whose disk is full for the files of one day, as long as a file says so."""
+
+    def create(self, name: str) -> Output:
+        if "date=1970-01-02" in name and (self.path.parent / "full").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+        return super().create(name)
 
 
 def simulated(disk: SimDisk) -> DirectoryTarget:
