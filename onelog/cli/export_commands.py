@@ -271,11 +271,12 @@ def _read_since(text: str) -> "tuple[Receipt, Since]":
     from onelog.spark.export.receipt import receipt_name
     from onelog.spark.export.target import open_target
 
-    if text.endswith(".json"):
-        folder, _, name = text.rpartition("/")
-        target = open_target(folder or str(Path.cwd()))
-    else:
-        target = open_target(text)
+    place, question, options = text.partition("?")  # of a URL: how the store is reached
+    name = ""
+    if place.endswith(".json"):
+        place, _, name = place.rpartition("/")
+    target = open_target((place or str(Path.cwd())) + question + options)
+    if not name:
         name = receipt_name(max(len(read_receipts(target)), 1))
     data = target.read(name)
     if data is None:
@@ -310,7 +311,7 @@ class _Run:
                 self._spark.stop()
 
     def _follow(self, interval_s: float) -> None:
-        from onelog.spark.export.job import has_news, read_receipts
+        from onelog.spark.export.job import has_news, read_receipts, read_since
         from onelog.spark.export.receipt import receipt_name
 
         target = self._request.target
@@ -318,7 +319,8 @@ class _Run:
             while True:
                 number = len(read_receipts(target))
                 if number:
-                    self._continue_behind(_read_since(f"{target.name}/{receipt_name(number)}"))
+                    name = receipt_name(number)
+                    self._continue_behind(read_since(name, target.read(name) or b""))
                 if not number or has_news(self._request):
                     self._once()
                 time.sleep(interval_s)

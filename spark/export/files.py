@@ -12,7 +12,7 @@ here or from another node, writes the same file. So attempts need no coordinatio
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,15 +66,7 @@ def file_schema(view: View, columns: tuple[str, ...] | None) -> pa.Schema:
 
 def day_text(number: int) -> str:
     """Return a day by its number since 1970."""
-    try:
-        return (date(1970, 1, 1) + timedelta(days=number)).isoformat()
-    except OverflowError:  # a clock beyond the year 9999
-        return f"day-{number}"
-
-
-def day_of(moment_ns: int) -> str:
-    """Return the day of a moment."""
-    return datetime.fromtimestamp(moment_ns // 10**9, UTC).date().isoformat()
+    return (date(1970, 1, 1) + timedelta(days=number)).isoformat()
 
 
 @dataclass(frozen=True)

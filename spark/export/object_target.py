@@ -44,7 +44,9 @@ def open_url(text: str) -> "ObjectTarget":
         filesystem, path = fs.FileSystem.from_uri(text)
     except (ArrowException, ValueError, OSError) as error:
         raise InvalidArgument(f"{text} cannot be used: {error}", reason="TARGET") from error
-    return ObjectTarget(text, filesystem, path.rstrip("/"))
+    # Keys in a URL are for the store, and not for messages.
+    shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+    return ObjectTarget(shown, filesystem, path.rstrip("/"))
 
 
 class ObjectTarget:
@@ -143,8 +145,9 @@ class _ObjectLock:
             raise self._target._refusal(held)
 
     def release(self) -> None:
-        """See ``Lock.release``."""
-        self._target.remove(LOCK_NAME)
+        """See ``Lock.release``; what another export holds by now stays."""
+        if self._token.encode() in (self._target.read(LOCK_NAME) or b""):
+            self._target.remove(LOCK_NAME)
 
 
 class _ObjectOutput(Output):
