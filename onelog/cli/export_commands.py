@@ -99,6 +99,9 @@ Interval = Annotated[
     float | None,
     _option("--interval", "TIME", "With --follow: how often; 1m if not given.", duration_s),
 ]
+AsTable = Annotated[
+    str | None, _option("--as-table", "NAME", "Register the files: delta or iceberg.")
+]
 Master = Annotated[
     str | None, _option("--master", "URL", f"Spark's master; {DEFAULT_MASTER} if none is given.")
 ]
@@ -120,6 +123,7 @@ def run(
     from_kept: FromKept = False,
     follow: Follow = False,
     interval: Interval = None,
+    as_table: AsTable = None,
     master: Master = None,
     columns: Columns = None,
     from_index: FromIndex = None,
@@ -148,6 +152,7 @@ def run(
       onelog export stream s3://bucket/events --streams events --from-time now-1d
       onelog export log ./all --since ./all --json
       onelog export log ./all --follow --interval 5m
+      onelog export kv_operations ./table --as-table delta
     """
     given = {
         "view": view, "columns": columns, "from_index": from_index, "to_index": to_index,
@@ -158,7 +163,8 @@ def run(
     }  # fmt: skip
     if interval is not None and not follow:
         raise CommandFailed("USAGE", "--interval is for --follow")
-    request = _request(session, data, given, target, file_format, from_kept=from_kept)
+    own = {"format": file_format, "from_kept": from_kept, "as_table": as_table}
+    request = _request(session, data, given, target, own)
     _Run(session, request, master).start(since, (interval or INTERVAL_S) if follow else None)
 
 
@@ -219,9 +225,7 @@ def _request(
     data: str | None,
     given: dict[str, Any],
     target: str,
-    file_format: str,
-    *,
-    from_kept: bool,
+    own: dict[str, Any],
 ) -> "ExportRequest":
     _refuse_without_arrow()
     from onelog.spark.columns.views import VIEWS
@@ -232,9 +236,7 @@ def _request(
 
     texts = {name: str(value) for name, value in given.items() if value is not None}
     options = ReadOptions.parse({**texts, **_where(session, data)}, VIEWS)
-    return ExportRequest(
-        options, open_origin(options), open_target(target), file_format, from_kept=from_kept
-    )
+    return ExportRequest(options, open_origin(options), open_target(target), **own)
 
 
 def _where(session: Session, data: str | None) -> dict[str, str]:
@@ -455,6 +457,7 @@ def _print_outcome(
         "files": len(receipt.files),
         "bytes": receipt.size_bytes,
         "seconds": round(seconds, 3),
+        "table": outcome.table or None,
         "ranges": [each.encode() for each in receipt.ranges],
         "missing": [
             {"shard": each.shard, "first_index": each.first_index, "last_index": each.last_index}
@@ -471,6 +474,8 @@ def _print_outcome(
             f"complete already: {request.target.name}, {outcome.receipt_name}; "
             "continue it with --since"
         )
+    if outcome.table:
+        text += f"; table: {outcome.table}"
     session.output.line(document, text)
 
 

@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 from crc32c import crc32c
 
 from onelog.errors import DataLoss, FailedPrecondition, InvalidArgument, OutOfRange
+from onelog.spark.export.delta import check_format, register_delta
 from onelog.spark.export.files import SplitTask, file_schema
+from onelog.spark.export.iceberg import check_iceberg, register_iceberg
 from onelog.spark.export.journal import Journal, Plan, SplitFacts, journal_name
 from onelog.spark.export.mix import add_mixes
 from onelog.spark.export.receipt import (
@@ -38,6 +40,7 @@ from onelog.spark.options import ReadOptions
 from onelog.spark.origin import SPLIT_BYTES, Cut, Origin, QueueNames, Range, Split
 from onelog.spark.table import Table, find_queue_names, find_ranges
 
+TABLES = ("delta", "iceberg")
 RECEIPTS_MAX = 1_000_000  # of one target
 
 Numbered = tuple[int, Split]
@@ -56,6 +59,7 @@ class ExportRequest:
     format: str = "parquet"
     since: tuple[Receipt, Since] | None = None
     from_kept: bool = False  # begin with what is kept where more was asked for
+    as_table: str | None = None  # one of TABLES: register the files
     split_bytes: int = SPLIT_BYTES
 
 
@@ -67,6 +71,7 @@ class Outcome:
     receipt_name: str
     is_new: bool  # else it was complete already
     note: str = ""  # what a user should know of the cut
+    table: str = ""  # where the files are registered
 
 
 class Progress:
@@ -81,19 +86,22 @@ class Progress:
 
 def run_export(request: ExportRequest, runner: Runner, progress: Progress | None = None) -> Outcome:
     """Export; see the module's docstring."""
-    _check_columns(request)
+    _check_request(request)
     lock = request.target.lock()
     try:
         receipts = read_receipts(request.target)
         finished = _find_finished(request, receipts)
         if finished is not None:
             _remove_journals(request.target, len(receipts))
-            return Outcome(finished, receipt_name(finished.number), is_new=False)
-        export = _Export(request, len(receipts) + 1, progress or Progress())
-        export.open_journal(receipts)
-        export.run(runner)
-        lock.check()
-        return export.finish()
+            outcome = Outcome(finished, receipt_name(finished.number), is_new=False)
+        else:
+            export = _Export(request, len(receipts) + 1, progress or Progress())
+            export.open_journal(receipts)
+            export.run(runner)
+            lock.check()
+            outcome = export.finish()
+            receipts.append(outcome.receipt)
+        return replace(outcome, table=_register(request, receipts))
     finally:
         lock.release()
 
@@ -130,7 +138,15 @@ def read_since(name: str, data: bytes) -> tuple[Receipt, Since]:
     return receipt, Since(receipt.number, crc32c(data))
 
 
-def _check_columns(request: ExportRequest) -> None:
+def _register(request: ExportRequest, receipts: Sequence[Receipt]) -> str:
+    """Register the files of all receipts as a table, if that is wanted; return where it is."""
+    if request.as_table is None:
+        return ""
+    register = register_delta if request.as_table == "delta" else register_iceberg
+    return register(request.target, request.options.view, receipts)
+
+
+def _check_request(request: ExportRequest) -> None:
     if request.format not in FORMATS:
         raise InvalidArgument(
             f"format {request.format!r} is not one of {', '.join(FORMATS)}", reason="FORMAT_UNKNOWN"
@@ -140,6 +156,15 @@ def _check_columns(request: ExportRequest) -> None:
             "the columns shard and date are in the names of the files; export another one, too",
             reason="COLUMNS_EMPTY",
         )
+    if request.as_table is not None:
+        if request.as_table not in TABLES:
+            raise InvalidArgument(
+                f"table {request.as_table!r} is not one of {', '.join(TABLES)}",
+                reason="TABLE_UNKNOWN",
+            )
+        check_format(request.format)
+        if request.as_table == "iceberg":
+            check_iceberg(request.target)
 
 
 def _find_finished(request: ExportRequest, receipts: Sequence[Receipt]) -> Receipt | None:

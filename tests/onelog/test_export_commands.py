@@ -60,6 +60,10 @@ def test_an_export_of_a_directory_says_what_it_did_in_words(
     cli: Cli, shard: Shard, tmp_path: Path
 ) -> None:
     rows = len(shard.expected(shard.sealed_index))
+    table = cli.json(
+        "export", "log", tmp_path / "table", "--data", shard.path, "--as-table", "delta"
+    )["table"]
+    assert table == str(tmp_path / "table" / "log")
     ran = cli("export", "log", tmp_path / "out", "--data", shard.path, "--format", "json")
     assert ran.out.startswith(f"exported {rows:,} rows")
     assert "a running server may have more" in ran.err

@@ -47,7 +47,11 @@ def serial(
 
 def ask(path: Path, target: Target, **given: Any) -> ExportRequest:
     """Return a request; options of reading are given as text."""
-    own = {name: given.pop(name) for name in ("format", "since", "from_kept") if name in given}
+    own = {
+        name: given.pop(name)
+        for name in ("format", "since", "from_kept", "as_table")
+        if name in given
+    }
     options = ReadOptions.parse({"view": "log", "path": str(path), **given}, VIEWS)
     return ExportRequest(options, open_origin(options), target, split_bytes=SPLIT_BYTES, **own)
 

@@ -1,12 +1,13 @@
 """Exports registered as tables: other programs open them, and find the rows of the receipts."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onelog.errors import FailedPrecondition, InvalidArgument
 from onelog.spark.columns.views import VIEWS
-from onelog.spark.export.delta import check_format, register_delta
+from onelog.spark.export.delta import register_delta
 from onelog.spark.export.iceberg import register_iceberg
 from onelog.spark.export.job import read_receipts, read_since
 from onelog.spark.export.verify import verify_export
@@ -102,8 +103,24 @@ def test_a_table_that_somebody_else_changed_is_left_alone(shard: Shard, tmp_path
     assert (log / "00000000000000000000.json").read_text() == "{}\n"
 
 
-def test_only_parquet_becomes_a_table() -> None:
-    check_format("parquet")
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"as_table": "delta", "format": "csv"}, "TABLE_FORMAT"),
+        ({"as_table": "hudi"}, "TABLE_UNKNOWN"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_before_anything_is_written(
+    given: dict[str, Any], reason: str, shard: Shard, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        check_format("csv")
-    assert caught.value.reason == "TABLE_FORMAT"
+        export(shard.path, directory(tmp_path / "out"), **given)
+    assert caught.value.reason == reason
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_registers_its_table_when_it_is_told_to(shard: Shard, tmp_path: Path) -> None:
+    export(shard.path, directory(tmp_path / "out"))
+    outcome = export(shard.path, directory(tmp_path / "out"), as_table="delta")
+    assert not outcome.is_new
+    assert (Path(outcome.table) / "_delta_log" / "00000000000000000000.json").exists()
