@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from onelog import Client
 from onelog.spark.export.verify import verify_export
 from tests.client.serving import serving
 from tests.documents import ROOT, blocks_of, paste
@@ -20,11 +22,13 @@ TIMEOUT_S = 300
 
 def test_the_lines_of_the_document_work_when_pasted(tmp_path: Path) -> None:
     with serving(tmp_path / "served") as endpoint:
+        with Client(endpoint, timeout_s=60) as client:
+            client.kv.put("ready", "")
         (block,) = blocks_of("docs/export.md", "sh")
         shown = paste(
             block.text, tmp_path, Path(sys.executable).parent, {"ONELOG_ENDPOINTS": endpoint}
         )
-    assert "good: 2 rows" in shown
+    assert "good: 3 rows" in shown
     assert '"rows": 1' in shown
 
 
@@ -59,7 +63,8 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_finishes(tmp_path: Path
     journal = tmp_path / "out" / "_export" / "journal-000001"
     # The plan is written, and Spark starts: whatever it has done by now, the next one finishes.
     while killed.poll() is None and not journal.exists():
-        pass
+        with suppress(subprocess.TimeoutExpired):
+            killed.wait(0.05)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate(timeout=TIMEOUT_S)
     again = start(*arguments, "--json")
