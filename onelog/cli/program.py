@@ -23,6 +23,7 @@ GROUPS = {
     "transact": ("onelog.cli.transact_command", "Change several things at once, or nothing."),
     "admin": ("onelog.cli.admin_commands", "Status, members, leaders, snapshots, namespaces."),
     "cluster": ("onelog.cli.cluster_commands", "A cluster on this machine: up, kill, restart."),
+    "export": ("onelog.cli.export_commands", "Views of the log as files that prove themselves."),
     "bench": ("onelog.cli.bench_command", "Load on any endpoint: rates and times, as they come."),
     "demo": ("onelog.cli.demo_command", "The five-minute tour, on a temporary database."),
     "completion": ("onelog.cli.completion_command", "Let your shell complete commands and flags."),
