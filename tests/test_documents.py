@@ -19,6 +19,8 @@ RUN_BY = {
     ("docs/cli.md", "sh"): "tests/onelog/test_cli_document.py",
     ("docs/cli.md", "toml"): "tests/onelog/test_cli_document.py",
     ("docs/client.md", "python"): "tests/client/test_document.py",
+    ("docs/export.md", "json"): "tests/spark/test_export_receipt.py",
+    ("docs/export.md", "sh"): "tests/spark/jvm/test_export_long.py",
     ("docs/formats.md", "hex"): "tests/formats/test_document.py",
     ("docs/formats.md", "json"): "tests/formats/test_document.py",
     ("docs/operations.md", "sh"): "tests/onelog/test_operations_document.py",

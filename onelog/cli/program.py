@@ -24,6 +24,7 @@ GROUPS = {
     "admin": ("onelog.cli.admin_commands", "Status, members, leaders, snapshots, namespaces."),
     "cluster": ("onelog.cli.cluster_commands", "A cluster on this machine: up, kill, restart."),
     "spark": ("onelog.cli.spark_commands", "What a Spark cluster needs: the zip for executors."),
+    "export": ("onelog.cli.export_commands", "Views of the log as files that prove themselves."),
     "bench": ("onelog.cli.bench_command", "Load on any endpoint: rates and times, as they come."),
     "demo": ("onelog.cli.demo_command", "The five-minute tour, on a temporary database."),
     "completion": ("onelog.cli.completion_command", "Let your shell complete commands and flags."),
