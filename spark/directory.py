@@ -51,7 +51,8 @@ class DirectoryOrigin:
     def __init__(self, path: str, *, cluster_id: str = "") -> None:
         """Name a directory; with ``cluster_id``, one of another cluster is refused."""
         self.name = path
-        self._path = Path(path)
+        # The driver's directory counts: executors run in others.
+        self._path = Path(path).absolute()
         self._cluster_id = cluster_id
 
     # The port

@@ -59,7 +59,11 @@ def start_session(
         **(settings or {}),
     }.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    from onelog.spark.source import register
+
+    register(session)
+    return session
 
 
 def quiet_settings(master: str) -> dict[str, str]:

@@ -45,10 +45,12 @@ _ALL_VIEWS = {**VIEWS, **STATE_VIEWS}
 def register(spark: "SparkSession") -> None:
     """Make ``format("onelog")`` known to a session; say first what keeps it from working."""
     from onelog.spark.session import find_problem
+    from onelog.spark.workers import check_workers
 
     problem = find_problem()
     if problem is not None:
         raise problem
+    check_workers(spark)
     spark.dataSource.register(OnelogDataSource)
 
 
