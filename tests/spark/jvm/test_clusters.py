@@ -93,7 +93,9 @@ def make_python(path: Path, *, with_libraries: bool) -> Path:
         folders = [folder for folder in sys.path if Path(folder).name == "site-packages"]
         (packages / "libraries.pth").write_text("\n".join(folders))
     python = path / "bin" / "python"
-    tried = subprocess.run([str(python), "-c", "import onelog"], cwd=path, capture_output=True)
+    tried = subprocess.run(
+        [str(python), "-E", "-c", "import onelog"], cwd=path, capture_output=True, check=False
+    )
     assert tried.returncode != 0, "this Python has the project"
     return python
 
