@@ -10,15 +10,16 @@ both replay as recovery does (snapshot/replay.py), so that what was is what a re
 * Where neither snapshot nor log lead to an index any more, that is ``NoSnapshot`` or ``LogGap``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from projections.result import PENDING, Applied
 from projections.table import Projections
 from snapshot.errors import LogGap, NoSnapshot
 from snapshot.loading import Rejected, load_newest
 from snapshot.notes_section import CoveredNotes
 from snapshot.progress import Progress, no_progress
-from snapshot.replay import replay
+from snapshot.replay import check_hash, replay
 from ual.entry import Entry
 from ual.files import Files
 from ual.manifest import SnapshotRecord
@@ -50,6 +51,30 @@ class PastState:
     def index(self) -> int:
         """The last entry in the state."""
         return self.projections.router.applied_index
+
+    def steps(self, entries: Entries, index: int) -> Iterator[list[Entry]]:
+        """Go forward to right behind the entry ``index``, and stop after all that took effect.
+
+        Yields one entry, or all of an atomic batch, right after it was applied; of a batch that
+        the state stood inside of, what was left. Refused ones change nothing and are passed over.
+        """
+        router = self.projections.router
+        unit: list[Entry] = []
+        for entry in entries(self.index + 1, index):
+            if entry.index != self.index + 1:
+                raise LogGap(self.index + 1, entry.index - 1)
+            result = router.apply(entry)
+            self.entry_count += 1
+            unit.append(entry)
+            if result is PENDING:
+                continue
+            if isinstance(result, Applied):
+                yield unit
+            unit = []
+            if entry.index in self._hashes and not entry.group_left:
+                check_hash(router, self._hashes[entry.index], "MANIFEST")
+        if self.index != index:
+            raise LogGap(self.index + 1, index)
 
     def advance(self, entries: Entries, index: int, progress: Progress = no_progress) -> None:
         """Go forward to right behind the entry ``index``; checks the hash of every snapshot."""
