@@ -43,7 +43,7 @@ from projections.queue_row import (
     Row,
     meta_of,
 )
-from projections.system_commands import TYPE_BATCH, TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
+from projections.system_commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
 from projections.table import Projections
 from snapshot.past import Entries, PastState
 from ual.entry import OWNER_QUEUE, Entry
@@ -105,10 +105,10 @@ def key_changes(past: PastState, entries: Entries, last_index: int) -> Iterator[
     kv = past.projections.kv
     kv.note_all()
     changes = kv.changes
-    for unit in past.steps(entries, last_index):
+    for transaction, unit in past.steps(entries, last_index):
         if not changes.size:
             continue
-        for entry, transaction in _with_transaction(unit):
+        for entry in unit:
             for position, change in enumerate(changes.get(entry.index)):
                 yield _key_change(entry, position, transaction, change)
         changes.reset(past.index + 1)
@@ -145,8 +145,8 @@ def queue_events(past: PastState, entries: Entries, last_index: int) -> Iterator
     changes = past.projections.queue.changes
     changes.size_max = U64_MAX
     teller = _QueueTeller(past.projections)
-    for unit in past.steps(entries, last_index):
-        for entry, transaction in _with_transaction(unit):
+    for transaction, unit in past.steps(entries, last_index):
+        for entry in unit:
             if entry.owner == OWNER_QUEUE or entry.entry_type == TYPE_EXPIRE:
                 notes = notes_of(changes, entry)
                 assert notes is not None, f"notes of {entry.index} are gone"
@@ -154,13 +154,6 @@ def queue_events(past: PastState, entries: Entries, last_index: int) -> Iterator
             elif entry.entry_type == TYPE_NAMESPACE_DELETE:
                 yield from teller.tell(entry, transaction, teller.gone())
         changes.reset(past.index + 1)
-
-
-def _with_transaction(unit: list[Entry]) -> Iterator[tuple[Entry, int]]:
-    """Yield entries that were applied together, each with the entry that opens their batch."""
-    head = unit[0].index if unit[0].entry_type == TYPE_BATCH else 0
-    for entry in unit:
-        yield entry, head
 
 
 class _QueueTeller:
