@@ -132,7 +132,11 @@ class DirectoryOrigin:
     def find_shard(self, shard: int) -> ShardPaths:
         """Return where the files of a shard are."""
         with reported():
-            return self._shard(self._find(), shard).paths
+            return self.find_files(shard).paths
+
+    def find_files(self, shard: int) -> ShardFiles:
+        """Return the files of a shard, to be listed and read."""
+        return self._shard(self._find(), shard)
 
     # Inside
 
