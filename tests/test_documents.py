@@ -29,6 +29,8 @@ RUN_BY = {
     ("docs/payloads.md", "hex"): "tests/projections/test_payloads.py",
     ("docs/queue.md", "hex"): "tests/projections/test_queue_payloads.py",
     ("docs/snapshots.md", "hex"): "tests/formats/test_fsnap.py",
+    ("docs/spark.md", "python"): "tests/spark/jvm/test_recipes.py",
+    ("docs/spark.md", "sh"): "tests/spark/jvm/test_recipes.py",
     ("docs/streams.md", "hex"): "tests/projections/test_stream_payloads.py",
     ("docs/timeseries.md", "hex"): "tests/projections/test_ts_payloads.py",
 }
@@ -50,6 +52,9 @@ NOT_RUN = {
     ),
     ("docs/server.md", "Joining a cluster"): (
         "has addresses of other machines; tests/system/test_api_members.py lets a node join so"
+    ),
+    ("docs/spark.md", "Clusters"): (
+        "has addresses of other machines; tests/spark/jvm/test_clusters.py submits jobs so"
     ),
 }
 

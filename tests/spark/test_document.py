@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from onelog.spark import options
+from onelog.spark.changes import CHANGE_VIEWS
 from onelog.spark.columns.view import ENTRY_FIELDS
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.state import AS_OF_OPTIONS, STATE_VIEWS
@@ -15,11 +16,11 @@ from onelog.spark.streaming import STREAM_OPTIONS
 from tests.documents import ROOT
 
 TEXT = (ROOT / "docs" / "spark.md").read_text()
-ALL_VIEWS = {**VIEWS, **STATE_VIEWS}
+ALL_VIEWS = {**VIEWS, **STATE_VIEWS, **CHANGE_VIEWS}
 # Of options and reads; those of writers and exports have documents of their own.
 MODULES = (
-    "directory", "endpoint", "faults", "options", "past", "session", "source", "state", "streaming",
-    "table", "workers",
+    "changes", "directory", "endpoint", "faults", "options", "past", "series_points", "session",
+    "source", "state", "streaming", "table", "workers",
 )  # fmt: skip
 # Raised by the writer, which source.py shows to Spark (docs/import.md).
 OF_WRITERS = {"OVERWRITE_UNSUPPORTED", "WRITE_BATCH_UNKNOWN"}
