@@ -120,7 +120,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, 
         yield [
             {"view": "log", "path": str(shard.path)},
             {"view": "kv", "path": str(shard.path)},
-            {"view": "kv_operations", "endpoint": endpoint, "to_index": "2"},
+            {"view": "kv_operations", "endpoint": endpoint},
         ]
 
 
