@@ -14,8 +14,7 @@ from node.happening import Happening
 from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2
 from projections.payload import read_prefix
-from projections.queue_changes import Kind, Note, tells_all, told_by
-from projections.queue_commands import decode_command
+from projections.queue_changes import Kind, Note, notes_of
 from projections.system_commands import Expire
 from projections.system_commands import decode_command as decode_system
 from projections.table import Projections
@@ -46,24 +45,17 @@ class QueueHappening(Happening):
 
 def queue_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
     """Return what an entry of the queue model did."""
-    changes = projections.queue.changes
-    notes = changes.get(entry.index)
+    notes = notes_of(projections.queue.changes, entry)
     if notes is None:
-        _, reader = read_prefix(entry.plain_payload())
-        command = decode_command(entry.entry_type & 0xFF, reader)
-        if entry.index < changes.complete_from and not tells_all(command):
-            raise _compacted(projections, entry)
-        note = told_by(command, entry.index)
-        notes = [] if note is None else [note]
+        raise _compacted(projections, entry)
     return [_happening(projections, entry, note) for note in notes]
 
 
 def expiry_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
     """Return what an expiry did to messages: leases, delays and lifetimes that ended."""
-    changes = projections.queue.changes
-    notes = changes.get(entry.index)
+    notes = notes_of(projections.queue.changes, entry)
     if notes is None:
-        if entry.index < changes.complete_from and _concerns_queues(entry):
+        if _concerns_queues(entry):
             raise _compacted(projections, entry)
         return ()
     return [_happening(projections, entry, note) for note in notes]

@@ -29,7 +29,7 @@ from projections.kv_section import dump_parts, load_section
 from projections.kv_store import Store
 from projections.kv_transaction import first_failed, transact
 from projections.kv_values import Values
-from projections.limits import KEYS_RESERVED
+from projections.limits import KEYS_RESERVED, U64_MAX
 from projections.namespaces import Namespace
 from projections.payload import U8, U64, Reader, encode_sized
 from projections.projection import Due, FastPath, Position, SpillStore
@@ -60,6 +60,15 @@ class KV(KvReads):
         self._plain = PlainPuts(self._by_prefix, self._undo)
         self._evictor = Evictor(self._stores)
         self.changes = Changes()
+
+    def note_all(self) -> None:
+        """From now on, note all that happens to keys, and what they were before.
+
+        For a replay that tells all of it: who calls takes the notes away after each entry.
+        """
+        self.changes.notes_all = True
+        self.changes.size_max = U64_MAX
+        self._plain.stop()
 
     def fast_paths(self) -> Mapping[int, FastPath]:
         """Return the handler of plain puts."""
@@ -128,6 +137,8 @@ class KV(KvReads):
         """Let go of all keys."""
         store = self._stores.pop(namespace.name)
         del self._by_prefix[store.items.prefix]
+        if self.changes.notes_all:
+            store.note_end(self._position.applied_index)
         store.discard_all()
 
     def next_deadline(self) -> int | None:

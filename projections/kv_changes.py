@@ -7,6 +7,9 @@ makes it again, and ``complete_from`` says from which index on nothing is missin
 
 Entries that were taken back (a refused batch or transaction) may have left notes. They are void in
 the log, and whoever asks skips those.
+
+With ``notes_all`` (``KV.note_all``) every change is noted, puts and new lifetimes included, and
+what the key was before it. That is for a replay, which takes the notes away after each entry.
 """
 
 from collections import OrderedDict
@@ -17,8 +20,18 @@ CHANGES_SIZE_MAX = 8 << 20
 CHANGE_OVERHEAD = 250
 
 
+class Before(NamedTuple):
+    """What a key was before it changed."""
+
+    value: bytes
+    version: int
+
+
 class Change(NamedTuple):
-    """A version that an entry wrote; ``value`` is None where it deleted the key."""
+    """A version that an entry wrote; ``value`` is None where it deleted the key.
+
+    With ``notes_all`` also a new lifetime of a version that stays, which is ``version`` then.
+    """
 
     namespace: str
     key: bytes
@@ -26,12 +39,14 @@ class Change(NamedTuple):
     expires_ns: int = 0
     lease: int = 0
     expired: bool = False
+    version: int = 0  # 0: the entry wrote it
+    before: Before | None = None  # None: the key did not exist, or nobody asks
 
 
 class Changes:
     """Changes by index, of the newest entries."""
 
-    __slots__ = ("_by_index", "_size", "complete_from", "is_told", "size_max")
+    __slots__ = ("_by_index", "_size", "complete_from", "is_told", "notes_all", "size_max")
 
     def __init__(self, size_max: int = CHANGES_SIZE_MAX) -> None:
         # Rising indexes; a plain dict would walk over deleted slots to find the oldest one.
@@ -41,6 +56,7 @@ class Changes:
         self.complete_from = 1
         # While an entry is applied that says itself what it writes: nothing to note.
         self.is_told = False
+        self.notes_all = False
 
     def __len__(self) -> int:
         return len(self._by_index)
@@ -52,7 +68,7 @@ class Changes:
 
     def add(self, index: int, change: Change) -> None:
         """Note what the entry at ``index`` did; forget the oldest if there is too much."""
-        if self.is_told:
+        if self.is_told and not self.notes_all:
             return
         self._by_index.setdefault(index, []).append(change)
         self._size += _size(change)
@@ -68,7 +84,12 @@ class Changes:
             return []
         if len(changes) == 1:
             return changes
-        return list({(each.namespace, each.key): each for each in changes}.values())
+        found: dict[tuple[str, bytes], Change] = {}
+        for each in changes:
+            first = found.setdefault((each.namespace, each.key), each)
+            if first is not each:
+                found[each.namespace, each.key] = each._replace(before=first.before)
+        return list(found.values())
 
     def reset(self, complete_from: int) -> None:
         """Forget everything: what is known begins at an index."""

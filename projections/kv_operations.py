@@ -56,7 +56,7 @@ def execute(
         case Delete():
             return _delete(store, command, index)
         case Touch():
-            return _touch(store, command, timestamp_ns)
+            return _touch(store, command, index, timestamp_ns)
         case Increment() | Minimum() | Maximum():
             return _change_number(store, command, index)
         case Append():
@@ -135,14 +135,15 @@ def _delete(store: Store, command: Delete, index: int) -> Outcome:
     return Applied(1)
 
 
-def _touch(store: Store, command: Touch, timestamp_ns: int) -> Outcome:
+def _touch(store: Store, command: Touch, index: int, timestamp_ns: int) -> Outcome:
     found = store.find(command.key)
     refused = _refuse_version(found, command.expected)
     if refused is not None:
         return refused
     if found is None:
         return Refused(Reason.KEY_NOT_FOUND)
-    store.rebind(command.key, deadline(timestamp_ns, command.ttl_ns) if command.ttl_ns else 0)
+    expires_ns = deadline(timestamp_ns, command.ttl_ns) if command.ttl_ns else 0
+    store.rebind(command.key, index, expires_ns)
     return APPLIED
 
 

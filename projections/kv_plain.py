@@ -63,6 +63,10 @@ class PlainPuts:
         self._by_prefix = by_prefix
         self._undo = undo
 
+    def stop(self) -> None:
+        """Leave every put to the long way from now on: that one notes what was before it."""
+        self._by_prefix = {}
+
     def __call__(self, index: int, payload: bytes) -> Applied | None:
         """Apply a put that has no options, or return None and change nothing."""
         if len(payload) < 3:

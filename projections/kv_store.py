@@ -26,7 +26,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from projections.deadlines import Deadlines
-from projections.kv_changes import Change, Changes
+from projections.kv_changes import Before, Change, Changes
 from projections.kv_leases import Leases
 from projections.kv_order import OrderedKeys
 from projections.kv_record import (
@@ -152,6 +152,7 @@ class Store:
         self, key: bytes, index: int, value: bytes, expires_ns: int = 0, lease: int = 0
     ) -> None:
         """Write a version; ``expires_ns`` and ``lease`` bind it unless they are 0."""
+        before = self._before(key)
         flags = (EXPIRES if expires_ns else 0) | (LEASED if lease else 0)
         digest = self.items.value(key, index, value)
         body = value
@@ -161,17 +162,19 @@ class Store:
             body = encode_reference(value_id, len(value))
             flags |= OUTSIDE
         self._write(key, index, digest, flags, expires_ns, lease, body)
-        self.changes.add(index, Change(self.namespace.name, key, value, expires_ns, lease))
+        name = self.namespace.name
+        self.changes.add(index, Change(name, key, value, expires_ns, lease, before=before))
 
     def remove(self, key: bytes, index: int, flags: int = 0) -> None:
         """Write a tombstone over a key that exists; ``flags`` may say EXPIRED."""
+        before = self._before(key)
         digest = self.items.tombstone(key, index, flags)
         self._write(key, index, digest, TOMBSTONE | flags, 0, 0, b"")
-        expired = bool(flags & EXPIRED)
-        self.changes.add(index, Change(self.namespace.name, key, None, expired=expired))
+        name, expired = self.namespace.name, bool(flags & EXPIRED)
+        self.changes.add(index, Change(name, key, None, expired=expired, before=before))
         self._purge()
 
-    def rebind(self, key: bytes, expires_ns: int) -> None:
+    def rebind(self, key: bytes, index: int, expires_ns: int) -> None:
         """Change when the newest version of a key expires (0: never), without a new version."""
         before = self._peek(key)
         assert before is not None, f"no {key!r}"
@@ -190,6 +193,16 @@ class Store:
         after = node + record[newest.end :], read_version(node)
         change = self.items.binding(key, after[1]) - self.items.binding(key, newest)
         self._set(key, before, after, change)
+        if (known := self._before(key)) is not None:
+            fields = (self.namespace.name, key, known.value, expires_ns, newest.lease)
+            noted = Change(*fields, version=newest.version, before=known)
+            self.changes.add(index, noted)
+
+    def note_end(self, index: int) -> None:
+        """Note that all keys go: the namespace is deleted."""
+        for key in self.order.walk(b"", None):
+            if (before := self._before(key)) is not None:
+                self.changes.add(index, Change(self.namespace.name, key, None, before=before))
 
     def put_back(self, taken: Sequence[Taken], change: int) -> None:
         """Take plain puts back, and what all of them did to the hash."""
@@ -329,6 +342,13 @@ class Store:
         if flags & BOUND:
             change += self.items.binding(key, version)
         self._set(key, before, (node + tail, version), change)
+
+    def _before(self, key: bytes) -> Before | None:
+        """Return what a key is before it changes, if somebody asks for that."""
+        if not self.changes.notes_all:
+            return None
+        found = self.find(key)
+        return None if found is None else Before(self.value(*found), found[1].version)
 
     def _peek(self, key: bytes) -> Found | None:
         record = self.record(key)

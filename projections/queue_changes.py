@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from projections.payload import FLAG_SESSION, SESSION_SIZE, U64
+from projections.payload import FLAG_SESSION, SESSION_SIZE, U64, read_prefix
 from projections.queue_commands import (
     Ack,
     Cancel,
@@ -34,11 +34,13 @@ from projections.queue_commands import (
     QueueResume,
     Release,
     ScheduleFire,
+    decode_command,
 )
 from projections.queue_message import Enqueue
 from projections.queue_results import decode_leased, decode_verdicts
 from projections.queue_store import QueueState
 from projections.result import Applied
+from ual.entry import OWNER_QUEUE, Entry
 
 # Bytes that one shard remembers, and what each note takes besides its ids.
 CHANGES_SIZE_MAX = 8 << 20
@@ -220,6 +222,25 @@ class QueueChanges:
                 size -= NOTE_OVERHEAD + U64.size * sum(len(note.ids) for note in notes)
         self._size = size
         self.complete_from = oldest + 1
+
+
+def notes_of(changes: QueueChanges, entry: Entry) -> list[Note] | None:
+    """Return what an entry of queues did, or an expiry, that took effect; None: not known any more.
+
+    An entry did what it says, unless apply has noted otherwise. Of an expiry only apply knows it.
+    """
+    notes = changes.get(entry.index)
+    if notes is not None:
+        return notes
+    is_known = entry.index >= changes.complete_from
+    if entry.owner != OWNER_QUEUE:
+        return [] if is_known else None
+    _, reader = read_prefix(entry.plain_payload())
+    command = decode_command(entry.entry_type & 0xFF, reader)
+    if not is_known and not tells_all(command):
+        return None
+    note = told_by(command, entry.index)
+    return [] if note is None else [note]
 
 
 def told_by(command: Command, index: int) -> Note | None:

@@ -4,6 +4,7 @@ A message that is read is a ``Row``: indexes and numbers. Who serves it fetches 
 ``row.body_index`` from the log and decodes it with ``queue_message.decode_message``.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -76,6 +77,10 @@ class QueueReads:
     def queue_by_id(self, queue_id: int) -> QueueState | None:
         """Return a queue, to be looked at."""
         return self._queues.get(queue_id)
+
+    def all_queues(self) -> Iterable[QueueState]:
+        """Return the queues of all namespaces, to be looked at."""
+        return self._queues.values()
 
     def list_queues(
         self, namespace: str, limit: int = PEEK_MESSAGES_MAX, after: str = "", prefix: str = ""

@@ -114,6 +114,11 @@ class ProjectionRouter:
         """Whether the entries of a batch are still to come."""
         return self._batch is not None
 
+    @property
+    def batch_index(self) -> int:
+        """The entry that opened the batch which is being collected; 0: there is none."""
+        return 0 if self._batch is None else self._batch.head.index
+
     def apply(self, entry: Entry) -> Result:
         """Apply the next entry, or skip one that was applied before."""
         entry_type, flags, _, index, timestamp_ns, _, payload = entry

@@ -16,6 +16,8 @@
     store.py             SnapshotStore: MANIFEST's list, install, keep two, tidy
     recovery.py          recover_state(log, store, make_state): restart of a shard
     past.py              PastState: a state of the past, and how it moves forward
+    changes.py           key_changes, queue_events: what each entry of a range did, by replay
+    points.py            find_columns, read_points: all points of a state
 
     build.py             Capture, BuildRequest, BuildResult, plan_build, build_in_process
     builder.py           the separate process: ``python -m snapshot.builder``

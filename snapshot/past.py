@@ -10,15 +10,18 @@ both replay as recovery does (snapshot/replay.py), so that what was is what a re
 * Where neither snapshot nor log lead to an index any more, that is ``NoSnapshot`` or ``LogGap``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from projections.result import PENDING, Applied
+from projections.system_commands import TYPE_BATCH
 from projections.table import Projections
 from snapshot.errors import LogGap, NoSnapshot
 from snapshot.loading import Rejected, load_newest
 from snapshot.notes_section import CoveredNotes
 from snapshot.progress import Progress, no_progress
-from snapshot.replay import replay
+from snapshot.replay import check_hash, replay
 from ual.entry import Entry
 from ual.files import Files
 from ual.manifest import SnapshotRecord
@@ -26,6 +29,13 @@ from ual.notes import ApplyNotes
 
 # The committed entries from first to last index.
 Entries = Callable[[int, int], Iterable[Entry]]
+
+
+class Step(NamedTuple):
+    """Entries that were applied together, which took effect."""
+
+    batch_index: int  # the entry that opens their batch; 0: it is one entry alone
+    entries: list[Entry]
 
 
 class PastState:
@@ -50,6 +60,34 @@ class PastState:
     def index(self) -> int:
         """The last entry in the state."""
         return self.projections.router.applied_index
+
+    def steps(self, entries: Entries, index: int) -> Iterator[Step]:
+        """Go forward to right behind the entry ``index``, and stop after all that took effect.
+
+        Yields one entry, or all of an atomic batch, right after it was applied; of a batch that
+        the state stood inside of, what was left. Refused ones change nothing and are passed over.
+        """
+        router = self.projections.router
+        unit: list[Entry] = []
+        batch_index = 0
+        for entry in entries(self.index + 1, index):
+            if entry.index != self.index + 1:
+                raise LogGap(self.index + 1, entry.index - 1)
+            if not unit:
+                begins = entry.index if entry.entry_type == TYPE_BATCH else 0
+                batch_index = router.batch_index or begins
+            result = router.apply(entry)
+            self.entry_count += 1
+            unit.append(entry)
+            if result is PENDING:
+                continue
+            if isinstance(result, Applied):
+                yield Step(batch_index, unit)
+            unit = []
+            if entry.index in self._hashes and not entry.group_left:
+                check_hash(router, self._hashes[entry.index], "MANIFEST")
+        if self.index != index:
+            raise LogGap(self.index + 1, index)
 
     def advance(self, entries: Entries, index: int, progress: Progress = no_progress) -> None:
         """Go forward to right behind the entry ``index``; checks the hash of every snapshot."""

@@ -51,7 +51,8 @@ class DirectoryOrigin:
     def __init__(self, path: str, *, cluster_id: str = "") -> None:
         """Name a directory; with ``cluster_id``, one of another cluster is refused."""
         self.name = path
-        self._path = Path(path)
+        # The driver's directory counts: executors run in others.
+        self._path = Path(path).absolute()
         self._cluster_id = cluster_id
 
     # The port
@@ -131,7 +132,11 @@ class DirectoryOrigin:
     def find_shard(self, shard: int) -> ShardPaths:
         """Return where the files of a shard are."""
         with reported():
-            return self._shard(self._find(), shard).paths
+            return self.find_files(shard).paths
+
+    def find_files(self, shard: int) -> ShardFiles:
+        """Return the files of a shard, to be listed and read."""
+        return self._shard(self._find(), shard)
 
     # Inside
 

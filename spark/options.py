@@ -60,6 +60,9 @@ _CONCERNS = {
     "timeseries_operations": frozenset(("namespaces", "measurements")),
     "kv": frozenset(("namespaces", "key_prefix")),
     "kv_versions": frozenset(("namespaces", "key_prefix")),
+    "timeseries": frozenset(("namespaces", "measurements")),
+    "kv_changes": frozenset(("namespaces", "key_prefix")),
+    "queue_events": frozenset(("namespaces", "queues")),
 }
 
 # What only a view of entries can have.
@@ -233,6 +236,9 @@ def _refuse_unconcerned(view: View, given: Mapping[str, str]) -> None:
     for name in _ONLY_ENTRIES if view.shows_state else ():
         if name in given:
             raise bad("OPTION_UNCONCERNED", name, given[name], "as_of_index or as_of_time")
+    if view.is_replayed and "types" in given:
+        allowed = "a filter on the column operation"
+        raise bad("OPTION_UNCONCERNED", "types", given["types"], allowed)
 
 
 def _time(given: Mapping[str, str], name: str, otherwise: int) -> int:

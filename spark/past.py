@@ -18,10 +18,11 @@ from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.endpoint import EndpointOrigin
 from onelog.spark.faults import REASON_DROPPED, reported
 from onelog.spark.origin import Origin, Split
+from onelog.spark.shard_files import ShardFiles
 from snapshot.errors import CorruptSnapshot, LogGap, NoSnapshot
 from snapshot.loading import open_recorded
 from snapshot.offline import fresh_projections, open_shard
-from snapshot.past import PastState, start_past
+from snapshot.past import Entries, PastState, start_past
 from snapshot.reader import SnapshotReader
 from snapshot.state import Router
 from ual.entry import Entry
@@ -76,6 +77,63 @@ def open_past(origin: Origin, shard: int, index: int) -> Iterator[Past]:
         yield _read_saved(source, shard, index) or _replay(source, shard, index)
 
 
+@contextmanager
+def open_replayed(origin: Origin, shard: int, index: int) -> Iterator[PastState]:
+    """Open the state as projections, whether a snapshot stands there or not."""
+    with reported(), _open_source(origin, shard, index) as source:
+        yield _replay(source, shard, index).state
+
+
+@contextmanager
+def open_start(origin: Origin, shard: int, index: int) -> Iterator[tuple[PastState, Entries]]:
+    """Open a state that goes forward from an index (0: the empty one), and the log for that.
+
+    The index may be inside of a transaction: its changes follow.
+    """
+    with reported(), _open_source(origin, shard, index) as source, _lost(shard, index):
+        yield _start(source, shard, index), source.entries
+
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """A state that changes can be followed from: a snapshot, or (0, 0) for a whole log."""
+
+    index: int
+    timestamp_ns: int
+
+
+def find_starts(origin: Origin, shard: int) -> list[KeptState]:
+    """Return the states of a shard from which the log can be followed, oldest first."""
+    if isinstance(origin, EndpointOrigin):
+        with origin.connect() as client:
+            described = client.log.describe(shard)
+        first_index = described.first_index
+        # Without a time its file cannot be read.
+        kept = [KeptState(each.index, each.timestamp_ns) for each in described.snapshots]
+        kept = [each for each in kept if each.timestamp_ns]
+    elif isinstance(origin, DirectoryOrigin):
+        with reported():
+            files = origin.find_files(shard)
+            listing = files.list()
+            first_index = listing.first_index
+            kept = list(_read_headers(files, listing.snapshots))
+    else:
+        raise _no_state(origin)
+    if first_index == 1:
+        kept.insert(0, KeptState(0, 0))
+    return [each for each in kept if each.index >= first_index - 1]
+
+
+def _read_headers(files: ShardFiles, records: Sequence[SnapshotRecord]) -> Iterator[KeptState]:
+    for record in records:
+        try:
+            path = files.paths.snapshots / record.file
+            header = open_recorded(files.reader, path, files.shard, record).header
+        except (CorruptSnapshot, FileNotFoundError):
+            continue
+        yield KeptState(record.index, header.timestamp_ns)
+
+
 class _Source(Protocol):
     """Snapshots of a shard in a directory, and its log."""
 
@@ -104,23 +162,35 @@ def _read_saved(source: _Source, shard: int, index: int) -> Past | None:
     return None
 
 
-def _replay(source: _Source, shard: int, index: int) -> Replayed:
+def _start(source: _Source, shard: int, index: int) -> PastState:
+    past = start_past(
+        source.files,
+        source.directory,
+        shard,
+        source.snapshots,
+        first_index=source.first_index,
+        make_state=fresh_projections,
+    )
+    past.advance(source.entries, index)
+    return past
+
+
+@contextmanager
+def _lost(shard: int, index: int) -> Iterator[None]:
+    """Raise that a state cannot be had any more as an error of the API."""
     try:
-        past = start_past(
-            source.files,
-            source.directory,
-            shard,
-            source.snapshots,
-            first_index=source.first_index,
-            make_state=fresh_projections,
-        )
-        past.advance(source.entries, index)
+        yield
     except (NoSnapshot, LogGap) as error:
         raise OutOfRange(
             f"the state of shard {shard} at {index} cannot be had any more: {error}",
             reason=REASON_DROPPED,
             metadata={"shard": str(shard), "index": str(index)},
         ) from error
+
+
+def _replay(source: _Source, shard: int, index: int) -> Replayed:
+    with _lost(shard, index):
+        past = _start(source, shard, index)
     if past.projections.router.in_batch:
         raise OutOfRange(
             f"index {index} of shard {shard} is inside of a transaction, where there is no state; "
@@ -139,10 +209,14 @@ def _open_source(origin: Origin, shard: int, index: int) -> Iterator[_Source]:
         with tempfile.TemporaryDirectory(prefix="onelog-spark-") as folder:
             yield _Cluster(origin, shard, index, Path(folder))
     else:
-        raise FailedPrecondition(
-            f"{origin.name} has no state: read it from a data directory or an endpoint",
-            reason="STATE_MISSING",
-        )
+        raise _no_state(origin)
+
+
+def _no_state(origin: Origin) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"{origin.name} has no state: read it from a data directory or an endpoint",
+        reason="STATE_MISSING",
+    )
 
 
 class _Directory:

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from onelog.errors import InvalidArgument, OutOfRange
+from onelog.spark.changes import CHANGE_VIEWS, ChangesTable, load_changes_table
 from onelog.spark.columns.arrays import conform
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.options import ReadOptions, bad
@@ -29,6 +30,8 @@ from onelog.spark.state import (
 )
 from onelog.spark.streaming import (
     STREAM_OPTIONS,
+    STREAMED_VIEWS,
+    ChangesPartition,
     OnelogStreamReader,
     StreamOptions,
     schema_with_gaps,
@@ -39,16 +42,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "onelog"
-_ALL_VIEWS = {**VIEWS, **STATE_VIEWS}
+_ALL_VIEWS = {**VIEWS, **STATE_VIEWS, **CHANGE_VIEWS}
 
 
 def register(spark: "SparkSession") -> None:
     """Make ``format("onelog")`` known to a session; say first what keeps it from working."""
     from onelog.spark.session import find_problem
+    from onelog.spark.workers import check_workers
 
     problem = find_problem()
     if problem is not None:
         raise problem
+    check_workers(spark)
     spark.dataSource.register(OnelogDataSource)
 
 
@@ -59,7 +64,7 @@ class OnelogDataSource(DataSource):
         """Load the table of a read, which names a view; a writer has none."""
         super().__init__(dict(options))
         self._read: ReadOptions | None = None
-        self._table: Table | StateTable | None = None
+        self._table: Table | StateTable | ChangesTable | None = None
         self._refusal: OutOfRange | None = None
         if "view" not in options:
             return
@@ -70,8 +75,9 @@ class OnelogDataSource(DataSource):
             self._table = load_state_table(self._read, options)
             return
         self._refuse(AS_OF_OPTIONS, "only for a view of the state")
+        load = load_changes_table if self._read.view.is_replayed else load_table
         try:
-            self._table = load_table(self._read)
+            self._table = load(self._read)
         except OutOfRange as error:
             # A stream that goes on from its checkpoint may say a beginning that is long gone, and
             # Spark does not tell here which of the two this is.
@@ -102,13 +108,16 @@ class OnelogDataSource(DataSource):
         refuse_other_schema(read.view.name, read.view.schema, schema)
         if isinstance(self._table, StateTable):
             return StateReader(self._table, schema)
+        if isinstance(self._table, ChangesTable):
+            return ChangesReader(self._table, schema)
         return OnelogReader(self._table, schema)
 
     def streamReader(self, schema: StructType) -> OnelogStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of micro-batches."""
         read = self._asked()
-        if read.view.shows_state:
-            raise bad("VIEW_NOT_STREAMED", "view", read.view.name, f"one of {', '.join(VIEWS)}")
+        if read.view.name not in STREAMED_VIEWS:
+            allowed = f"one of {', '.join(STREAMED_VIEWS)}"
+            raise bad("VIEW_NOT_STREAMED", "view", read.view.name, allowed)
         stream = StreamOptions.parse(self.options, read)
         there = schema_with_gaps(read.view.schema) if stream.with_gaps else read.view.schema
         refuse_other_schema(read.view.name, there, schema)
@@ -174,6 +183,24 @@ class StateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a shard."""
         if isinstance(partition, StatePartition):
+            for batch in self._table.batches(partition.part, frozenset(self._schema.names)):
+                yield conform(batch, self._schema)
+
+
+class ChangesReader(DataSourceReader):
+    """Reads a table of changes by replay."""
+
+    def __init__(self, table: ChangesTable, schema: StructType) -> None:
+        self._table = table
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition for each part."""
+        return [ChangesPartition(part) for part in self._table.parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part."""
+        if isinstance(partition, ChangesPartition):
             for batch in self._table.batches(partition.part):
                 yield conform(batch, self._schema)
 

@@ -27,6 +27,7 @@ from onelog.spark.faults import REASON_DROPPED
 from onelog.spark.options import ReadOptions, bad, parse_bound, parse_time
 from onelog.spark.origin import Cut, Origin, Range, ShardCut
 from onelog.spark.past import open_past
+from onelog.spark.series_points import TIMESERIES_SCHEMA, point_batches
 from onelog.spark.table import open_origin
 
 AS_OF_OPTIONS = ("as_of_index", "as_of_time")
@@ -48,6 +49,9 @@ STATE_VIEWS: dict[str, View] = {
     )
     for name in _NAMES
 }
+STATE_VIEWS["timeseries"] = View(
+    "timeseries", TIMESERIES_SCHEMA, frozenset(), None, _refuse_entries
+)
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,15 @@ class StateTable:
     cut: Cut
     parts: tuple[StatePart, ...]
 
-    def batches(self, part: StatePart) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted rows of a shard, with all columns of the view."""
+    def batches(
+        self, part: StatePart, columns: frozenset[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted rows of a shard, with at least these columns of the view (None: all)."""
         if part.index == 0:
+            return
+        if self.options.view.name == "timeseries":
+            where = (part.shard, part.index)
+            yield from point_batches(self.origin, self.options, *where, columns)
             return
         table = SECTION_TABLES[self.options.view.name]
         with open_past(self.origin, part.shard, part.index) as past:
@@ -77,8 +87,8 @@ class StateTable:
                 wanted = self._select(batch)
                 if wanted.num_rows:
                     shard = arrays.constant(part.shard, wanted.num_rows, pa.int32())
-                    columns = [shard, *wanted.columns]
-                    yield pa.RecordBatch.from_arrays(columns, schema=self.options.view.schema)
+                    every = [shard, *wanted.columns]
+                    yield pa.RecordBatch.from_arrays(every, schema=self.options.view.schema)
 
     def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         read = self.options

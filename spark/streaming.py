@@ -21,6 +21,10 @@ Options besides those of a read (``onelog.spark.options``):
 ``on_loss``     ``fail`` (default), or ``gap``: a row with the operation ``gap`` and its range
 ==============  =================================================================================
 
+All views of entries can be streamed, and ``kv_changes``. A batch of that is replayed: from the
+newest snapshot below its first entry, or from the beginning of the log. A hold keeps the log and no
+snapshots, so a query that falls behind all kept snapshots has lost what it has not read.
+
 A stream has no end: ``to_index`` and ``to_time`` are refused. From files it reads what batch reads
 do, which ends at the last sealed entry or at a snapshot.
 """
@@ -43,8 +47,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from onelog.errors import AlreadyExists, FailedPrecondition, OutOfRange
+from onelog.spark.changes import ChangesPart, cut_changes, plan_changes, read_changes
 from onelog.spark.columns import arrays
 from onelog.spark.columns.selection import Selection
+from onelog.spark.columns.views import VIEWS
 from onelog.spark.faults import REASON_DROPPED
 from onelog.spark.options import INDEX_MAX, ReadOptions, bad, parse_number
 from onelog.spark.origin import Cut, Origin, QueueNames, Range, Split
@@ -53,6 +59,7 @@ from onelog.spark.table import Table, find_queue_names, find_ranges, open_origin
 if TYPE_CHECKING:
     from onelog.client.sync.aio import Client
 
+STREAMED_VIEWS = (*VIEWS, "kv_changes")
 STREAM_OPTIONS = ("max_rows", "max_bytes", "hold", "on_loss")
 HOLD_NAME_SIZE_MAX = 128
 # A hold is moved after this many entries or seconds. Each move is an entry of the log itself: a
@@ -119,6 +126,14 @@ class BatchPartition(InputPartition):
         self.queue_names = queue_names
 
 
+class ChangesPartition(InputPartition):
+    """What one task tells by replay."""
+
+    def __init__(self, part: ChangesPart) -> None:
+        super().__init__(part)
+        self.part = part
+
+
 class GapPartition(InputPartition):
     """Entries that are gone: one row."""
 
@@ -143,7 +158,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query begins; make its hold, so that nothing is lost from there."""
-        cut = self._origin.cut(self._read.shards)
+        cut = self._cut()
         begins = {each.shard: each.first_index for each in find_ranges(self._read, cut)}
         if self._stream.hold is not None:
             begins = self._make_hold(begins)
@@ -159,17 +174,17 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note what is there now: the query ends with it."""
-        cut = self._origin.cut(self._read.shards)
+        cut = self._cut()
         self._target = _offset(cut, {each.shard: each.last_index for each in cut.shards})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the log, so that the query's progress tells how far it is behind."""
-        cut = self._origin.cut(self._read.shards)
+        cut = self._cut()
         return _offset(cut, {each.shard: each.last_index for each in cut.shards})
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch: within the limit, where groups end."""
-        cut = self._origin.cut(self._read.shards)
+        cut = self._cut()
         waiting: list[Range] = []
         ends = {}
         for each in cut.shards:
@@ -193,7 +208,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return what tasks read between two offsets."""
-        cut = self._origin.cut(self._read.shards)
+        cut = self._cut()
         found: list[InputPartition] = []
         ranges: list[Range] = []
         for each in cut.shards:
@@ -206,6 +221,9 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found.append(GapPartition(gone))
             if kept <= last:
                 ranges.append(Range(each.shard, kept, last))
+        if self._read.view.is_replayed:
+            parts = plan_changes(self._origin, cut, ranges)
+            return found + [ChangesPartition(each) for each in parts]
         table = self._table(cut, find_queue_names(self._read, self._origin, cut))
         splits = self._origin.splits(ranges, table.selection())
         return found + [
@@ -240,8 +258,17 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             columns = frozenset(self._schema.names) - _GAP_NAMES
             for batch in table.batches(partition.split, columns):
                 yield arrays.conform(batch, self._schema)
+        elif isinstance(partition, ChangesPartition):
+            for batch in read_changes(self._read, self._origin, partition.part):
+                yield arrays.conform(batch, self._schema)
 
     # Inside
+
+    def _cut(self) -> Cut:
+        """Return how far each shard can be read; of changes, from where they can be told."""
+        if self._read.view.is_replayed:
+            return cut_changes(self._origin, self._read.shards)
+        return self._origin.cut(self._read.shards)
 
     def _table(self, cut: Cut, queue_names: QueueNames) -> Table:
         return Table(self._read, self._origin, cut, (), queue_names)

@@ -95,6 +95,11 @@ def load_table(options: ReadOptions) -> Table:
     origin = open_origin(options)
     cut = origin.cut(options.shards)
     ranges = tuple(find_ranges(options, cut))
+    return Table(options, origin, cut, ranges, find_named_queues(options, origin, cut))
+
+
+def find_named_queues(options: ReadOptions, origin: Origin, cut: Cut) -> QueueNames:
+    """Return the queues of a read by id; one that it names must be there."""
     names = find_queue_names(options, origin, cut)
     for name in options.queues or ():
         if not any(name in found.values() for found in names.values()):
@@ -103,7 +108,7 @@ def load_table(options: ReadOptions) -> Table:
                 reason="QUEUE_UNKNOWN",
                 metadata={"option": "queues"},
             )
-    return Table(options, origin, cut, ranges, names)
+    return names
 
 
 def find_queue_names(options: ReadOptions, origin: Origin, cut: Cut) -> QueueNames:

@@ -117,6 +117,7 @@ class View:
     types: frozenset[int] | None  # entry types that have rows; None: all
     count: Callable[[Block], NDArray[np.int64]] | None  # rows of each entry; None: one each
     decode: Callable[[Block, Output], None]
+    is_replayed: bool = False  # its rows are what entries did to a state, and no entry's own
 
     @property
     def shows_state(self) -> bool:
