@@ -1,6 +1,5 @@
 """Exports that are interrupted, refused or disturbed: resumed, they leave the same files."""
 
-import errno
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from onelog.errors import DataLoss, FailedPrecondition, InvalidArgument, OutOfRange
+from onelog.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+)
 from onelog.spark.export.job import Numbered, Progress, Task, run_export
 from onelog.spark.export.journal import Plan, SplitFacts, journal_name
 from onelog.spark.export.target import DirectoryTarget, open_target
@@ -167,9 +173,9 @@ def test_a_disk_that_is_full_halfway_ends_the_export_and_a_rerun_finishes_it(
     size = sum(map(len, undisturbed.values()))
     for share in (0.1, 0.4, 0.7, 0.95):
         disk = SimDisk(capacity=int(size * share))
-        with pytest.raises(OSError, match="No space left") as caught:
+        with pytest.raises(ResourceExhausted) as caught:
             export(shard.path, simulated(disk), columns=COLUMNS)
-        assert caught.value.errno == errno.ENOSPC
+        assert caught.value.reason == "TARGET_FULL"
         assert not [name for name in simulated(disk).names("log") if name.endswith(".tmp")]
         disk.capacity = None
         export(shard.path, simulated(disk), columns=COLUMNS)
@@ -186,8 +192,9 @@ def test_a_target_that_vanishes_is_not_made_anew(shard: Shard, tmp_path: Path) -
         shutil.rmtree(path)
         on_done([task(*work[1])])
 
-    with pytest.raises(OSError, match="the target is gone"):
+    with pytest.raises(NotFound) as caught:
         run_export(ask(shard.path, directory(path)), lose_target)
+    assert caught.value.reason == "TARGET_GONE"
     assert not path.exists()
 
 
