@@ -8,7 +8,7 @@ may have more; ``Cut.note`` says so.
   and by time.
 * A split is whole files, or a part of a large one that begins and ends where groups do. Small files
   are read together. Where an inner boundary is, the header of one entry tells: it counts what is
-  left of its group. A compacted file has no whole groups and is cut where its tables say.
+  left of its group.
 * A task lists the files again: what was sealed, compacted or renamed meanwhile is read under its
   new name. What was dropped is an error that says which indexes.
 """
@@ -259,14 +259,12 @@ class _Plan:
         ends: list[int] = []
         for row in rows.tolist():
             index = int(indexes[row])
-            if segment.is_compacted:
-                boundary = index - 1
-            else:
-                fields = HEADER.unpack(file.read(HEADER_SIZE, int(offsets[row])))
-                if fields[_INDEX_FIELD] != index:
-                    rule = f"entry {index}: the sparse table differs from the entry"
-                    raise CorruptFile(str(part.path), rule, int(offsets[row]))
-                boundary = index + fields[_GROUP_FIELD]
+            fields = HEADER.unpack(file.read(HEADER_SIZE, int(offsets[row])))
+            if fields[_INDEX_FIELD] != index:
+                rule = f"entry {index}: the sparse table differs from the entry"
+                raise CorruptFile(str(part.path), rule, int(offsets[row]))
+            # Where its group ended, also if compaction has taken the last of it.
+            boundary = index + fields[_GROUP_FIELD]
             if (ends[-1] if ends else first_index - 1) < boundary < last_index:
                 ends.append(boundary)
         return ends
