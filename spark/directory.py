@@ -31,6 +31,7 @@ from ual.entry import FLAG_CONDITIONAL, HEADER, HEADER_SIZE
 from ual.errors import CorruptFile, IndexDropped, MissingSegment
 from ual.files import DiskFiles, Files
 from ual.offline import ReadOnlyFiles
+from ual.tables import Indexes
 
 NOTE = (
     "read from files: each shard ends at its last sealed entry, or at its newest snapshot where "
@@ -156,8 +157,25 @@ def _look_back(files: ShardFiles, index: int, transactions: Transactions) -> Non
     first_in_file = listing.parts[at].first_index if at is not None else index
     first = max(first_in_file, listing.first_index, index - BATCH_ENTRIES_MAX)
     if first < index:
-        for piece, _ in files.pieces(first, index - 1):
-            transactions.find(piece.data, piece.offsets, piece.headers)
+        for piece, voids in files.pieces(first, index - 1):
+            learn_transactions(files.shard, piece, voids, transactions)
+
+
+def learn_transactions(
+    shard: int, piece: Piece, voids: Indexes, transactions: Transactions
+) -> None:
+    """Find the transactions of entries that nobody wants."""
+    blocks = cut_blocks(
+        shard,
+        piece.data,
+        piece.offsets,
+        voids=voids,
+        selection=Selection(types=frozenset()),
+        transactions=transactions,
+        headers=piece.headers,
+    )
+    for _ in blocks:
+        raise AssertionError("an entry of no type")
 
 
 class _Plan:
