@@ -39,7 +39,8 @@ test: $(TEST_READY)  ## run the whole test suite
 	if [ -z "$$problem" ]; then $(BIN)/pytest tests/spark/jvm -m 'not spark_long'; \
 	else echo "left out: the tests that need Spark (tests/spark/jvm): $$problem"; fi
 
-spark-test: $(TEST_READY)  ## the long tests of Spark: killed jobs, clusters, executors with only the zip
+spark-test: $(TEST_READY)  ## the long tests of Spark: killed jobs, clusters, executors with only the zip, a million payloads
+	SPARK_PAYLOADS=1000000 $(BIN)/pytest tests/spark --ignore tests/spark/jvm
 	$(BIN)/pytest tests/spark/jvm -m spark_long
 
 check: $(TEST_READY)  ## format, lint, types, import contracts, generated stubs, tidiness

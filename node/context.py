@@ -16,6 +16,7 @@ import grpc.aio  # type: ignore[import-untyped]
 
 from node.as_of import PastStates
 from node.config import Config
+from node.holds import Holding
 from node.metrics import Metrics
 from node.shard import NodeClock
 from node.shard_driver import ShardDriver
@@ -41,6 +42,7 @@ class NodeContext:
     topology: LiveTopology
     snapshots: Snapshots
     past: PastStates
+    holding: Holding
     started_s: float  # of the clock
     # The shards of this process by number; not all shards, where there are several workers.
     drivers: dict[int, ShardDriver]

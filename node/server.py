@@ -42,6 +42,7 @@ from node.credentials import (
 from node.errors import ConfigError, NodeError
 from node.formation import Formation, Place
 from node.gate import Gate
+from node.holds import Holding
 from node.http import HttpLimits, HttpServer, Response
 from node.metrics import CONTENT_TYPE, Metrics
 from node.peer_port import PeerPort, watch_siblings
@@ -200,6 +201,7 @@ class Server:
             LiveTopology(view, self.worker),
             Snapshots(self.clock, self.config.builder_limits()),
             PastStates(drivers, self.clock, self.config.as_of_config()),
+            Holding(drivers, self.clock),
             self.clock.now_s(),
             drivers,
             forward_credentials=forward_channel_credentials(self.config.security),
@@ -380,6 +382,7 @@ class Server:
         background = [
             asyncio.create_task(self._watch_readiness(), name="readiness"),
             asyncio.create_task(schedule.run(), name="snapshots"),
+            asyncio.create_task(context.holding.run(schedule.trim_now), name="holds"),
         ]
         if self.config.cluster.balance_leaders:
             background.append(asyncio.create_task(context.balance.run(), name="balance"))

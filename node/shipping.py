@@ -15,6 +15,7 @@ from cluster.config import ShippingConfig
 from cluster.member import LEADER
 from cluster.messages import Chunk, Fetch, Message, Offer, Unavailable
 from cluster.shipments import Offered, Shipments
+from node.holds import LAST_BYTES
 from node.jobs import ShipJob
 from node.mending import Damage, Mending
 from node.receiving import Receiving, ReceivingStatus
@@ -77,6 +78,9 @@ class Shipping:
         self.config = config
         self.shipments = Shipments(config)
         self.refusals: dict[UUID, str] = {}  # what members say of what they were sent, the newest
+        # Holds, by name, whose entries went here because the disk was full: the index of their
+        # creation, which tells a later hold of that name.
+        self.let_go: dict[str, int] = {}
         self._shard = shard
         self._files = files
         self._paths = paths
@@ -174,9 +178,10 @@ class Shipping:
     def trim_begin(self, keep_from: int | None, segments_max: int | None) -> ManifestJob | None:
         """Let go of the segments before the older kept snapshot, Raft's start first.
 
-        What is being shipped stays, what the state refers to (node/retention.py), and everything
-        from ``keep_from`` on; with ``segments_max``, no more than so many go at a time. A segment
-        that turns out to be damaged on the way is set aside, and the trim is for another time.
+        What is being shipped stays, what the state refers to or holds (node/retention.py), and
+        everything from ``keep_from`` on; with ``segments_max``, no more than so many go at a time.
+        A segment that turns out to be damaged on the way is set aside, and the trim is for another
+        time. Where the disk is about to be full, holds do not count.
         """
         try:
             return self._trim_begin(keep_from, segments_max)
@@ -229,10 +234,15 @@ class Shipping:
         segments = log.segments.segments
         if segments_max is not None and segments_max < len(segments):
             keep_index = min(keep_index, segments[segments_max].first_index)
-        needless_before = self.mending.needless_before
-        return log.drop_begin(
-            droppable_before(log, self._shard.projections, keep_index, needless_before)
+        state, needless_before = self._shard.projections, self.mending.needless_before
+        is_last_resort = len(state.system.holds) > 0 and log.spare_bytes() < LAST_BYTES
+        job = log.drop_begin(
+            droppable_before(log, state, keep_index, needless_before, ignores_holds=is_last_resort)
         )
+        lost = (each for each in state.system.holds.active() if each.index < log.first_index)
+        if is_last_resort and job is not None:
+            self.let_go = {each.name: each.created_index for each in lost}
+        return job
 
     def _begin_behind_damage(self) -> None:
         """Let Raft's window begin behind what is damaged and in a snapshot.

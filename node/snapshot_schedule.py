@@ -9,7 +9,8 @@ on as before, with a longer log. Only an error of the log itself ends the schedu
 process: a log that cannot write its MANIFEST is not to be trusted with more.
 
 After each snapshot, and now and then because messages are acknowledged and repairs done, the log
-loses what nobody needs any more (``Shard.trim_begin``). What reads of the past are replaying stays.
+loses what nobody needs any more (``Shard.trim_begin``). What reads of the past are replaying stays,
+and from where a hold is about to be set.
 Files are removed on a thread, but what is in them is looked at on the loop: a few at a time.
 """
 
@@ -17,13 +18,11 @@ import asyncio
 import logging
 
 from node.context import NodeContext
+from node.retention import log_bytes_behind
 from node.shard_driver import ShardDriver
 from snapshot.errors import SnapshotError
 from snapshot.trigger import Cause, Growth, snapshot_due
 from ual.errors import DiskFull
-from ual.log import Log
-from ual.sealed import SealedSegment
-from ual.unsealed import UnsealedSegment
 
 # How often shards are looked at, and trimmed without a new snapshot, at most.
 LOOK_S = 1.0
@@ -41,7 +40,8 @@ class SnapshotSchedule:
         self._drivers = context.drivers
         self._snapshots = context.snapshots
         self._clock = context.clock
-        self._needed_from = context.past.needed_from
+        self._past = context.past
+        self._holding = context.holding
         self._config = config = context.config.trigger_config()
         now_s, numbers = self._clock.now_s(), sorted(self._drivers)
         share_s = config.interval_s / max(len(numbers), 1)
@@ -83,6 +83,11 @@ class SnapshotSchedule:
             self._config,
         )
 
+    async def trim_now(self, driver: ShardDriver) -> None:
+        """Let a log lose what it may, without waiting for its turn."""
+        self._trim_at_s[driver.number] = self._clock.now_s()
+        await self._trim(driver)
+
     async def _take(self, driver: ShardDriver, cause: Cause) -> None:
         _log.debug("shard %d: a snapshot is due by %s", driver.number, cause.value)
         try:
@@ -118,20 +123,6 @@ class SnapshotSchedule:
             number, count, shard.log.first_index,
         )  # fmt: skip
 
-
-def log_bytes_behind(log: Log, index: int) -> int:
-    """Return about how many bytes of the log lie behind an index."""
-    total = 0
-    for segment in reversed(log.segments.segments):
-        if segment.last_index <= index:
-            break
-        size = 0
-        if isinstance(segment, SealedSegment):
-            size = segment.size_bytes
-        elif isinstance(segment, UnsealedSegment):
-            size = segment.end
-        if segment.first_index <= index:  # the part of it that is behind, by its entries
-            span = segment.last_index - segment.first_index + 1
-            size = size * (segment.last_index - index) // span
-        total += size
-    return total
+    def _needed_from(self, number: int) -> int | None:
+        needed = (self._past.needed_from(number), self._holding.asked_from(number))
+        return min((each for each in needed if each is not None), default=None)

@@ -40,6 +40,10 @@ EXPIRE_ID_SIZE_MAX = 2 + NAMESPACE_SIZE_MAX + 8 + KEY_SIZE_MAX
 BATCH_ENTRIES_MAX = 1_000
 RAFT_CONFIG_SIZE_MAX = 1 << 20
 
+# Holds, per shard.
+HOLDS_MAX = 100
+HOLD_NAME_SIZE_MAX = 128
+
 # JSON. The depth bound is checked before parsing: a parser's own limit depends on its stack.
 JSON_SIZE_MAX = 256 << 10  # parsed and written again by each change of a field
 JSON_DEPTH_MAX = 64

@@ -155,6 +155,15 @@ class Reason(IntEnum):
     QUERY_TOO_LARGE = 213
     TRIM_STALE = 214
 
+    HOLD_UNKNOWN = 220
+    HOLD_EXISTS = 221
+    HOLDS_FULL = 222
+    HOLD_NAME_INVALID = 223
+    HOLD_INDEX_INVALID = 224
+    HOLD_LIMIT_INVALID = 225
+    HOLD_BROKEN = 226
+    HOLD_BREAK_STALE = 227
+
 
 MESSAGES = {
     Reason.PAYLOAD_TRUNCATED: "the payload ends inside a field",
@@ -290,4 +299,12 @@ MESSAGES = {
     Reason.QUERY_INVALID: "the query cannot be: number {detail} does not fit",
     Reason.QUERY_TOO_LARGE: "the query would touch {detail} points or series, above the limit",
     Reason.TRIM_STALE: "the trim goes on behind series {detail}",
+    Reason.HOLD_UNKNOWN: "there is no hold of that name",
+    Reason.HOLD_EXISTS: "a hold of that name exists, and keeps entries from index {detail} on",
+    Reason.HOLDS_FULL: "there are {detail} holds, which is the limit",
+    Reason.HOLD_NAME_INVALID: "a hold's name of {detail} bytes; names have 1 to 128",
+    Reason.HOLD_INDEX_INVALID: "the hold stands at index {detail}; it moves forward only",
+    Reason.HOLD_LIMIT_INVALID: "a lifetime or size of {detail} is outside what a hold may have",
+    Reason.HOLD_BROKEN: "the hold broke at index {detail}; release it, then set it anew",
+    Reason.HOLD_BREAK_STALE: "the entry at index {detail} has set the hold anew",
 }

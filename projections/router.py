@@ -186,6 +186,7 @@ class ProjectionRouter:
             weight += item.weight
         if ids:
             drafts.append(encode_command(Expire(tuple(ids))))
+        drafts += self._system.chores(now_ns)
         for projection in self._table.values():
             drafts += projection.chores(now_ns, CHORES_MAX)
         return drafts

@@ -1,9 +1,9 @@
-"""The system projection, owner 0x00: time, sessions, namespaces, membership.
+"""The system projection, owner 0x00: time, sessions, namespaces, holds, membership.
 
 It holds what belongs to no data model: the newest ``raft_config`` as opaque bytes, the sessions,
-the namespaces. Its ``expire`` entry is the only way in which time takes effect: the leader names
-what is due, and apply believes it only as far as the entry's own timestamp confirms it, so a
-replay expires the same things at the same indexes.
+the namespaces, the holds. Time takes effect by its ``expire`` and ``hold_break`` entries alone: the
+leader names what is due, and apply believes it only as far as the entry's own timestamp confirms
+it, so a replay expires the same things at the same indexes.
 """
 
 import struct
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import assert_never
 
 from projections.errors import BadPayload, BadResult
+from projections.holds import Cause, Holds
 from projections.limits import (
     NAMESPACE_DEFAULT,
     NAMESPACE_SIZE_MAX,
@@ -29,6 +30,9 @@ from projections.system_commands import (
     TYPE_RAFT_CONFIG,
     Batch,
     Expire,
+    HoldBreak,
+    HoldRelease,
+    HoldSet,
     NamespaceConfigure,
     NamespaceCreate,
     NamespaceDelete,
@@ -36,10 +40,12 @@ from projections.system_commands import (
     SessionKeepalive,
     SessionOpen,
     decode_command,
+    encode_command,
 )
-from ual.entry import OWNER_SYSTEM, Entry
+from ual.entry import OWNER_SYSTEM, Draft, Entry
 
-SECTION_VERSION = 1
+SECTION_VERSION = 2
+SECTION_VERSION_WITHOUT_HOLDS = 1  # what was written before there were holds
 
 _KIND_CONFIG = b"\x04"
 _HASH = struct.Struct("<BQ")  # owner, state hash
@@ -57,6 +63,7 @@ class System:
         self.raft_config = b""
         self.sessions = Sessions()
         self.namespaces = Namespaces()
+        self.holds = Holds()
         self.expire_skipped_count = 0  # ids that were gone, renewed or not due; not state
         for namespace in self.namespaces:
             for projection in projections.values():
@@ -91,34 +98,53 @@ class System:
                 return self.sessions.keepalive(session, entry.timestamp_ns)
             case SessionClose(session):
                 return self.sessions.close(session)
+            case HoldSet() | HoldRelease() | HoldBreak():
+                return self._hold(command, (entry.index, entry.timestamp_ns))
             case Batch():
                 raise AssertionError("batches are the router's")
             case _:
                 assert_never(command)
 
     def next_deadline(self) -> int | None:
-        """Return when the next session is due."""
-        return self.sessions.deadlines.first()
+        """Return when the next session or hold is due."""
+        deadlines = (self.sessions.deadlines.first(), self.holds.next_expiry_ns)
+        return min((each for each in deadlines if each is not None), default=None)
 
     def due(self, now_ns: int, limit: int) -> list[Due]:
         """Return the sessions that are due, earliest first."""
         due = self.sessions.deadlines.due(now_ns, limit)
         return [Due(deadline, OWNER_SYSTEM, U64.pack(session), 1) for deadline, session in due]
 
+    def chores(self, now_ns: int) -> list[Draft]:
+        """Return what a leader should propose: an end for each hold whose time is over."""
+        if self.holds.next_expiry_ns is None or self.holds.next_expiry_ns > now_ns:
+            return []
+        return [
+            encode_command(HoldBreak(hold.name, Cause.TIME, hold.set_index))
+            for hold in self.holds.active()
+            if hold.expires_ns <= now_ns
+        ]
+
     def state_hash(self) -> int:
-        """Return the hash of sessions, namespaces and membership."""
+        """Return the hash of sessions, namespaces, holds and membership."""
         config = item_hash(_KIND_CONFIG + self.raft_config, 0)
-        return reduce_total(self.sessions.hash_total + self.namespaces.hash_total + config)
+        parts = (self.sessions, self.namespaces, self.holds)
+        return reduce_total(sum(each.hash_total for each in parts) + config)
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
-        return {"sessions": self.sessions.memory(), "raft_config": len(self.raft_config)}
+        return {
+            "sessions": self.sessions.memory(),
+            "holds": self.holds.memory(),
+            "raft_config": len(self.raft_config),
+        }
 
     def counts(self) -> dict[str, int]:
         """Return how many things there are, by kind."""
         return {
             "sessions": len(self.sessions),
             "namespaces": len(self.namespaces),
+            "holds": len(self.holds),
             "expire_skipped": self.expire_skipped_count,
         }
 
@@ -130,7 +156,8 @@ class System:
         """Take over a section into a fresh system; return the hashes that it promises."""
         reader = SectionReader(OWNER_SYSTEM, chunks)
         version = reader.number(U8)
-        reader.expect(version == SECTION_VERSION, f"section version {version}")
+        known = (SECTION_VERSION_WITHOUT_HOLDS, SECTION_VERSION)
+        reader.expect(version in known, f"section version {version}")
         position.applied_index = reader.number(U64)
         position.log_time_ns = reader.number(U64)
         hashes: dict[int, int] = {}
@@ -141,6 +168,8 @@ class System:
         self._load_namespaces(reader)
         for _ in range(reader.number(U32)):
             self._load_session(reader)
+        if version >= SECTION_VERSION:
+            self.holds.load(reader, reader.number(U16))
         reader.finish()
         return hashes
 
@@ -148,6 +177,7 @@ class System:
         """Assert every invariant."""
         self.sessions.check()
         self.namespaces.check()
+        self.holds.check()
 
     def _create(self, name: str, limits: Limits, index: int) -> Outcome:
         existing = self.namespaces.get(name)
@@ -177,6 +207,15 @@ class System:
         for projection in self._projections.values():
             projection.namespace_deleted(namespace)
         return APPLIED
+
+    def _hold(self, command: HoldSet | HoldRelease | HoldBreak, at: tuple[int, int]) -> Outcome:
+        match command:
+            case HoldSet(name, is_move, index, ttl_ns, bytes_max):
+                return self.holds.set(name, index, ttl_ns, bytes_max, at, is_move=is_move)
+            case HoldRelease(name):
+                return self.holds.release(name)
+            case HoldBreak(name, cause, set_index):
+                return self.holds.break_(name, cause, set_index, at)
 
     def _add_namespace(self, namespace: Namespace) -> None:
         self.namespaces.add(namespace)
@@ -224,6 +263,8 @@ class System:
                 (index,) = U64.unpack_from(stored)
                 result = stored[U64.size :]
                 yield _RESULT.pack(sequence, index, len(result)) + result
+        yield U16.pack(len(self.holds))
+        yield from self.holds.dump()
 
     def _load_namespaces(self, reader: SectionReader) -> None:
         previous = ""

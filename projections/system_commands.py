@@ -4,12 +4,19 @@ The tables are in docs/payloads.md. ``noop`` and ``raft_config`` have no prefix 
 here: their payloads are opaque to the projections.
 """
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from projections.conditions import Condition, encode_conditions, read_conditions
 from projections.errors import BadPayload
-from projections.limits import BATCH_ENTRIES_MAX, EXPIRE_ID_SIZE_MAX, EXPIRE_IDS_MAX
+from projections.holds import Cause
+from projections.limits import (
+    BATCH_ENTRIES_MAX,
+    EXPIRE_ID_SIZE_MAX,
+    EXPIRE_IDS_MAX,
+    HOLD_NAME_SIZE_MAX,
+)
 from projections.namespaces import LIMITS, Limits
 from projections.payload import U8, U16, U64, Reader, SessionRef, encode_prefix, encode_sized
 from projections.reasons import Reason
@@ -24,8 +31,14 @@ TYPE_NAMESPACE_CREATE = OWNER_SYSTEM << 8 | 0x07
 TYPE_NAMESPACE_CONFIGURE = OWNER_SYSTEM << 8 | 0x08
 TYPE_NAMESPACE_DELETE = OWNER_SYSTEM << 8 | 0x09
 TYPE_BATCH = OWNER_SYSTEM << 8 | 0x0A
+TYPE_HOLD_SET = OWNER_SYSTEM << 8 | 0x0B
+TYPE_HOLD_RELEASE = OWNER_SYSTEM << 8 | 0x0C
+TYPE_HOLD_BREAK = OWNER_SYSTEM << 8 | 0x0D
 
 TYPES_OPAQUE = (TYPE_NOOP, TYPE_RAFT_CONFIG)
+
+_HOLD_NUMBERS = struct.Struct("<QQQ")  # index, ttl_ns, bytes_max
+_HOLD_CREATE, _HOLD_MOVE = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,36 @@ class Batch:
     conditions: tuple[Condition, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class HoldSet:
+    """Keep the log from an index on for a named reader: create its hold, or move it forward.
+
+    Created with index 0, it begins at its own entry. In a move, what is 0 stays as it is.
+    """
+
+    name: str
+    is_move: bool
+    index: int
+    ttl_ns: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRelease:
+    """End a hold, broken or not."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldBreak:
+    """A hold is overrun: it keeps nothing any more, unless it was set since ``set_index``."""
+
+    name: str
+    cause: Cause
+    set_index: int
+
+
 Command = (
     Expire
     | SessionOpen
@@ -92,6 +135,9 @@ Command = (
     | NamespaceConfigure
     | NamespaceDelete
     | Batch
+    | HoldSet
+    | HoldRelease
+    | HoldBreak
 )
 
 
@@ -147,6 +193,17 @@ def _encode_body(command: Command) -> bytes:
             return b""
         case Batch(entry_count, conditions):
             return U16.pack(entry_count) + encode_conditions(conditions)
+        case HoldSet(name, is_move, index, ttl_ns, bytes_max):
+            mode = U8.pack(_HOLD_MOVE if is_move else _HOLD_CREATE)
+            return mode + _encode_name(name) + _HOLD_NUMBERS.pack(index, ttl_ns, bytes_max)
+        case HoldRelease(name):
+            return _encode_name(name)
+        case HoldBreak(name, cause, set_index):
+            return _encode_name(name) + U8.pack(cause) + U64.pack(set_index)
+
+
+def _encode_name(name: str) -> bytes:
+    return encode_sized(U8, name.encode())
 
 
 def _read_expire(reader: Reader) -> Expire:
@@ -172,6 +229,28 @@ def _read_batch(reader: Reader) -> Batch:
     return Batch(entry_count, read_conditions(reader))
 
 
+def _read_name(reader: Reader) -> str:
+    name = reader.text(U8)
+    size = len(name.encode())
+    if not 1 <= size <= HOLD_NAME_SIZE_MAX:
+        raise BadPayload(Reason.HOLD_NAME_INVALID, size)
+    return name
+
+
+def _read_hold_set(reader: Reader) -> HoldSet:
+    mode = reader.number(U8)
+    if mode not in (_HOLD_CREATE, _HOLD_MOVE):
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, mode)
+    return HoldSet(_read_name(reader), mode == _HOLD_MOVE, *reader.fields(_HOLD_NUMBERS))
+
+
+def _read_hold_break(reader: Reader) -> HoldBreak:
+    name, cause = _read_name(reader), reader.number(U8)
+    if cause not in tuple(Cause):
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, cause)
+    return HoldBreak(name, Cause(cause), reader.number(U64))
+
+
 _TYPES: dict[type[Command], int] = {
     Expire: TYPE_EXPIRE,
     SessionOpen: TYPE_SESSION_OPEN,
@@ -181,6 +260,9 @@ _TYPES: dict[type[Command], int] = {
     NamespaceConfigure: TYPE_NAMESPACE_CONFIGURE,
     NamespaceDelete: TYPE_NAMESPACE_DELETE,
     Batch: TYPE_BATCH,
+    HoldSet: TYPE_HOLD_SET,
+    HoldRelease: TYPE_HOLD_RELEASE,
+    HoldBreak: TYPE_HOLD_BREAK,
 }
 
 _DECODERS: dict[int, Callable[[Reader], Command]] = {
@@ -192,4 +274,7 @@ _DECODERS: dict[int, Callable[[Reader], Command]] = {
     TYPE_NAMESPACE_CONFIGURE: lambda reader: NamespaceConfigure(_read_limits(reader)),
     TYPE_NAMESPACE_DELETE: lambda _: NamespaceDelete(),
     TYPE_BATCH: _read_batch,
+    TYPE_HOLD_SET: _read_hold_set,
+    TYPE_HOLD_RELEASE: lambda reader: HoldRelease(_read_name(reader)),
+    TYPE_HOLD_BREAK: _read_hold_break,
 }

@@ -10,6 +10,9 @@ from projections.system_commands import (
     Batch,
     Command,
     Expire,
+    HoldBreak,
+    HoldRelease,
+    HoldSet,
     NamespaceConfigure,
     NamespaceCreate,
     NamespaceDelete,
@@ -61,5 +64,24 @@ def _describe(prefix: Prefix, command: Command) -> str:
         case Batch(entry_count, conditions):
             when = f" if {len(conditions)} conditions hold" if conditions else ""
             return f"batch of the next {entry_count} entries{when}"
+        case HoldSet():
+            return _describe_hold(command)
+        case HoldRelease(hold):
+            return f"release hold {hold}"
+        case HoldBreak(hold, cause, set_index):
+            return f"break hold {hold}, set at {set_index}: {cause.name.lower()}"
         case _:
             assert_never(command)
+
+
+def _describe_hold(command: HoldSet) -> str:
+    limits = []
+    if command.ttl_ns:
+        limits.append(f"{command.ttl_ns / 1_000_000_000:g} s")
+    if command.bytes_max:
+        limits.append(f"{command.bytes_max} bytes")
+    verb, place = ("move", "where it is") if command.is_move else ("set", "here")
+    if command.index:
+        place = f"index {command.index}"
+    within = f", at most {' and '.join(limits)}" if limits else ""
+    return f"{verb} hold {command.name} to {place}{within}"

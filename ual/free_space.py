@@ -26,15 +26,18 @@ class FreeSpace:
     def reserve(self, size: int) -> None:
         """Refuse a write that would go below the minimum of free space (``DiskFull``)."""
         if self._credit < size:
-            free = self._files.free_bytes(self._path)
-            available = free - self._free_bytes_min
+            available = self.spare_bytes()
             if available < size:
                 raise DiskFull(
-                    f"{free} bytes free in {self._path}, "
+                    f"{available + self._free_bytes_min} bytes free in {self._path}, "
                     f"{self._free_bytes_min} must stay free; free some space"
                 )
             self._credit = min(available, max(size, CHECK_BYTES))
         self._credit -= size
+
+    def spare_bytes(self) -> int:
+        """Return what the disk has above the minimum right now; negative below it."""
+        return self._files.free_bytes(self._path) - self._free_bytes_min
 
     def ask_again(self) -> None:
         """Forget what was known: a write has found the disk full."""

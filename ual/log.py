@@ -95,6 +95,10 @@ class Log:
         """The first index that is kept."""
         return self.segments.first_index
 
+    def spare_bytes(self) -> int:
+        """Return what the disk has above the minimum that stays free; negative below it."""
+        return self._space.spare_bytes()
+
     @property
     def manifest(self) -> Manifest:
         """What MANIFEST says, or is about to."""

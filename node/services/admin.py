@@ -1,21 +1,23 @@
 """The Admin service: what operators ask.
 
 Three kinds of calls. About the node that is asked: status, snapshot, hash, log. About one shard,
-where it is led: moving its leadership. About all shards, each where it is led: members, namespaces.
+where it is led: moving its leadership. About all shards, each where it is led: members, namespaces,
+holds (node/services/admin_holds.py).
 Those are done shard by shard and can be repeated: what is so already is not refused, as long as one
 shard still had something to do.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
-from node.calls import Call, gather
+from node.calls import Call
 from node.edge import Edge, invalid, namespace_of
 from node.forwarding import Elsewhere
 from node.members import Members
 from node.operations import applied, put_header
+from node.services.admin_holds import AdminHolds
 from node.services.admin_log import read_page
 from node.services.admin_status import (
     AlarmFound,
@@ -24,6 +26,7 @@ from node.services.admin_status import (
     node_status,
     put_alarms,
 )
+from node.services.every_shard import every_shard
 from node.status_mapping import error_of_reason
 from onelog.errors import AlreadyExists, NotFound, OnelogError
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
@@ -52,6 +55,9 @@ class AdminService:
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self._members = Members(edge)
+        holds = AdminHolds(edge)
+        self.set_hold, self.list_holds = holds.set_hold, holds.list_holds
+        self.release_hold = holds.release_hold
         clock = edge.context.clock
         self._alarms, self._unreachable = FirstSeen(clock), FirstSeen(clock)
 
@@ -333,10 +339,7 @@ class AdminService:
         answer: Any,
         done: type[OnelogError] | None,
     ) -> None:
-        """Change a namespace in every shard; ``done`` is what a shard says where it is so already.
-
-        If all say so there was nothing to do, and that is the answer.
-        """
+        """Change a namespace in every shard; ``done``: what a shard says where it is so already."""
         drafts = [encode_command(command, name)]
 
         async def part(shard: int) -> Any:
@@ -346,28 +349,10 @@ class AdminService:
             put_header(one.headers.add(), shard, written.first_index, written.results[0])
             return one
 
-        shards = range(self._edge.shards) if call.only_shard is None else (call.only_shard,)
-        outcomes = await gather(
-            *(_outcome(done, self._edge.parts(request, call, (shard,), part)) for shard in shards)
-        )
-        refused = [each for each in outcomes if isinstance(each, OnelogError)]
-        if len(refused) == len(outcomes):
-            raise refused[0]
-        for each in outcomes:
+        outcomes = await every_shard(self._edge, request, call, part, done)
+        for each in outcomes.values():
             if not isinstance(each, OnelogError):
-                answer.headers.extend(each[0].headers)
-
-
-async def _outcome(
-    expected: type[OnelogError] | None, part: Awaitable[list[Any]]
-) -> list[Any] | OnelogError:
-    """Return what a part came to, where one kind of refusal is no failure."""
-    try:
-        return await part
-    except OnelogError as error:
-        if expected is not None and isinstance(error, expected):
-            return error
-        raise
+                answer.headers.extend(each.headers)
 
 
 def _limits_of(limits: admin_pb2.NamespaceLimits) -> Limits:

@@ -7,11 +7,13 @@ from typing import NamedTuple
 from cluster.member import CANDIDATE, FOLLOWER, LEADER
 from node.as_of import first_as_of_index
 from node.context import NodeContext
+from node.holds import held_bytes, is_let_go, trouble
 from node.shard import NodeClock, Shard
 from node.shard_driver import ShardDriver
 from node.snapshot_metrics import age_s
 from node.snapshots import SnapshotReport
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
+from projections.holds import Cause, Hold
 from ual.damaged import DamagedSegment
 from ual.sealed import SealedSegment
 
@@ -19,6 +21,12 @@ _ROLES = {
     FOLLOWER: admin_pb2.ROLE_FOLLOWER,
     CANDIDATE: admin_pb2.ROLE_CANDIDATE,
     LEADER: admin_pb2.ROLE_LEADER,
+}
+_CAUSES = {
+    None: admin_pb2.HOLD_CAUSE_UNSPECIFIED,
+    Cause.BYTES: admin_pb2.HOLD_CAUSE_BYTES,
+    Cause.TIME: admin_pb2.HOLD_CAUSE_TIME,
+    Cause.DISK: admin_pb2.HOLD_CAUSE_DISK,
 }
 
 
@@ -99,6 +107,26 @@ def put_shard(target: admin_pb2.ShardStatus, number: int, shard: Shard) -> None:
     for owner, sizes in router.memory().items():
         name = log_pb2.Owner.Name(owner).removeprefix("OWNER_").lower()
         target.memory.update({f"{name}.{kind}": size for kind, size in sizes.items()})
+    for hold in shard.projections.system.holds:
+        put_hold(target.holds.add(), number, shard, hold)
+
+
+def put_hold(target: admin_pb2.Hold, number: int, shard: Shard, hold: Hold) -> None:
+    """Show a hold as one replica sees it."""
+    now_ns = max(shard.log_time.estimate_ns(), shard.router.log_time_ns)
+    target.name = hold.name
+    target.shard = number
+    target.index = hold.index
+    target.kept_index = max(hold.index, shard.log.first_index)
+    target.bytes = held_bytes(shard, hold)
+    target.bytes_max = hold.bytes_max
+    target.age_ms = max(0, now_ns - hold.set_ns) // 1_000_000
+    target.ttl_ms = hold.ttl_ns // 1_000_000
+    target.expires_ns = hold.expires_ns
+    target.cause = _CAUSES[hold.cause]
+    target.broken_index = hold.broken_index
+    target.broken_ns = hold.broken_ns
+    target.created_index = hold.created_index
 
 
 def put_snapshots(
@@ -156,6 +184,10 @@ def _alarms_of(number: int, shard: Shard, report: SnapshotReport) -> Iterator[Al
         yield AlarmFound("STATE_MISMATCH", number, "", report.mismatch)
     if report.damaged:
         yield AlarmFound("SNAPSHOT_DAMAGED", number, "", report.damaged)
+    for hold in shard.projections.system.holds:
+        if words := trouble(shard, hold):
+            reason = "HOLD_NOT_KEPT" if is_let_go(shard, hold) else "HOLD_BROKEN"
+            yield AlarmFound(reason, number, hold.name, words)
 
 
 def log_ranges(driver: ShardDriver) -> admin_pb2.ListLogRangesResponse:

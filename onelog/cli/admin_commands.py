@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.cli import member_commands, namespace_commands
+from onelog.cli import hold_commands, member_commands, namespace_commands
 from onelog.cli.command import Session, command, group
 from onelog.cli.connect import CONNECT_S, VARIABLES
 from onelog.cli.messages import document_of, shown_hash, word_of
@@ -16,9 +16,10 @@ from onelog.cli.values import endpoint_of, shown_duration, shown_time
 if TYPE_CHECKING:
     from onelog.v1 import admin_pb2
 
-app = group("Status, members, leaders, snapshots, namespaces.")
+app = group("Status, members, leaders, snapshots, namespaces, holds.")
 app.add_typer(member_commands.app, name="members")
 app.add_typer(namespace_commands.app, name="namespaces")
+app.add_typer(hold_commands.app, name="hold")
 
 Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The shard.")]
 Node = Annotated[
@@ -42,7 +43,7 @@ def status(
         typer.Option("--node", metavar="HOST:PORT", parser=endpoint_of, help="Only this node."),
     ] = None,
 ) -> None:
-    """Show every node with its shards: roles, terms, positions, lag, alarms.
+    """Show every node with its shards: roles, terms, positions, lag, holds, alarms.
 
     Exits with 5 if a node does not answer.
 
@@ -102,8 +103,12 @@ def _print_status(session: Session, found: "admin_pb2.GetStatusResponse", endpoi
         ("applied", lambda each: each.applied_index),
         ("snapshot", lambda each: each.snapshot_index),
         ("lag", lambda each: max((lag.proposals for lag in each.lags), default=None)),
-        ("holds", lambda each: {name: n for name, n in sorted(each.counts.items()) if n}),
+        ("contents", lambda each: {name: n for name, n in sorted(each.counts.items()) if n}),
     ))  # fmt: skip
+    for shard in found.shards:
+        for hold in shard.holds:
+            text = f"hold {hold.name} in shard {hold.shard}: {hold_commands.shown_hold(hold)}"
+            output.result(None, text)
     for alarm in found.alarms:
         output.result(
             None,

@@ -31,6 +31,8 @@ _UNITS_NS = {
 _NUMBER = r"[0-9]{1,20}"
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d|w)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
+_SIZE = re.compile(rf"({_NUMBER})(B|KiB|MiB|GiB|TiB)?", re.IGNORECASE)
+_SIZES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _RELATIVE = re.compile(r"now(?:([+-])(.+))?")
 _STEP = re.compile(rf"\.?([^.\[\]]+)|\[(-?{_NUMBER})\]")
 _MEMBER = re.compile(rf"({_NUMBER}):({_NUMBER})")
@@ -59,6 +61,23 @@ def duration_s(text: str) -> float:
 def lifetime_s(text: str) -> float:
     """Return a duration in seconds; 0 for ``none``."""
     return 0.0 if text == "none" else duration_s(text)
+
+
+def size_bytes(text: str) -> int:
+    """Return ``16GiB``, ``500MiB``, … in bytes."""
+    found = _SIZE.fullmatch(text)
+    size = int(found[1]) * _SIZES[(found[2] or "B").lower()] if found else U64_MAX + 1
+    if size > U64_MAX:
+        raise typer.BadParameter(f"'{text}' is no size like 16GiB, 500MiB or a number of bytes")
+    return size
+
+
+def shown_size(size: int) -> str:
+    """Return a number of bytes for people, in the largest unit that it fills."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size >= _SIZES[unit.lower()]:
+            return f"{size / _SIZES[unit.lower()]:.4g} {unit}"
+    return f"{size} B"
 
 
 def time_ns(text: str) -> int:

@@ -1,18 +1,19 @@
 """What operators ask: ``client.admin``. Answers are the messages of the protos as they are."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
 from onelog.client.unsendable import refuse_unsendable
+from onelog.client.values import milliseconds
 from onelog.v1 import admin_pb2, log_pb2
 
 
 @refuse_unsendable
 class AsyncAdmin:
-    """Status, topology, members, leadership, snapshots, the log itself, namespaces.
+    """Status, topology, members, leadership, snapshots, the log itself, namespaces, holds.
 
     ``endpoint`` says which node answers; without, some node, or the shard's leader.
     """
@@ -152,6 +153,47 @@ class AsyncAdmin:
         """Return the namespaces with their limits."""
         answer = await self._ask("ListNamespaces", admin_pb2.ListNamespacesRequest())
         return {each.namespace: each.limits for each in answer.namespaces}
+
+    async def set_hold(
+        self,
+        name: str,
+        *,
+        move: bool = False,
+        indexes: Mapping[int, int] | None = None,
+        from_start: bool = False,
+        ttl_s: float | None = None,
+        bytes_max: int = 0,
+    ) -> dict[int, int]:
+        """Keep the log for a reader from an index on; return where the hold stands, by shard.
+
+        A new hold begins, in shards that ``indexes`` does not name, behind the end of the log, or
+        with ``from_start`` at the first entry that is kept. With ``move`` it goes forward to
+        ``indexes``, stays in other shards, and lives anew. It breaks, with an alarm, when nobody
+        has set it for ``ttl_s`` (7 days, unless it says otherwise) or when there are more than
+        ``bytes_max`` bytes (16 GiB) of log in a shard from there on.
+        """
+        request = admin_pb2.SetHoldRequest(
+            name=name,
+            move=move,
+            indexes=dict(indexes or {}),
+            from_start=from_start,
+            ttl_ms=milliseconds(ttl_s),
+            bytes_max=bytes_max,
+        )
+        call = self._ask if move else self._do  # a move that is repeated changes nothing
+        answer: admin_pb2.SetHoldResponse = await call("SetHold", request)
+        return dict(sorted(answer.indexes.items()))
+
+    async def list_holds(self) -> list[admin_pb2.Hold]:
+        """Return the holds of every shard, by name and shard."""
+        answer: admin_pb2.ListHoldsResponse = await self._ask(
+            "ListHolds", admin_pb2.ListHoldsRequest()
+        )
+        return list(answer.holds)
+
+    async def release_hold(self, name: str) -> None:
+        """End a hold in every shard, broken or not."""
+        await self._do("ReleaseHold", admin_pb2.ReleaseHoldRequest(name=name))
 
     async def _ask(
         self, method: str, request: object, endpoint: str | None = None, shard: int | None = None

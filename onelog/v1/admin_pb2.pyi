@@ -16,11 +16,22 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_CANDIDATE: _ClassVar[Role]
     ROLE_LEADER: _ClassVar[Role]
     ROLE_LEARNER: _ClassVar[Role]
+
+class HoldCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HOLD_CAUSE_UNSPECIFIED: _ClassVar[HoldCause]
+    HOLD_CAUSE_BYTES: _ClassVar[HoldCause]
+    HOLD_CAUSE_TIME: _ClassVar[HoldCause]
+    HOLD_CAUSE_DISK: _ClassVar[HoldCause]
 ROLE_UNSPECIFIED: Role
 ROLE_FOLLOWER: Role
 ROLE_CANDIDATE: Role
 ROLE_LEADER: Role
 ROLE_LEARNER: Role
+HOLD_CAUSE_UNSPECIFIED: HoldCause
+HOLD_CAUSE_BYTES: HoldCause
+HOLD_CAUSE_TIME: HoldCause
+HOLD_CAUSE_DISK: HoldCause
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
@@ -47,7 +58,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[str] = ..., node_name: _Optional[str] = ..., version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ...) -> None: ...
 
 class ShardStatus(_message.Message):
-    __slots__ = ("shard", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "snapshot_index", "log_time_ns", "lags", "counts", "memory", "snapshots")
+    __slots__ = ("shard", "role", "term", "leader_id", "first_index", "last_index", "durable_index", "commit_index", "applied_index", "snapshot_index", "log_time_ns", "lags", "counts", "memory", "snapshots", "holds")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +88,7 @@ class ShardStatus(_message.Message):
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     role: Role
     term: int
@@ -92,7 +104,8 @@ class ShardStatus(_message.Message):
     counts: _containers.ScalarMap[str, int]
     memory: _containers.ScalarMap[str, int]
     snapshots: SnapshotStatus
-    def __init__(self, shard: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., log_time_ns: _Optional[int] = ..., lags: _Optional[_Iterable[_Union[PeerLag, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., memory: _Optional[_Mapping[str, int]] = ..., snapshots: _Optional[_Union[SnapshotStatus, _Mapping]] = ...) -> None: ...
+    holds: _containers.RepeatedCompositeFieldContainer[Hold]
+    def __init__(self, shard: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., log_time_ns: _Optional[int] = ..., lags: _Optional[_Iterable[_Union[PeerLag, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., memory: _Optional[_Mapping[str, int]] = ..., snapshots: _Optional[_Union[SnapshotStatus, _Mapping]] = ..., holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
     __slots__ = ("size", "age_ms", "first_as_of_index", "taken", "build_ms", "failures", "failure", "trimmed_segments")
@@ -438,3 +451,95 @@ class NamespaceInfo(_message.Message):
     namespace: str
     limits: NamespaceLimits
     def __init__(self, namespace: _Optional[str] = ..., limits: _Optional[_Union[NamespaceLimits, _Mapping]] = ...) -> None: ...
+
+class SetHoldRequest(_message.Message):
+    __slots__ = ("name", "move", "indexes", "from_start", "ttl_ms", "bytes_max", "validate_only")
+    class IndexesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    FROM_START_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    move: bool
+    indexes: _containers.ScalarMap[int, int]
+    from_start: bool
+    ttl_ms: int
+    bytes_max: int
+    validate_only: bool
+    def __init__(self, name: _Optional[str] = ..., move: _Optional[bool] = ..., indexes: _Optional[_Mapping[int, int]] = ..., from_start: _Optional[bool] = ..., ttl_ms: _Optional[int] = ..., bytes_max: _Optional[int] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class SetHoldResponse(_message.Message):
+    __slots__ = ("headers", "indexes")
+    class IndexesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    headers: _containers.RepeatedCompositeFieldContainer[_common_pb2.WriteHeader]
+    indexes: _containers.ScalarMap[int, int]
+    def __init__(self, headers: _Optional[_Iterable[_Union[_common_pb2.WriteHeader, _Mapping]]] = ..., indexes: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
+class ListHoldsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListHoldsResponse(_message.Message):
+    __slots__ = ("holds",)
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    holds: _containers.RepeatedCompositeFieldContainer[Hold]
+    def __init__(self, holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("name", "shard", "index", "kept_index", "bytes", "bytes_max", "age_ms", "ttl_ms", "expires_ns", "cause", "broken_index", "broken_ns", "created_index")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    KEPT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_NS_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_NS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shard: int
+    index: int
+    kept_index: int
+    bytes: int
+    bytes_max: int
+    age_ms: int
+    ttl_ms: int
+    expires_ns: int
+    cause: HoldCause
+    broken_index: int
+    broken_ns: int
+    created_index: int
+    def __init__(self, name: _Optional[str] = ..., shard: _Optional[int] = ..., index: _Optional[int] = ..., kept_index: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_max: _Optional[int] = ..., age_ms: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., expires_ns: _Optional[int] = ..., cause: _Optional[_Union[HoldCause, str]] = ..., broken_index: _Optional[int] = ..., broken_ns: _Optional[int] = ..., created_index: _Optional[int] = ...) -> None: ...
+
+class ReleaseHoldRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ReleaseHoldResponse(_message.Message):
+    __slots__ = ("headers",)
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    headers: _containers.RepeatedCompositeFieldContainer[_common_pb2.WriteHeader]
+    def __init__(self, headers: _Optional[_Iterable[_Union[_common_pb2.WriteHeader, _Mapping]]] = ...) -> None: ...

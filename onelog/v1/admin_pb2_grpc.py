@@ -110,6 +110,21 @@ class AdminStub:
                 request_serializer=onelog_dot_v1_dot_admin__pb2.ListNamespacesRequest.SerializeToString,
                 response_deserializer=onelog_dot_v1_dot_admin__pb2.ListNamespacesResponse.FromString,
                 _registered_method=True)
+        self.SetHold = channel.unary_unary(
+                '/onelog.v1.Admin/SetHold',
+                request_serializer=onelog_dot_v1_dot_admin__pb2.SetHoldRequest.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_admin__pb2.SetHoldResponse.FromString,
+                _registered_method=True)
+        self.ListHolds = channel.unary_unary(
+                '/onelog.v1.Admin/ListHolds',
+                request_serializer=onelog_dot_v1_dot_admin__pb2.ListHoldsRequest.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_admin__pb2.ListHoldsResponse.FromString,
+                _registered_method=True)
+        self.ReleaseHold = channel.unary_unary(
+                '/onelog.v1.Admin/ReleaseHold',
+                request_serializer=onelog_dot_v1_dot_admin__pb2.ReleaseHoldRequest.SerializeToString,
+                response_deserializer=onelog_dot_v1_dot_admin__pb2.ReleaseHoldResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -221,6 +236,27 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetHold(self, request, context):
+        """Keeps the log for a reader from an index on, in every shard: creates a hold, or moves it forward.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHolds(self, request, context):
+        """Lists holds, as the leader of each shard sees them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseHold(self, request, context):
+        """Ends a hold in every shard, broken or not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -298,6 +334,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListNamespaces,
                     request_deserializer=onelog_dot_v1_dot_admin__pb2.ListNamespacesRequest.FromString,
                     response_serializer=onelog_dot_v1_dot_admin__pb2.ListNamespacesResponse.SerializeToString,
+            ),
+            'SetHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetHold,
+                    request_deserializer=onelog_dot_v1_dot_admin__pb2.SetHoldRequest.FromString,
+                    response_serializer=onelog_dot_v1_dot_admin__pb2.SetHoldResponse.SerializeToString,
+            ),
+            'ListHolds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHolds,
+                    request_deserializer=onelog_dot_v1_dot_admin__pb2.ListHoldsRequest.FromString,
+                    response_serializer=onelog_dot_v1_dot_admin__pb2.ListHoldsResponse.SerializeToString,
+            ),
+            'ReleaseHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseHold,
+                    request_deserializer=onelog_dot_v1_dot_admin__pb2.ReleaseHoldRequest.FromString,
+                    response_serializer=onelog_dot_v1_dot_admin__pb2.ReleaseHoldResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -706,6 +757,87 @@ class Admin:
             '/onelog.v1.Admin/ListNamespaces',
             onelog_dot_v1_dot_admin__pb2.ListNamespacesRequest.SerializeToString,
             onelog_dot_v1_dot_admin__pb2.ListNamespacesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onelog.v1.Admin/SetHold',
+            onelog_dot_v1_dot_admin__pb2.SetHoldRequest.SerializeToString,
+            onelog_dot_v1_dot_admin__pb2.SetHoldResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHolds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onelog.v1.Admin/ListHolds',
+            onelog_dot_v1_dot_admin__pb2.ListHoldsRequest.SerializeToString,
+            onelog_dot_v1_dot_admin__pb2.ListHoldsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onelog.v1.Admin/ReleaseHold',
+            onelog_dot_v1_dot_admin__pb2.ReleaseHoldRequest.SerializeToString,
+            onelog_dot_v1_dot_admin__pb2.ReleaseHoldResponse.FromString,
             options,
             channel_credentials,
             insecure,

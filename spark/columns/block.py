@@ -9,12 +9,11 @@ the bounds of their plain payloads in one buffer. Invariants:
 * A block has at most ``BLOCK_BYTES_MAX`` bytes of plain payload, or one larger entry, and at most
   ``BLOCK_ENTRIES_MAX`` entries.
 
-A payload that is stored compressed is expanded into the buffer, in its place. A block without one
-is a view of the stored bytes, and copies nothing.
+A payload that is stored compressed is expanded into the buffer, in its place, when a payload of the
+block is first asked for. A block without one is a view of the stored bytes, and copies nothing.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,32 +35,80 @@ TYPE_BATCH = 0x000A
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+_Stored = tuple[Bytes, NDArray[np.int64]]  # and where each entry starts
+_Plain = tuple[NDArray[np.uint8], Numbers, Numbers]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """Some entries of one shard; see the module's docstring for what holds."""
 
-    shard: int
-    data: NDArray[np.uint8]
-    start: Numbers  # of each plain payload in ``data``
-    end: Numbers
-    headers: NDArray[np.void]  # of ual.tables.ENTRY_DTYPE
-    transaction: Indexes  # index of the entry that opens the entry's batch; 0: none
+    __slots__ = ("_payloads", "headers", "shard", "transaction")
+
+    def __init__(
+        self,
+        shard: int,
+        data: NDArray[np.uint8],
+        start: Numbers,
+        end: Numbers,
+        headers: NDArray[np.void],
+        transaction: Indexes,
+    ) -> None:
+        self.shard = shard
+        self.headers = headers  # of ual.tables.ENTRY_DTYPE
+        self.transaction = transaction  # index of the entry that opens its batch; 0: none
+        self._payloads: _Plain | _Stored = (data, start, end)
+
+    @classmethod
+    def stored(
+        cls,
+        shard: int,
+        data: Bytes,
+        offsets: NDArray[np.int64],
+        headers: NDArray[np.void],
+        transaction: Indexes,
+    ) -> "Block":
+        """Return entries as they are stored, at ``offsets`` in ``data``.
+
+        Payloads are expanded when one is first asked for: headers alone need none.
+        """
+        block = cls.__new__(cls)
+        block.shard = shard
+        block.headers = headers
+        block.transaction = transaction
+        block._payloads = (data, offsets)
+        return block
 
     def __len__(self) -> int:
-        return len(self.start)
+        return len(self.headers)
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The buffer that holds all plain payloads."""
+        return self._plain()[0]
+
+    @property
+    def start(self) -> Numbers:
+        """Where each plain payload starts in ``data``."""
+        return self._plain()[1]
+
+    @property
+    def end(self) -> Numbers:
+        """Where each plain payload ends in ``data``."""
+        return self._plain()[2]
 
     def select(self, rows: NDArray[np.intp]) -> "Block":
         """Return the entries at ``rows``, which ascend."""
-        return Block(
-            self.shard,
-            self.data,
-            self.start[rows],
-            self.end[rows],
-            self.headers[rows],
-            self.transaction[rows],
-        )
+        headers, transaction = self.headers[rows], self.transaction[rows]
+        if len(self._payloads) == 2:
+            data, offsets = self._payloads
+            return Block.stored(self.shard, data, offsets[rows], headers, transaction)
+        plain, start, end = self._payloads
+        return Block(self.shard, plain, start[rows], end[rows], headers, transaction)
+
+    def _plain(self) -> "_Plain":
+        if len(self._payloads) == 2:
+            self._payloads = plain_payloads(*self._payloads, self.headers)
+        return self._payloads
 
 
 class Transactions:
@@ -137,8 +184,7 @@ def cut_blocks(
     batches = transactions.find(data, offsets, headers, visible)
     rows = np.flatnonzero(visible & selection.wants_headers(headers))
     for chosen in _cut(data, offsets, headers, rows):
-        plain, start, end = plain_payloads(data, offsets[chosen], headers[chosen])
-        yield Block(shard, plain, start, end, headers[chosen], batches[chosen])
+        yield Block.stored(shard, data, offsets[chosen], headers[chosen], batches[chosen])
 
 
 def plain_payloads(

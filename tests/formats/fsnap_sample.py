@@ -7,7 +7,7 @@ that was changed on purpose, together with its version and docs/snapshots.md.
 from pathlib import Path
 
 from projections.kv_commands import Delete, Put, encode_command
-from projections.system_commands import SessionOpen
+from projections.system_commands import HoldSet, SessionOpen
 from projections.system_commands import encode_command as encode_system
 from projections.table import build_projections
 from snapshot.format import SnapshotHeader
@@ -20,12 +20,15 @@ from ual.entry import TYPE_NOOP, Draft, Entry, decode_group, encode_group
 from ual.notes import ApplyNotes
 
 NAME = "fsnap/snapshot"
+# Of the entries but the last, written when the system section had version 1 and no holds.
+NAME_BEFORE_HOLDS = "fsnap/snapshot_1"
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 CREATED_S = 1_700_000_100
 SNAPS = Path("/snaps")
-PATH = SNAPS / "0000000006-1700000100.fsnap"
-HEADER = SnapshotHeader(shard=2, index=6, term=3, proposal=3, timestamp_ns=START_NS + 2 * SECOND_NS)
+PATH = SNAPS / "0000000007-1700000100.fsnap"
+PATH_BEFORE_HOLDS = SNAPS / "0000000006-1700000100.fsnap"
+HEADER = SnapshotHeader(shard=2, index=7, term=3, proposal=3, timestamp_ns=START_NS + 2 * SECOND_NS)
 # What the log was told about the entries behind 1, which were not sealed; the streams are made up.
 NOTES_FROM_INDEX = 2
 VOIDS = [[4, 4]]
@@ -49,6 +52,7 @@ def entries() -> list[Entry]:
                 Draft(0x0101, b"\x09"),
                 encode_command(Put(b"greeting", b"hello again", ttl_ns=90 * SECOND_NS), "default"),
                 encode_command(Delete(b"nothing"), "default"),
+                encode_system(HoldSet("export", False, 2, 60 * SECOND_NS, 1 << 20)),
             ],
         ),
     ]

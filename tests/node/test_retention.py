@@ -1,72 +1,25 @@
 """What the state refers to stays in the log, and goes when it is no longer needed."""
 
-from dataclasses import replace
-
 import pytest
 
-from node.shard import Shard
-from projections import kv_commands, queue_commands, stream_commands, ts_commands
+from projections import queue_commands, stream_commands, ts_commands
 from projections.queue_config import QueueConfig
 from projections.queue_message import Enqueue, decode_message
 from projections.queue_results import decode_leased
-from projections.result import Applied, Result
+from projections.result import Applied
 from projections.stream_pages import Page, Record
 from projections.stream_record import Append
 from projections.ts_names import series_name
 from projections.ts_query import Query, QueryEngine
 from projections.ts_rules import Aggregate, Rule
 from projections.ts_types import Config
-from tests.simulation.mutations import CALM
-from tests.simulation.world import World
+from tests.node.lone import NAMESPACE, LoneNode
 from ual.damaged import DamagedSegment
 from ual.entry import Draft
 from ual.errors import CorruptFile
 from ual.sealed import SealedSegment
 
-NAMESPACE = "default"
 SECOND = 10**9
-ALONE = replace(CALM, members=1, clients=0, stale_readers=0, weights={"mend": 1.0})
-
-
-class LoneNode:
-    """A group of one on a simulated disk with small segments."""
-
-    def __init__(self) -> None:
-        self.world = World(1, ALONE)
-        self.replica = self.world.replicas[0]
-        self.replica.start()
-        self.pass_time(2.0)
-
-    @property
-    def shard(self) -> Shard:
-        assert self.replica.shard is not None
-        return self.replica.shard
-
-    def pass_time(self, seconds: float) -> None:
-        schedule = self.world.schedule
-        schedule.run_until(schedule.now_s + seconds)
-
-    def write(self, *drafts: Draft) -> list[Result]:
-        outcomes: list[object] = []
-        deadline_s = self.replica.clock.now_s() + 5.0
-        self.replica.run(lambda shard: shard.propose(drafts, deadline_s, outcomes.append))
-        self.pass_time(0.1)
-        assert len(outcomes) == 1
-        assert isinstance(outcomes[0], list), outcomes
-        return outcomes[0]
-
-    def fill(self) -> None:
-        """Write segments full of something else, and cover them by two snapshots."""
-        for _ in range(2):
-            for number in range(30):
-                self.write(kv_commands.encode_command(kv_commands.Put(b"k", b"%0900d" % number),
-                                                      NAMESPACE))  # fmt: skip
-            self.replica.snapshot()
-
-    def trimmed_to(self) -> int:
-        """Trim, and return where the log begins now."""
-        self.replica.trim()
-        return self.shard.log.first_index
 
 
 def queue_draft(command: queue_commands.Command) -> Draft:

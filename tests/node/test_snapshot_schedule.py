@@ -11,7 +11,8 @@ import pytest
 
 from node.config import LogSettings, SnapshotSettings
 from node.requests import Results
-from node.snapshot_schedule import SnapshotSchedule, log_bytes_behind
+from node.retention import log_bytes_behind
+from node.snapshot_schedule import SnapshotSchedule
 from node.snapshots import BuilderLimits, Snapshots
 from onelog import AsyncClient, Client
 from onelog.v1 import admin_pb2 as admin

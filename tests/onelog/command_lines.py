@@ -140,6 +140,12 @@ ADMIN = (
     Step("admin namespaces configure shop --versions 20 --json", {"namespace": "shop"}),
     Step("admin namespaces list --json", {"namespace": "shop", "versions_max": 20}),
     Step("admin namespaces delete shop --json", {"namespace": "shop"}),
+    Step(
+        "admin hold set nightly --from-start --for 2d --max-bytes 4GiB --json",
+        {"name": "nightly", "indexes": ANY},
+    ),
+    Step("admin hold list --json", {"name": "nightly", "bytes_max": 4 << 30, "ttl_ms": 172800000}),
+    Step("admin hold release nightly --json", {"name": "nightly"}),
 )
 OTHERS = (
     Step("transact - --json", {"results": [ANY, ANY]},
@@ -216,6 +222,9 @@ NAMES = (
     Wrong("admin hash 99", 3, "SHARD_UNKNOWN"),
     Wrong("admin members promote nobody", 1, "NODE_ID_INVALID"),
     Wrong("admin namespaces delete nowhere", 3, "NAMESPACE_UNKNOWN"),
+    Wrong("admin hold set nobody --move", 3, "HOLD_UNKNOWN"),
+    Wrong("admin hold set nobody --move --from-start", 2, "USAGE"),
+    Wrong("admin hold release nobody", 3, "HOLD_UNKNOWN"),
     Wrong("bench dance", 2, "USAGE"),
     Wrong("completion dos", 2, "USAGE"),
     Wrong("cluster kill 1 --dir nowhere", 1, "NO_CLUSTER"),
@@ -249,6 +258,10 @@ NUMBERS = (
     Wrong("admin hash one", 2, "USAGE"),
     Wrong(f"admin members add {STRANGER} 127.0.0.1:99999", 1, "ADDRESS_INVALID"),
     Wrong("admin namespaces create shop --versions 256", 2, "USAGE"),
+    Wrong("admin hold set nightly --index 0=1,2", 2, "USAGE"),
+    Wrong("admin hold set nightly --max-bytes 16GB", 2, "USAGE"),
+    Wrong("admin hold set nightly --max-bytes 0", 2, "USAGE"),
+    Wrong("admin hold set nightly --index 0=18446744073709551615", 3, "INDEX_IN_FUTURE"),
     Wrong("bench put --callers 0", 2, "USAGE"),
     Wrong("cluster kill one", 2, "USAGE"),
     Wrong("log dump . --from x", 2, "USAGE"),

@@ -177,6 +177,25 @@ def test_what_an_operator_gets_wrong_is_refused(cli: Cli) -> None:
     assert "no answer" in ran.out
 
 
+def test_holds_are_set_moved_listed_and_released(cli: Cli) -> None:
+    cli("kv", "put", "a", "1")
+    assert "keeps the log from index" in cli("admin", "hold", "set", "h1", "--from-start").out
+    assert "HOLD_EXISTS" in cli("admin", "hold", "set", "h1", code=4).err
+    rows = [row for row in cli.lines("admin", "hold", "list") if row["name"] == "h1"]
+    assert [(row["shard"], row["index"], row["cause"]) for row in rows] == [
+        (shard, 1, "unspecified") for shard in range(len(rows))
+    ]
+    cli("admin", "hold", "set", "h1", "--move", "--index", "2", "--for", "3d")
+    rows = [row for row in cli.lines("admin", "hold", "list") if row["name"] == "h1"]
+    assert {(row["index"], row["ttl_ms"]) for row in rows} == {(2, 3 * 86_400_000)}
+    back = cli("admin", "hold", "set", "h1", "--move", "--index", "0=1", code=1)
+    assert "HOLD_INDEX_INVALID" in back.err
+    assert "hold h1 in shard 0: from index 2 on, " in cli("admin", "status").out
+    assert "16 GiB" in cli("admin", "hold", "list").out
+    cli("admin", "hold", "release", "h1")
+    assert "HOLD_UNKNOWN" in cli("admin", "hold", "release", "h1", code=3).err
+
+
 def test_namespaces_are_made_changed_and_deleted(cli: Cli) -> None:
     cli("admin", "namespaces", "create", "n1", "--versions", 3, "--keys", 2)
     assert "NAMESPACE_EXISTS" in cli("admin", "namespaces", "create", "n1", code=4).err

@@ -70,6 +70,7 @@ def answers_of(world: World) -> str:
     answers += (world.notes.records, world.notes.voids)
     router = world.state.router
     answers += [router.next_deadline(), router.due(2**63, 1_000), world.state.system.raft_config]
+    answers += world.state.system.holds
     return repr(answers)
 
 

@@ -9,6 +9,7 @@ from random import Random
 
 from projections import system_commands
 from projections.conditions import Comparison, Condition, Target
+from projections.holds import Cause
 from projections.kv_commands import (
     Append,
     Command,
@@ -81,6 +82,8 @@ class Writer:
             world.group(encode_batch(drafts, self.conditions(), NAMESPACE))
         elif chance < 0.90:
             world.group([self.command() for _ in range(draw.randint(2, 6))])
+        elif chance < 0.91:
+            world.draft(self.hold())
         elif chance < 0.97:
             world.pass_time(draw.randrange(draw.choice(SPANS_NS)))
         elif chance < 0.98:
@@ -207,6 +210,24 @@ class Writer:
             world.system(system_commands.SessionKeepalive(draw.choice(self.sessions[-3:])))
         else:
             world.system(system_commands.SessionClose(draw.choice(self.sessions[-3:])))
+
+    def hold(self) -> Draft:
+        """Create, move, release or break a hold of a few, as it is or as it was."""
+        draw, index = self.draw, self.world.index
+        name, ttl_ns = draw.choice(["export", "query"]), draw.randint(0, 200) * SECOND
+        known = self.world.state.system.holds.get(name)
+        command: system_commands.Command
+        if known is None or draw.random() < 0.1:
+            command = system_commands.HoldSet(name, False, draw.randint(0, index + 2), ttl_ns, 9)
+        elif (chance := draw.random()) < 0.5:
+            to_index = draw.choice((0, known.index, draw.randint(known.index, index + 2)))
+            command = system_commands.HoldSet(name, True, to_index, ttl_ns, draw.randint(0, 9))
+        elif chance < 0.8:
+            cause, set_index = draw.choice(list(Cause)), known.set_index - draw.choice((0, 0, 1))
+            command = system_commands.HoldBreak(name, cause, set_index)
+        else:
+            command = system_commands.HoldRelease(name)
+        return system_commands.encode_command(command)
 
     def send_in_session(self) -> None:
         """Send a request of a session, often twice, sometimes an old one again."""

@@ -8,6 +8,7 @@ import sys
 
 from projections import system_commands
 from projections.conditions import Comparison, Condition, Target
+from projections.holds import Cause
 from projections.kv_commands import (
     Append,
     Command,
@@ -83,6 +84,13 @@ SYSTEM: dict[str, tuple[system_commands.Command, str]] = {
         system_commands.Batch(2, (Condition(b"lock", Target.MISSING),)),
         NAMESPACE,
     ),
+    "system_hold_set": (
+        system_commands.HoldSet("export", False, 12, 7 * 86_400 * SECOND, 16 << 30),
+        "",
+    ),
+    "system_hold_move": (system_commands.HoldSet("export", True, 99, 0, 0), ""),
+    "system_hold_release": (system_commands.HoldRelease("export"), ""),
+    "system_hold_break": (system_commands.HoldBreak("export", Cause.BYTES, 12), ""),
 }
 
 

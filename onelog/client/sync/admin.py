@@ -3,14 +3,14 @@
 Written by ``python -m onelog.client.sync_source``: change it there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from onelog.client.loop_thread import Facade
 from onelog.v1 import admin_pb2, log_pb2
 
 
 class Admin(Facade):
-    """Status, topology, members, leadership, snapshots, the log itself, namespaces.
+    """Status, topology, members, leadership, snapshots, the log itself, namespaces, holds.
 
     ``endpoint`` says which node answers; without, some node, or the shard's leader.
     """
@@ -115,3 +115,42 @@ class Admin(Facade):
         """Return the namespaces with their limits."""
         found: dict[str, admin_pb2.NamespaceLimits] = self._thread.run(self._core.namespaces())
         return found
+
+    def set_hold(
+        self,
+        name: str,
+        *,
+        move: bool = False,
+        indexes: Mapping[int, int] | None = None,
+        from_start: bool = False,
+        ttl_s: float | None = None,
+        bytes_max: int = 0,
+    ) -> dict[int, int]:
+        """Keep the log for a reader from an index on; return where the hold stands, by shard.
+
+        A new hold begins, in shards that ``indexes`` does not name, behind the end of the log, or
+        with ``from_start`` at the first entry that is kept. With ``move`` it goes forward to
+        ``indexes``, stays in other shards, and lives anew. It breaks, with an alarm, when nobody
+        has set it for ``ttl_s`` (7 days, unless it says otherwise) or when there are more than
+        ``bytes_max`` bytes (16 GiB) of log in a shard from there on.
+        """
+        found: dict[int, int] = self._thread.run(
+            self._core.set_hold(
+                name,
+                move=move,
+                indexes=indexes,
+                from_start=from_start,
+                ttl_s=ttl_s,
+                bytes_max=bytes_max,
+            )
+        )
+        return found
+
+    def list_holds(self) -> list[admin_pb2.Hold]:
+        """Return the holds of every shard, by name and shard."""
+        found: list[admin_pb2.Hold] = self._thread.run(self._core.list_holds())
+        return found
+
+    def release_hold(self, name: str) -> None:
+        """End a hold in every shard, broken or not."""
+        self._thread.run(self._core.release_hold(name))
