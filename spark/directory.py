@@ -8,7 +8,7 @@ may have more; ``Cut.note`` says so.
   and by time.
 * A split is whole files, or a part of a large one that begins and ends where groups do. Small files
   are read together. Where an inner boundary is, the header of one entry tells: it counts what is
-  left of its group. A compacted file has no whole groups and is cut where its tables say.
+  left of its group.
 * A task lists the files again: what was sealed, compacted or renamed meanwhile is read under its
   new name. What was dropped is an error that says which indexes.
 """
@@ -32,6 +32,7 @@ from ual.entry import FLAG_CONDITIONAL, HEADER, HEADER_SIZE
 from ual.errors import CorruptFile, IndexDropped, MissingSegment
 from ual.files import DiskFiles, Files
 from ual.offline import ReadOnlyFiles
+from ual.tables import Indexes
 
 NOTE = (
     "read from files: each shard ends at its last sealed entry, or at its newest snapshot where "
@@ -184,8 +185,25 @@ def _look_back(files: ShardFiles, index: int, transactions: Transactions) -> Non
     first_in_file = listing.parts[at].first_index if at is not None else index
     first = max(first_in_file, listing.first_index, index - BATCH_ENTRIES_MAX)
     if first < index:
-        for piece, _ in files.pieces(first, index - 1):
-            transactions.find(piece.data, piece.offsets, piece.headers)
+        for piece, voids in files.pieces(first, index - 1):
+            learn_transactions(files.shard, piece, voids, transactions)
+
+
+def learn_transactions(
+    shard: int, piece: Piece, voids: Indexes, transactions: Transactions
+) -> None:
+    """Find the transactions of entries that nobody wants."""
+    blocks = cut_blocks(
+        shard,
+        piece.data,
+        piece.offsets,
+        voids=voids,
+        selection=Selection(types=frozenset()),
+        transactions=transactions,
+        headers=piece.headers,
+    )
+    for _ in blocks:
+        raise AssertionError("an entry of no type")
 
 
 class _Plan:
@@ -287,14 +305,12 @@ class _Plan:
         ends: list[int] = []
         for row in rows.tolist():
             index = int(indexes[row])
-            if segment.is_compacted:
-                boundary = index - 1
-            else:
-                fields = HEADER.unpack(file.read(HEADER_SIZE, int(offsets[row])))
-                if fields[_INDEX_FIELD] != index:
-                    rule = f"entry {index}: the sparse table differs from the entry"
-                    raise CorruptFile(str(part.path), rule, int(offsets[row]))
-                boundary = index + fields[_GROUP_FIELD]
+            fields = HEADER.unpack(file.read(HEADER_SIZE, int(offsets[row])))
+            if fields[_INDEX_FIELD] != index:
+                rule = f"entry {index}: the sparse table differs from the entry"
+                raise CorruptFile(str(part.path), rule, int(offsets[row]))
+            # Where its group ended, also if compaction has taken the last of it.
+            boundary = index + fields[_GROUP_FIELD]
             if (ends[-1] if ends else first_index - 1) < boundary < last_index:
                 ends.append(boundary)
         return ends

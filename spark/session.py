@@ -71,7 +71,6 @@ def quiet_settings(master: str) -> dict[str, str]:
     config = Path(__file__).with_name("log4j2.properties")
     settings = {
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={config.as_uri()}",
-        "spark.log.level": "ERROR",
     }
     if master.startswith("local"):
         settings |= {

@@ -133,7 +133,15 @@ def find_ranges(options: ReadOptions, cut: Cut) -> Iterator[Range]:
                     metadata={"option": name},
                 )
     _refuse_other_times(options, cut)
+    behind: dict[int, int] = {}
+    if options.since is not None:
+        from onelog.spark.since import find_first_indexes
+
+        behind = find_first_indexes(options.since, options.view.name, cut)
     for part in cut.shards:
+        if part.shard in behind:
+            yield _range_behind(options, part, behind[part.shard])
+            continue
         first = options.bound(options.from_index, part.shard)
         last = options.bound(options.to_index, part.shard)
         for name, index in (("from_index", first), ("to_index", last)):
@@ -144,6 +152,21 @@ def find_ranges(options: ReadOptions, cut: Cut) -> Iterator[Range]:
             part.first_index if first is None else first,
             part.last_index if last is None else last,
         )
+
+
+def _range_behind(options: ReadOptions, part: ShardCut, first: int) -> Range:
+    """Return what follows from an index on, which may be nothing."""
+    if first < part.first_index:
+        raise OutOfRange(
+            f"option since goes on at entry {first} of shard {part.shard}; entries {first} to "
+            f"{part.first_index - 1} are not kept any more",
+            reason=REASON_DROPPED,
+            metadata={"option": "since", "first_index": str(part.first_index)},
+        )
+    last = options.bound(options.to_index, part.shard)
+    if last is not None:
+        _refuse_outside("to_index", last, part)
+    return Range(part.shard, first, part.last_index if last is None else last)
 
 
 def _refuse_outside(name: str, index: int, part: ShardCut) -> None:

@@ -34,7 +34,7 @@ from onelog.spark.export.receipt import (
     decode_receipt,
     receipt_name,
 )
-from onelog.spark.export.target import TEMPORARY_SUFFIX, Target
+from onelog.spark.export.target import TEMPORARY_SUFFIX, Target, target_error
 from onelog.spark.faults import REASON_DROPPED
 from onelog.spark.options import ReadOptions
 from onelog.spark.origin import SPLIT_BYTES, Cut, Origin, QueueNames, Range, Split
@@ -87,6 +87,13 @@ class Progress:
 def run_export(request: ExportRequest, runner: Runner, progress: Progress | None = None) -> Outcome:
     """Export; see the module's docstring."""
     _check_request(request)
+    try:
+        return _run_locked(request, runner, progress or Progress())
+    except OSError as error:  # the log's are errors of the API already
+        raise target_error(error) from error
+
+
+def _run_locked(request: ExportRequest, runner: Runner, progress: Progress) -> Outcome:
     lock = request.target.lock()
     try:
         receipts = read_receipts(request.target)
@@ -95,7 +102,7 @@ def run_export(request: ExportRequest, runner: Runner, progress: Progress | None
             _remove_journals(request.target, len(receipts))
             outcome = Outcome(finished, receipt_name(finished.number), is_new=False)
         else:
-            export = _Export(request, len(receipts) + 1, progress or Progress())
+            export = _Export(request, len(receipts) + 1, progress)
             export.open_journal(receipts)
             export.run(runner)
             lock.check()

@@ -8,7 +8,6 @@ An error of a task reaches the driver as text of Java's. What the task knew of i
 message, is put into that text, and read out of it here.
 """
 
-import errno
 import json
 import re
 import threading
@@ -17,18 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import AccumulatorParam
 
-from onelog.errors import (
-    Internal,
-    NotFound,
-    OnelogError,
-    ResourceExhausted,
-    Unavailable,
-    make_error,
-)
+from onelog.errors import Internal, OnelogError, make_error
 from onelog.spark.export.job import Numbered, Task
 from onelog.spark.export.journal import SplitFacts
+from onelog.spark.export.target import target_error
 from ual.errors import UalError
-from ual.files import OUT_OF_SPACE
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -171,17 +163,7 @@ def to_api_error(error: Exception) -> OnelogError:
     if isinstance(error, UalError):
         return Internal(str(error), reason=error.reason)
     assert isinstance(error, OSError)
-    if error.errno in OUT_OF_SPACE:
-        return ResourceExhausted(
-            f"the target is full: {error}; free some space and run the same command again",
-            reason="TARGET_FULL",
-        )
-    if error.errno == errno.ENOENT:
-        return NotFound(f"the target is gone: {error}", reason="TARGET_GONE")
-    return Unavailable(
-        f"the target cannot be written: {error}; run the same command again",
-        reason="TARGET_UNWRITABLE",
-    )
+    return target_error(error)
 
 
 def _first_line(error: BaseException) -> str:

@@ -28,8 +28,15 @@ from urllib.parse import unquote, urlsplit
 
 from crc32c import crc32c
 
-from onelog.errors import FailedPrecondition, InvalidArgument
-from ual.files import DiskFiles, File, Files, replace_file, sync_new_name
+from onelog.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OnelogError,
+    ResourceExhausted,
+    Unavailable,
+)
+from ual.files import OUT_OF_SPACE, DiskFiles, File, Files, replace_file, sync_new_name
 
 OWN_DIRECTORY = "_export"
 LOCK_NAME = f"{OWN_DIRECTORY}/LOCK"
@@ -158,6 +165,21 @@ def in_use(target: str, owner: str = "") -> FailedPrecondition:
     return FailedPrecondition(
         f"another export writes into {target}{by}; wait for it, or use another target",
         reason="TARGET_IN_USE",
+    )
+
+
+def target_error(error: OSError) -> OnelogError:
+    """Return what a user is told of a target that cannot be written."""
+    if error.errno in OUT_OF_SPACE:
+        return ResourceExhausted(
+            f"the target is full: {error}; free some space and run the same command again",
+            reason="TARGET_FULL",
+        )
+    if error.errno == errno.ENOENT:
+        return NotFound(f"the target is gone: {error}", reason="TARGET_GONE")
+    return Unavailable(
+        f"the target cannot be written: {error}; run the same command again",
+        reason="TARGET_UNWRITABLE",
     )
 
 

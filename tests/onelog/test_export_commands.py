@@ -3,8 +3,10 @@
 Tasks run in this process; tests/spark/jvm has the same through Spark.
 """
 
+import io
 import re
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ import pytest
 
 from onelog import Client
 from onelog.cli import export_commands
+from onelog.cli.export_output import export_progress
 from onelog.cli.program import tree
 from tests.onelog.commands import Cli
-from tests.spark.exports import seal, serial, three_days
+from tests.spark.exports import directory, export, seal, serial, three_days
 from tests.spark.shard_dirs import Shard
 
 
@@ -118,6 +121,25 @@ def test_following_continues_until_it_is_interrupted(
     ]
     assert sum(each["rows"] for each in ran.lines) == len(shard.expected(shard.sealed_index))
     monkeypatch.undo()
+
+
+def test_on_a_terminal_a_bar_shows_rows_bytes_and_splits(
+    shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with export_progress() as progress:
+        receipt = export(shard.path, directory(tmp_path / "out"), progress).receipt
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
+    counts = re.findall(r"(\d+)/(\d+) splits, (\d+) rows, ([0-9.]+ kB|\d+ bytes)", shown)
+    assert counts[-1][0] == counts[-1][1] != "0"
+    assert int(counts[-1][2]) == receipt.rows
 
 
 @pytest.mark.parametrize(

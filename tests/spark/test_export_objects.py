@@ -94,6 +94,19 @@ def test_the_second_export_and_other_objects_are_refused(bucket: str, shard: Sha
     assert target.read(LOCK_NAME) == b"another"
     assert target.name == "s3://exports/shared"
 
+    class Raced(ObjectTarget):
+        """Another export writes its name in the same moment."""
+
+        def write(self, name: str, data: bytes) -> None:
+            super().write(name, b"another" if name == LOCK_NAME else data)
+
+    raced = open_store(bucket, "raced")
+    raced.__class__ = Raced
+    with pytest.raises(FailedPrecondition) as caught:
+        export(shard.path, raced)
+    assert caught.value.reason == "TARGET_IN_USE"
+    assert raced.names() == [LOCK_NAME]
+
     other = open_store(bucket, "other")
     other.write("notes.txt", b"mine")
     with pytest.raises(FailedPrecondition) as caught:

@@ -1,6 +1,5 @@
 """Exports that are interrupted, refused or disturbed: resumed, they leave the same files."""
 
-import errno
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from onelog.errors import DataLoss, FailedPrecondition, InvalidArgument, OutOfRange
+from onelog.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+)
 from onelog.spark.export.job import Numbered, Progress, Task, run_export
 from onelog.spark.export.journal import Plan, SplitFacts, journal_name
 from onelog.spark.export.target import DirectoryTarget, open_target
@@ -167,9 +173,9 @@ def test_a_disk_that_is_full_halfway_ends_the_export_and_a_rerun_finishes_it(
     size = sum(map(len, undisturbed.values()))
     for share in (0.1, 0.4, 0.7, 0.95):
         disk = SimDisk(capacity=int(size * share))
-        with pytest.raises(OSError, match="No space left") as caught:
+        with pytest.raises(ResourceExhausted) as caught:
             export(shard.path, simulated(disk), columns=COLUMNS)
-        assert caught.value.errno == errno.ENOSPC
+        assert caught.value.reason == "TARGET_FULL"
         assert not [name for name in simulated(disk).names("log") if name.endswith(".tmp")]
         disk.capacity = None
         export(shard.path, simulated(disk), columns=COLUMNS)
@@ -186,8 +192,9 @@ def test_a_target_that_vanishes_is_not_made_anew(shard: Shard, tmp_path: Path) -
         shutil.rmtree(path)
         on_done([task(*work[1])])
 
-    with pytest.raises(OSError, match="the target is gone"):
+    with pytest.raises(NotFound) as caught:
         run_export(ask(shard.path, directory(path)), lose_target)
+    assert caught.value.reason == "TARGET_GONE"
     assert not path.exists()
 
 
@@ -258,6 +265,7 @@ def test_a_torn_end_of_the_journal_is_cut_and_other_damage_is_refused(
         path.write_bytes(torn)
         resumed = tmp_path / f"resumed-{len(torn)}-{torn[-2]}"
         shutil.copytree(tmp_path / "out", resumed)
+        interrupt(shard, directory(resumed))  # what is noted now must not be lost behind the tear
         export(shard.path, directory(resumed))
         assert verify_export(directory(resumed)).is_good
     path.write_bytes(data[:10] + bytes([data[10] ^ 1]) + data[11:])
@@ -277,6 +285,25 @@ def test_a_resumed_export_keeps_the_cut_of_its_plan(tmp_path: Path) -> None:
     assert receipt.ranges[0].last_index == last < shard.sealed_index
 
 
+def test_an_export_that_is_killed_at_its_end_while_the_log_grows_keeps_its_plan(
+    tmp_path: Path,
+) -> None:
+    shard = three_days(tmp_path / "data", groups=8)
+    shutil.copytree(shard.path, tmp_path / "before")
+    shard.write(20)
+    seal(shard)
+    disk = SimDisk()
+    receipt = export(tmp_path / "before", simulated(disk), columns=COLUMNS).receipt
+    for operation in range(disk.operations - 8, disk.operations):
+        killed = SimDisk()
+        kill_at(killed, operation, CrashPolicy.KEPT)
+        with pytest.raises(Killed) as caught:
+            export(tmp_path / "before", simulated(killed), columns=COLUMNS)
+        target = simulated(caught.value.disk)
+        assert export(shard.path, target, columns=COLUMNS).receipt == receipt, operation
+        assert verify_export(target).is_good, operation
+
+
 def test_what_the_log_dropped_before_a_rerun_is_named(tmp_path: Path) -> None:
     shard = three_days(tmp_path / "data", groups=8)
     target = directory(tmp_path / "out")
@@ -286,6 +313,7 @@ def test_what_the_log_dropped_before_a_rerun_is_named(tmp_path: Path) -> None:
     with pytest.raises(OutOfRange) as caught:
         export(shard.path, target)
     assert f"to {kept - 1}" in str(caught.value)
+    assert "export into another target" in str(caught.value)
 
 
 def drop_before(shard: Shard, index: int) -> None:

@@ -101,6 +101,16 @@ def test_entries_that_the_log_has_otherwise_are_found(out: Path, tmp_path: Path)
     assert files_of(out)[0].relative_to(out).as_posix() in names
 
 
+def test_entries_that_gave_no_row_are_compared_by_the_range(shard: Shard, tmp_path: Path) -> None:
+    target = directory(tmp_path / "out")
+    receipt = export(shard.path, target, view="kv_operations", namespaces="nobody").receipt
+    assert receipt.files == ()
+    assert verify_export(target, DirectoryOrigin(str(shard.path))).is_good
+    other = three_days_of_another_seed(tmp_path / "other")
+    report = verify_export(target, DirectoryOrigin(str(other.path)))
+    assert found(report) == [("LOG_DIFFERS", "receipt-000001.json")]
+
+
 def three_days_of_another_seed(path: Path) -> Shard:
     from tests.spark.exports import DAY_NS, seal
 
