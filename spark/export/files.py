@@ -35,6 +35,7 @@ from ual.entry import HEADER_SIZE
 
 # Plain bytes of entries in a row group of Parquet, a stripe of ORC, a step of the others.
 ROW_GROUP_BYTES = 16 << 20
+TEXT_BYTES = 2 << 20  # of columns that are made text at a time
 ZSTD_LEVEL = 1
 DAY_NS = 86_400 * 10**9
 PARTITION_COLUMNS = ("shard", "date")
@@ -287,7 +288,8 @@ class _JsonEncoder:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See ``_Encoder.write``."""
-        self._output.write(json_lines(batch))
+        for part in _text_parts(batch):
+            self._output.write(json_lines(part))
 
     def close(self) -> None:
         """See ``_Encoder.close``: nothing ends a file of lines."""
@@ -302,11 +304,19 @@ class _CsvEncoder:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See ``_Encoder.write``."""
-        self._writer.write_batch(csv_columns(batch))
+        for part in _text_parts(batch):
+            self._writer.write_batch(csv_columns(part))
 
     def close(self) -> None:
         """See ``_Encoder.close``."""
         self._writer.close()
+
+
+def _text_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in parts: text takes several times the memory, and has no seams."""
+    count = max(batch.num_rows * TEXT_BYTES // max(batch.nbytes, 1), 1)
+    for first in range(0, batch.num_rows, count):
+        yield batch.slice(first, count)
 
 
 _ENCODERS: dict[str, Any] = {

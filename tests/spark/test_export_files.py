@@ -107,6 +107,7 @@ def test_the_bytes_do_not_depend_on_how_entries_are_read(
 
     monkeypatch.setattr(files, "ROW_GROUP_BYTES", 3_000)  # several in each file
     export(shard.path, directory(tmp_path / "one"), format=file_format)
+    monkeypatch.setattr(files, "TEXT_BYTES", 700)  # several in each row group
     request = ask(shard.path, directory(tmp_path / "two"), format=file_format)
     run_export(replace(request, origin=SingleEntries(str(shard.path))), serial)
     assert everything(directory(tmp_path / "one")) == everything(directory(tmp_path / "two"))
