@@ -85,7 +85,11 @@ class _Pending:
 
 
 class ChunkWriter:
-    """See the module's text. It belongs to one thread; its connection has one of its own."""
+    """See the module's text. It belongs to one thread; its connection has one of its own.
+
+    A process should have no other client meanwhile: with several event loops gRPC writes tracebacks
+    of a BlockingIOError to stderr, which mean nothing.
+    """
 
     def __init__(
         self,
@@ -170,7 +174,8 @@ class ChunkWriter:
 
     async def _open(self) -> None:
         """Connect, and read what is known of the partition."""
-        await self._connection.ready(self._limits.timeout_s)
+        limits = self._limits
+        await self._connection.ready(limits.connect_timeout_s or limits.timeout_s)
         topology = self._connection.topology
         tags = find_tags(topology.shard_count, topology.shard_of)
         self._keys = [progress_key(tag, self._job, self._partition) for tag in tags]
