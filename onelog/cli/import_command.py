@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onelog.cli.command import Session, command
-from onelog.cli.connect import endpoints_of, options_of
+from onelog.cli.connect import CONNECT_S, endpoints_of, options_of
 from onelog.cli.failure import CommandFailed
 from onelog.cli.values import duration_s
 
@@ -107,7 +107,7 @@ def import_(
     """Import rows of Parquet, JSON lines or CSV, each of them once.
 
     Rows are written up to 999 at a time, together with a key that says how far the import is. Run
-    again, it goes on where it was; a file whose rows are other ones is refused.
+    again, it continues; a file whose rows are other ones is refused.
 
     \b
     Columns: keys have key and value, and ttl_ns or expires; a stream has value, and key, tag,
@@ -162,7 +162,7 @@ def _settings(
         parse_write(given),
         endpoints=tuple(endpoints_of(session.settings["endpoints"])),
         options=options_of(session.settings),
-        limits=Limits(timeout_s, progress_ttl_s),
+        limits=Limits(timeout_s, progress_ttl_s, connect_timeout_s=CONNECT_S),
     )
 
 
@@ -204,7 +204,6 @@ def _import(
     from onelog.spark.load.importing import Receipt, import_file, name_job
 
     job = settings.job or name_job(settings.target, files, columns)
-    session.client.connect()  # nobody waits for long if nobody is there
     with _progress("importing", files) as advance:
         facts = [import_file(file, settings, job, columns, advance) for file in files]
     receipt = Receipt(job, settings.target, facts)
@@ -219,7 +218,7 @@ def _import(
 
 @contextmanager
 def _progress(what: str, files: "list[InputFile]") -> Iterator[Callable[[int, int], None]]:
-    """Show rows, bytes and the time that is left, if somebody is there to see it."""
+    """Show rows, bytes and the time that is left, on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _rows, _bytes: None
         return

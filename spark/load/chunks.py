@@ -64,7 +64,7 @@ class ShardOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a partition; skipped rows were written by an attempt before."""
+    """The outcome of a partition; skipped rows were written by an earlier attempt."""
 
     row_count: int
     skipped_row_count: int
@@ -85,7 +85,11 @@ class _Pending:
 
 
 class ChunkWriter:
-    """See the module's text. It belongs to one thread; its connection has one of its own."""
+    """See the module's text. It belongs to one thread; its connection has one of its own.
+
+    A process should have no other client meanwhile: with several event loops gRPC writes tracebacks
+    of a BlockingIOError to stderr, which mean nothing.
+    """
 
     def __init__(
         self,
@@ -170,7 +174,8 @@ class ChunkWriter:
 
     async def _open(self) -> None:
         """Connect, and read what is known of the partition."""
-        await self._connection.ready(self._limits.timeout_s)
+        limits = self._limits
+        await self._connection.ready(limits.connect_timeout_s or limits.timeout_s)
         topology = self._connection.topology
         tags = find_tags(topology.shard_count, topology.shard_of)
         self._keys = [progress_key(tag, self._job, self._partition) for tag in tags]
@@ -225,7 +230,7 @@ class ChunkWriter:
         writer = self._shards.get(shard) or self._open_shard(shard)
         parts = pending.parts
         rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        digest = digest_rows(pending.digest, rows, is_last=is_last)
+        digest = digest_rows(pending.digest, rows)
         row_count = pending.row_count + pending.count
         before = self._begin
         if pending.chunk > 1:
