@@ -64,25 +64,23 @@ class PastState:
     def steps(self, entries: Entries, index: int) -> Iterator[Step]:
         """Go forward to right behind the entry ``index``, and stop after all that took effect.
 
-        Yields one entry, or all of an atomic batch, right after it was applied; of a batch that
-        the state stood inside of, what was left. Refused ones change nothing and are passed over.
+        Yields one entry, or all of an atomic batch, right after it was applied. Refused ones
+        change nothing and are passed over. The state must not stand inside of a batch.
         """
         router = self.projections.router
+        assert not router.in_batch, "what of the batch came before is not known"
         unit: list[Entry] = []
-        batch_index = 0
         for entry in entries(self.index + 1, index):
             if entry.index != self.index + 1:
                 raise LogGap(self.index + 1, entry.index - 1)
-            if not unit:
-                begins = entry.index if entry.entry_type == TYPE_BATCH else 0
-                batch_index = router.batch_index or begins
             result = router.apply(entry)
             self.entry_count += 1
             unit.append(entry)
             if result is PENDING:
                 continue
             if isinstance(result, Applied):
-                yield Step(batch_index, unit)
+                head = unit[0]
+                yield Step(head.index if head.entry_type == TYPE_BATCH else 0, unit)
             unit = []
             if entry.index in self._hashes and not entry.group_left:
                 check_hash(router, self._hashes[entry.index], "MANIFEST")

@@ -88,10 +88,13 @@ def open_replayed(origin: Origin, shard: int, index: int) -> Iterator[PastState]
 def open_start(origin: Origin, shard: int, index: int) -> Iterator[tuple[PastState, Entries]]:
     """Open a state that goes forward from an index (0: the empty one), and the log for that.
 
-    The index may be inside of a transaction: its changes follow.
+    Where the index is inside of a transaction, the state is the one before it, and stands there.
     """
     with reported(), _open_source(origin, shard, index) as source, _lost(shard, index):
-        yield _start(source, shard, index), source.entries
+        past = _start(source, shard, index)
+        if past.projections.router.in_batch:
+            past = _start(source, shard, past.projections.router.batch_index - 1)
+        yield past, source.entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,20 +79,29 @@ def visible(segment: Segment) -> list[ReadEntry]:
     return [entry for entry in segment.entries if entry.index not in hidden]
 
 
-def write_history(path: Path, seed: int, steps: int) -> Written:
-    """Write a random history to a new directory; all but the last segment is sealed."""
+def write_history(path: Path, seed: int, steps: int, *, snapshots: int = 0) -> Written:
+    """Write a random history to a new directory; all but the last segment is sealed.
+
+    ``snapshots``: as many, at equal distances; the newest two are kept.
+    """
     world = Writer(seed).write(steps)
     live: LiveShard[Projections] = LiveShard(
         DiskFiles(), build_projections, data_dir=path / "data", config=CONFIG
     )
     groups = groupby(world.entries, lambda entry: entry.index + entry.group_left)
-    for number, (_, group) in enumerate(groups, 1):
+    distance = world.index // (snapshots + 1)
+    for number, (last, group) in enumerate(groups, 1):
         entries = list(group)
         drafts = [_draft(entry) for entry in entries]
         live.log.append(drafts, term=1, timestamp_ns=entries[0].timestamp_ns)
         if number % SYNC_GROUPS == 0:
             live.log.sync()
             live.commit()
+        if snapshots and last >= distance:
+            live.log.sync()
+            live.commit()
+            live.snapshot()
+            snapshots, distance = snapshots - 1, distance + world.index // (snapshots + 1)
     live.log.sync()
     live.commit()
     live.log.seal()
