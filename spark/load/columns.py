@@ -50,7 +50,12 @@ class Column:
 
 
 def fits(kind: Kind, found: pa.DataType) -> bool:
-    """Tell whether a column of this type can be taken."""
+    """Tell whether a column of this type can be taken; one of nulls alone can, if it may be null.
+
+    A field of nulls alone says no type, and a field has the same one in all rows.
+    """
+    if pa.types.is_null(found):
+        return kind is not Kind.FIELD
     match kind:
         case Kind.BYTES:
             return _is_text(found) or _is_binary(found)
@@ -64,7 +69,7 @@ def fits(kind: Kind, found: pa.DataType) -> bool:
             if pa.types.is_map(found):
                 return _is_text(found.key_type) and fits(Kind.BYTES, found.item_type)
             return bool(pa.types.is_struct(found)) and all(
-                fits(Kind.BYTES, each.type) or pa.types.is_null(each.type) for each in found
+                fits(Kind.BYTES, each.type) for each in found
             )
         case Kind.FIELD:
             return bool(
@@ -121,7 +126,7 @@ def _integers(name: str, array: pa.Array, first_row: int) -> pa.Array:
 
 def _times(name: str, array: pa.Array, first_row: int) -> pa.Array:
     if not pa.types.is_timestamp(array.type):
-        return array
+        return array.cast(pa.int64())
     unit_ns = _UNIT_NS[array.type.unit]
     counts = array.cast(pa.int64())
     limit = _INT64_MAX // unit_ns
