@@ -19,8 +19,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql import types as spark_types
 
 from onelog.errors import FailedPrecondition, InvalidArgument
 from onelog.spark.load.chunks import ChunkWriter, Outcome, mark_done
@@ -30,6 +29,25 @@ from onelog.spark.load.settings import WriteSettings, parse_write
 # Local properties of the tasks of a streaming query.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
+# Types of columns as they arrive in a task.
+_ARROW_TYPES: dict[type[spark_types.DataType], pa.DataType] = {
+    spark_types.BinaryType: pa.binary(),
+    spark_types.StringType: pa.string(),
+    spark_types.VarcharType: pa.string(),
+    spark_types.CharType: pa.string(),
+    spark_types.ByteType: pa.int8(),
+    spark_types.ShortType: pa.int16(),
+    spark_types.IntegerType: pa.int32(),
+    spark_types.LongType: pa.int64(),
+    spark_types.FloatType: pa.float32(),
+    spark_types.DoubleType: pa.float64(),
+    spark_types.BooleanType: pa.bool_(),
+    spark_types.TimestampType: pa.timestamp("us", "UTC"),
+    spark_types.TimestampNTZType: pa.timestamp("us"),
+    spark_types.NullType: pa.null(),
+}
+# Of no target: decimals, dates, lists and the like.
+_OTHER_TYPE = pa.list_(pa.null())
 
 
 @dataclass
@@ -41,7 +59,7 @@ class Written(WriterCommitMessage):
 
 
 def make_writer(
-    options: Mapping[str, str], schema: StructType, *, overwrite: bool = False
+    options: Mapping[str, str], schema: spark_types.StructType, *, overwrite: bool = False
 ) -> DataSourceArrowWriter:
     """Return the writer of ``df.write``; refuses options and columns that cannot be written."""
     settings = _check(options, schema, overwrite=overwrite)
@@ -49,7 +67,7 @@ def make_writer(
 
 
 def make_stream_writer(
-    options: Mapping[str, str], schema: StructType, *, overwrite: bool = False
+    options: Mapping[str, str], schema: spark_types.StructType, *, overwrite: bool = False
 ) -> DataSourceStreamArrowWriter:
     """Return the writer of ``df.writeStream``; refuses as ``make_writer`` does."""
     settings = _check(options, schema, overwrite=overwrite)
@@ -62,7 +80,9 @@ def make_stream_writer(
     return _StreamWriter(settings)
 
 
-def _check(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> WriteSettings:
+def _check(
+    options: Mapping[str, str], schema: spark_types.StructType, *, overwrite: bool
+) -> WriteSettings:
     if overwrite:
         raise InvalidArgument(
             'rows are added to what is there, and nothing is replaced: use mode("append"), or '
@@ -70,8 +90,18 @@ def _check(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -
             reason="OVERWRITE_UNSUPPORTED",
         )
     settings = parse_write(options)
-    settings.target.check_schema(to_arrow_schema(schema))
+    columns = [(each.name, _to_arrow(each.dataType)) for each in schema.fields]
+    settings.target.check_schema(pa.schema(columns))
     return settings
+
+
+def _to_arrow(found: spark_types.DataType) -> pa.DataType:
+    """Return the type that a column has in a task; Spark's own function is not public."""
+    if isinstance(found, spark_types.MapType):
+        return pa.map_(_to_arrow(found.keyType), _to_arrow(found.valueType))
+    if isinstance(found, spark_types.StructType):
+        return pa.struct([(each.name, _to_arrow(each.dataType)) for each in found.fields])
+    return _ARROW_TYPES.get(type(found), _OTHER_TYPE)
 
 
 class _BatchWriter(DataSourceArrowWriter):

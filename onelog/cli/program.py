@@ -19,6 +19,7 @@ GROUPS = {
     "queue": ("onelog.cli.queue_commands", "Queues: enqueue, consume, acknowledge, dead letters."),
     "stream": ("onelog.cli.stream_commands", "Streams: append, read, tail, consumer groups."),
     "ts": ("onelog.cli.ts_commands", "Time series: write, import, query, downsample."),
+    "import": ("onelog.cli.import_command", "Rows of Parquet, JSON lines or CSV, each once."),
     "watch": ("onelog.cli.watch_command", "See what happens in all models, as it happens."),
     "transact": ("onelog.cli.transact_command", "Change several things at once, or nothing."),
     "admin": ("onelog.cli.admin_commands", "Status, members, leaders, snapshots, namespaces."),
