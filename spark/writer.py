@@ -14,12 +14,12 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql import types as spark_types
 
 from onelog.errors import FailedPrecondition, InvalidArgument
 from onelog.spark.load.chunks import ChunkWriter, Outcome, mark_done

@@ -51,6 +51,9 @@ echo '{"key": "a", "value": "1"}' > backup.jsonl
 echo '{"do": [{"op": "increment", "key": "n{1}"}]}' > batch.json
 printf 'time,host,load\\n1000,a,0.5\\n' > loads.csv
 echo x > picture.jpg
+printf 'id,name,age\\n1,Ann,30\\n' > users.csv
+mkdir logs && echo '{"value": "started"}' > logs/1.jsonl
+echo '{"body": "resize 1.jpg"}' > jobs.jsonl
 """
 # What creates something that the preparation has made already; each has a test of its own.
 REMADE = re.compile(
@@ -70,7 +73,7 @@ def commands(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
 
 
 # Those that talk to a server that is there; others run one, or work without.
-TALKING = ("kv", "queue", "stream", "ts", "watch", "transact", "admin", "completion")
+TALKING = ("kv", "queue", "stream", "ts", "watch", "transact", "admin", "completion", "import")
 ALL = dict(commands(tree()))
 OURS = {path: each for path, each in ALL.items() if path.split()[0] in TALKING}
 
