@@ -21,6 +21,8 @@ RUN_BY = {
     ("docs/client.md", "python"): "tests/client/test_document.py",
     ("docs/formats.md", "hex"): "tests/formats/test_document.py",
     ("docs/formats.md", "json"): "tests/formats/test_document.py",
+    ("docs/import.md", "python"): "tests/spark/jvm/test_writer.py",
+    ("docs/import.md", "sh"): "tests/onelog/test_import_command.py",
     ("docs/operations.md", "sh"): "tests/onelog/test_operations_document.py",
     ("docs/payloads.md", "hex"): "tests/projections/test_payloads.py",
     ("docs/queue.md", "hex"): "tests/projections/test_queue_payloads.py",

@@ -25,75 +25,84 @@ DEFAULT_RETRY = "2m"
 DEFAULT_REMEMBER = "7d"
 
 
+Files = Annotated[
+    list[str], typer.Argument(metavar="FILE...", help="Files, or patterns like '2026/*.csv'.")
+]
+To = Annotated[str, typer.Option("--to", metavar=TARGETS, help="What the rows become.")]
+Stream = Annotated[
+    str, typer.Option("--stream", metavar="NAME", help="The stream; else a column has it.")
+]
+Queue = Annotated[
+    str, typer.Option("--queue", metavar="NAME", help="The queue; else a column has it.")
+]
+Measurement = Annotated[
+    str, typer.Option("--measurement", metavar="NAME", help="The measurement of series.")
+]
+Time = Annotated[
+    str, typer.Option("--time", metavar="COLUMN", help="The time of series; else time.")
+]
+Tags = Annotated[
+    str, typer.Option("--tags", metavar="COLUMNS", help="The tags of series, with commas.")
+]
+Fields = Annotated[
+    str, typer.Option("--fields", metavar="COLUMNS", help="The fields of series; else all others.")
+]
+Chosen = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="NAME=COLUMN", help="A column of the file is NAME."),
+]
+IgnoreOthers = Annotated[
+    bool, typer.Option("--ignore-others", help="Leave out columns that are not needed.")
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", metavar="parquet|json|csv", help="Of all files; else by their names."),
+]
+JobName = Annotated[
+    str | None,
+    typer.Option("--job", metavar="NAME", help="What it is known as; else target and files."),
+]
+ReceiptFile = Annotated[
+    Path | None,
+    typer.Option("--receipt", metavar="FILE", help="Write what was imported to a file."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check all rows and write none.")]
+RetryFor = Annotated[
+    float,
+    typer.Option(
+        "--retry-for", metavar="TIME", parser=duration_s,
+        help="Give up after this long without progress.",
+    ),
+]  # fmt: skip
+Remember = Annotated[
+    float,
+    typer.Option(
+        "--remember", metavar="TIME", parser=duration_s,
+        help="How long the database knows what is imported.",
+    ),
+]  # fmt: skip
+
+
 @command(app, "import")
 def import_(
     session: Session,
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Files, or patterns like '2026/*.csv'.")
-    ],
+    files: Files,
     *,
-    to: Annotated[str, typer.Option("--to", metavar=TARGETS, help="What the rows become.")],
-    stream: Annotated[
-        str, typer.Option("--stream", metavar="NAME", help="The stream; else a column has it.")
-    ] = "",
-    queue: Annotated[
-        str, typer.Option("--queue", metavar="NAME", help="The queue; else a column has it.")
-    ] = "",
-    measurement: Annotated[
-        str, typer.Option("--measurement", metavar="NAME", help="The measurement of series.")
-    ] = "",
-    time: Annotated[
-        str, typer.Option("--time", metavar="COLUMN", help="The time of series; else time.")
-    ] = "",
-    tags: Annotated[
-        str, typer.Option("--tags", metavar="COLUMNS", help="The tags of series, with commas.")
-    ] = "",
-    fields: Annotated[
-        str,
-        typer.Option("--fields", metavar="COLUMNS", help="The fields of series; else all others."),
-    ] = "",
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--column", metavar="NAME=COLUMN", help="A column of the file is NAME."),
-    ] = None,
-    ignore_others: Annotated[
-        bool, typer.Option("--ignore-others", help="Leave out columns that are not needed.")
-    ] = False,
-    file_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="parquet|json|csv", help="Of all files; else their names tell."
-        ),
-    ] = None,
-    job: Annotated[
-        str | None,
-        typer.Option("--job", metavar="NAME", help="What it is known as; else target and files."),
-    ] = None,
-    receipt: Annotated[
-        Path | None,
-        typer.Option("--receipt", metavar="FILE", help="Write what was imported to a file."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check all rows and write none.")
-    ] = False,
-    retry_for: Annotated[
-        float,
-        typer.Option(
-            "--retry-for",
-            metavar="TIME",
-            parser=duration_s,
-            help="Give up after this long without progress.",
-        ),
-    ] = DEFAULT_RETRY,  # type: ignore[assignment]  # the parser reads it
-    remember: Annotated[
-        float,
-        typer.Option(
-            "--remember",
-            metavar="TIME",
-            parser=duration_s,
-            help="How long the database knows what is imported.",
-        ),
-    ] = DEFAULT_REMEMBER,  # type: ignore[assignment]
+    to: To,
+    stream: Stream = "",
+    queue: Queue = "",
+    measurement: Measurement = "",
+    time: Time = "",
+    tags: Tags = "",
+    fields: Fields = "",
+    columns: Chosen = None,
+    ignore_others: IgnoreOthers = False,
+    file_format: Format = None,
+    job: JobName = None,
+    receipt: ReceiptFile = None,
+    dry_run: DryRun = False,
+    retry_for: RetryFor = DEFAULT_RETRY,  # type: ignore[assignment]  # the parser reads it
+    remember: Remember = DEFAULT_REMEMBER,  # type: ignore[assignment]
 ) -> None:
     """Import rows of Parquet, JSON lines or CSV, each of them once.
 
@@ -115,15 +124,12 @@ def import_(
     _need_pyarrow()
     from onelog.spark.load.files import Columns, find_files
     from onelog.spark.load.importing import check_files
-    from onelog.spark.load.settings import parse_write
 
-    flags = {
+    options = {
         "to": to, "stream": stream, "queue": queue, "measurement": measurement, "time": time,
-        "tags": tags, "fields": fields, "namespace": session.settings["namespace"].text,
+        "tags": tags, "fields": fields,
     }  # fmt: skip
-    if job is not None:
-        flags["job"] = job
-    settings = parse_write({name: text for name, text in flags.items() if text or name == "job"})
+    settings = _settings(session, options, job, retry_for, remember)
     if file_format not in (None, "parquet", "json", "csv"):
         raise CommandFailed("USAGE", f"--format is parquet, json or csv, not {file_format}")
     if receipt is not None and (receipt.is_dir() or not receipt.absolute().parent.is_dir()):
@@ -133,14 +139,31 @@ def import_(
     check_files(found, settings.target, chosen)
     if dry_run:
         _check(session, found, settings, chosen)
-        return
-    settings = replace(
-        settings,
+    else:
+        _import(session, found, settings, chosen, receipt)
+
+
+def _settings(
+    session: Session,
+    options: dict[str, str],
+    job: str | None,
+    timeout_s: float,
+    progress_ttl_s: float,
+) -> "WriteSettings":
+    """Return what the flags say; the connection is that of all commands."""
+    from onelog.spark.load.settings import parse_write
+    from onelog.spark.load.shard_writer import Limits
+
+    given = {name: text for name, text in options.items() if text}
+    given["namespace"] = session.settings["namespace"].text
+    if job is not None:
+        given["job"] = job
+    return replace(
+        parse_write(given),
         endpoints=tuple(endpoints_of(session.settings["endpoints"])),
         options=options_of(session.settings),
-        limits=replace(settings.limits, timeout_s=retry_for, progress_ttl_s=remember),
+        limits=Limits(timeout_s, progress_ttl_s),
     )
-    _import(session, found, settings, chosen, receipt)
 
 
 def _need_pyarrow() -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from onelog import Client
 from onelog.spark.load import files as load_files
+from tests.documents import blocks_of, paste
 from tests.onelog.commands import Cli
+from tests.onelog.forking import forking
 
 ROWS = 2_500
 
@@ -114,7 +116,7 @@ def test_keys_queues_and_series_are_imported(cli: Cli, client: Client, tmp_path:
     items = client.kv.get_many(["1", "2"])
     assert [item.value for item in items if item is not None] == [b"Ann", b"Bob"]
 
-    jobs = [
+    jobs: list[dict[str, Any]] = [
         {"body": "x", "priority": 3, "headers": {"a": "1"}},
         {"body": "y", "headers": {"b": ""}},
     ]
@@ -138,7 +140,9 @@ def test_keys_queues_and_series_are_imported(cli: Cli, client: Client, tmp_path:
 def test_lines_may_lack_what_others_have(cli: Cli, client: Client, tmp_path: Path) -> None:
     """Blocks of a file are read one by one, and columns are those of the first."""
     client.stream("uneven").create()
-    rows = [{"value": "a" * 100, "tag": "t", "headers": {f"h{number}": "1"}} for number in range(9)]
+    rows: list[dict[str, Any]] = [
+        {"value": "a" * 100, "tag": "t", "headers": {f"h{number}": "1"}} for number in range(9)
+    ]
     rows += [{"value": "b" * 100} for _ in range(9)]
     path = lines(tmp_path / "rows.jsonl", rows)
     with pytest.MonkeyPatch.context() as patch:
@@ -223,3 +227,14 @@ def test_without_pyarrow_it_says_what_to_install(cli: Cli, monkeypatch: pytest.M
     said = cli("import", "x.csv", "--to", "keys", code=1).err
     assert "PYARROW_MISSING" in said
     assert "pip install 'onelog[spark]'" in said
+
+
+def test_the_document_works_when_pasted(
+    endpoint: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    script = "\n".join(block.text for block in blocks_of("docs/import.md", "sh"))
+    variables = {"ONELOG_ENDPOINTS": endpoint, "ONELOG_CLIENT_TIMEOUT": "60s"}
+    with forking(tmp_path_factory.mktemp("forking")) as programs:
+        printed = paste(script, tmp_path, programs, variables)
+    assert "Ann" in printed
+    assert '"skipped_rows": 2' in printed

@@ -9,6 +9,7 @@ import pytest
 
 from onelog import Client
 from tests.client.serving import serving
+from tests.documents import blocks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,10 +61,17 @@ def save(frame: "DataFrame", endpoint: str, **options: str) -> None:
     frame.write.format(FORMAT).mode("append").options(endpoint=endpoint, **options).save()
 
 
+def document(number: int, endpoint: str) -> str:
+    """Return a block of docs/import.md that writes to this server."""
+    blocks = [each.text for each in blocks_of("docs/import.md") if each.language == "python"]
+    found = blocks[number].replace('"onelog"', f'"{FORMAT}"')
+    return found.replace("127.0.0.1:7400", endpoint)
+
+
 def test_frames_are_written_to_every_target(
     registered: "SparkSession", endpoint: str, client: Client
 ) -> None:
-    client.stream("records").create()
+    client.stream("events").create()
     client.queue("messages").create()
     numbers = registered.range(0, 3_000, numPartitions=2)
     save(numbers.selectExpr("concat('k:', id) AS key", "CAST(id AS STRING) AS value"),
@@ -71,13 +79,13 @@ def test_frames_are_written_to_every_target(
     assert {item.key: item.value for item in client.kv.scan("k:")} == {
         f"k:{number}".encode(): str(number).encode() for number in range(3_000)
     }
-    records = numbers.selectExpr(
+    frame = numbers.selectExpr(
         "CAST(id AS STRING) AS value",
         "map('n', CAST(CAST(id AS STRING) AS BINARY)) AS headers",
         "'t' AS tag",
     )
-    save(records, endpoint, to="stream", stream="records")
-    found = sorted(int(record.value) for record in client.stream("records").read())
+    exec(document(0, endpoint), {"frame": frame})
+    found = sorted(int(record.value) for record in client.stream("events").read())
     assert found == list(range(3_000))
     save(numbers.selectExpr("CAST(id AS STRING) AS body", "CAST(id % 16 AS TINYINT) AS priority"),
          endpoint, to="queue", queue="messages")  # fmt: skip
@@ -123,20 +131,14 @@ def test_a_query_that_fails_after_its_writes_comes_again_and_writes_once(
     registered: "SparkSession", endpoint: str, client: Client, tmp_path: Path
 ) -> None:
     """The commit of a batch is taken from the checkpoint: so it looks after a driver's death."""
-    client.stream("streamed").create()
+    client.stream("changes").create()
     lines, checkpoint = tmp_path / "lines", tmp_path / "checkpoint"
     lines.mkdir()
 
     def run() -> None:
-        frame = registered.readStream.format("text").option("maxFilesPerTrigger", 1)
-        query = (
-            frame.load(str(lines)).select("value").writeStream.format(FORMAT)
-            .options(endpoint=endpoint, to="stream", stream="streamed")
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True).start()
-        )  # fmt: skip
-        query.awaitTermination(120)
-        assert query.exception() is None
+        source = registered.readStream.format("text").option("maxFilesPerTrigger", 1)
+        names = {"changes": source.load(str(lines)).select("value")}
+        exec(document(1, endpoint).replace("/checkpoints/changes", str(checkpoint)), names)
 
     expected = []
     for batch in range(2):
@@ -149,5 +151,5 @@ def test_a_query_that_fails_after_its_writes_comes_again_and_writes_once(
         (checkpoint / "commits" / name).unlink(missing_ok=True)
     (lines / "2.txt").write_text("2-0\n2-1")
     run()
-    found = [record.value for record in client.stream("streamed").read()]
+    found = [record.value for record in client.stream("changes").read()]
     assert found == [*expected, b"2-0", b"2-1"]
