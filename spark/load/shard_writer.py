@@ -166,21 +166,21 @@ class ShardWriter:
         if self._ahead is not None:
             raise _rows_changed(f"there were {self._ahead.row_count} rows and more")
 
-    def _compare(self, chunk: Chunk, ahead: Progress) -> None:
+    def _compare(self, chunk: Chunk, ahead: Progress, *, is_ours: bool = False) -> None:
         """Skip a chunk that is written, if it is the same one."""
         after = chunk.after
         if after.chunk < ahead.chunk and not after.is_last:
-            self._skip(after)
+            self._skip(after, is_ours=is_ours)
         elif after == ahead:
-            self._skip(after)
+            self._skip(after, is_ours=is_ours)
             self._ahead = None
         else:
             raise _rows_changed(f"chunk {after.chunk} from row {chunk.first_row} on is another one")
 
-    def _skip(self, after: Progress) -> None:
+    def _skip(self, after: Progress, *, is_ours: bool) -> None:
         rows = after.row_count - self._confirmed.row_count
         self.row_count += rows
-        self.skipped_row_count += rows
+        self.skipped_row_count += 0 if is_ours else rows
         self._confirmed = after
 
     async def _send(self, chunk: Chunk) -> None:
@@ -221,7 +221,7 @@ class ShardWriter:
     async def _resolve(self) -> None:
         """Find out how far the partition has come, whoever brought it there, and go on behind."""
         await self._drain()
-        chunks = [chunk for chunk, _ in self._sent]
+        sent = list(self._sent)
         self._sent.clear()
         found = await self._read()
         known = None if found is None else decode_progress(found.value)
@@ -242,9 +242,10 @@ class ShardWriter:
             self._ahead = known
             self.last_index = found.version
             self._moved()
-        for chunk in chunks:
+        for chunk, future in sent:
             if self._ahead is not None:
-                self._compare(chunk, self._ahead)
+                # Behind a chunk of another attempt one of ours may have been taken.
+                self._compare(chunk, self._ahead, is_ours=future.exception() is None)
             else:
                 await self._send(chunk)
 

@@ -48,7 +48,7 @@ class Target(ABC):
     # Rows of one transaction.
     chunk_rows_max: int = CHUNK_ROWS_MAX
 
-    # Whether row n is operation n of its transaction.
+    # Whether a refusal's position is that of a row: it counts puts, records and messages.
     is_by_row: ClassVar[bool] = True
 
     def __init__(self, namespace: str, name: str) -> None:
@@ -265,11 +265,13 @@ class Stream(Named):
             _optional(rows, name) for name in ("key", "headers", "tag", "partition")
         )
         is_plain = not (keys or headers or tags or partitions)
-        names = self._names(rows)
+        names, name = self._names(rows), ""
         for row, value in enumerate(rows.column("value").to_pylist()):
-            request = add().append_records
-            request.stream = names[row]
-            record = request.records.add()
+            if names[row] != name:  # records that follow each other are one operation
+                request = add().append_records
+                request.stream = name = names[row]
+                new = request.records.add
+            record = new()
             record.value = value
             if is_plain:
                 continue
@@ -328,11 +330,13 @@ class Queue(Named):
             _to_ms(rows.column(name)) if name in rows.schema.names else None
             for name in ("delay_ns", "ttl_ns")
         )
-        names = self._names(rows)
+        names, name = self._names(rows), ""
         for row, body in enumerate(rows.column("body").to_pylist()):
-            request = add().enqueue
-            request.queue = names[row]
-            message = request.messages.add()
+            if names[row] != name:  # messages that follow each other are one operation
+                request = add().enqueue
+                request.queue = name = names[row]
+                new = request.messages.add
+            message = new()
             message.body = body
             if priorities and priorities[row] is not None:
                 message.priority = priorities[row]

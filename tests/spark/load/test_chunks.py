@@ -18,7 +18,7 @@ from onelog.spark.load.chunks import CHUNK_BYTES_MAX, mark_done
 from onelog.spark.load.progress import Job, find_tags, progress_key
 from onelog.spark.load.settings import parse_write
 from onelog.spark.load.shard_writer import CHUNKS_IN_FLIGHT_MAX
-from onelog.spark.load.targets import CHUNK_ROWS_MAX
+from onelog.spark.load.targets import CHUNK_ROWS_MAX, VALUE_SIZE_MAX
 from tests.client.serving import ROOT
 from tests.spark.load.writing import numbered, values_of, write, writer_of
 from tests.system.ports import free_addresses
@@ -197,7 +197,7 @@ def test_a_key_that_comes_twice_has_its_last_value(endpoint: str, client: Client
 def test_large_rows_make_small_chunks(endpoint: str, client: Client) -> None:
     client.stream("large").create()
     values = [bytes([number]) * (CHUNK_BYTES_MAX // 3) for number in range(7)]
-    values.append(b"x" * (3 * CHUNK_BYTES_MAX))
+    values += [b"x" * (3 * CHUNK_BYTES_MAX), b"y" * VALUE_SIZE_MAX]
     write(endpoint, {"to": "stream", "stream": "large"}, {"value": values}, "large")
     assert values_of(client, "large") == values
 
