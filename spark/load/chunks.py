@@ -225,7 +225,7 @@ class ChunkWriter:
         writer = self._shards.get(shard) or self._open_shard(shard)
         parts = pending.parts
         rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        digest = digest_rows(pending.digest, rows, is_last=is_last)
+        digest = digest_rows(pending.digest, rows)
         row_count = pending.row_count + pending.count
         before = self._begin
         if pending.chunk > 1:

@@ -187,10 +187,9 @@ def sizes_of(rows: pa.RecordBatch) -> NDArray[np.int64]:
     return total
 
 
-def digest_rows(before: bytes, rows: pa.RecordBatch, *, is_last: bool) -> bytes:
+def digest_rows(before: bytes, rows: pa.RecordBatch) -> bytes:
     """Return the digest of rows behind others: it depends on all of them and on their order."""
     digest = blake2b(before, digest_size=DIGEST_SIZE)
-    digest.update(b"last" if is_last else b"more")
     digest.update(rows.num_rows.to_bytes(8, "little"))
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         digest.update(f"{name}:{column.type};".encode())

@@ -14,6 +14,7 @@ import pytest
 from onelog import Client, QueueConfig
 from onelog.client.routing import shard_of
 from onelog.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
+from onelog.spark.load import shard_writer
 from onelog.spark.load.chunks import CHUNK_BYTES_MAX, mark_done
 from onelog.spark.load.progress import Job, find_tags, progress_key
 from onelog.spark.load.settings import parse_write
@@ -178,11 +179,14 @@ def test_rows_for_a_shard_that_had_none_are_refused(endpoint: str, client: Clien
     assert [item.key for item in client.kv.scan("few{")] == one
 
 
-def test_a_shard_that_had_rows_and_has_none_now_is_noticed(endpoint: str) -> None:
+def test_a_shard_that_had_rows_and_has_none_now_is_noticed(endpoint: str, client: Client) -> None:
     keys = [b"fewer{%d}" % number for number in range(100)]
     write(endpoint, {"to": "keys"}, {"key": keys, "value": [b"1"] * 100}, "fewer")
+    topology = client.admin.topology()
+    shards = [shard_of(key, topology.partition_count, topology.shard_count) for key in keys]
+    some = [key for key, shard in zip(keys, shards, strict=True) if shard == 1]
     with pytest.raises(FailedPrecondition, match="WRITE_ROWS_CHANGED"):
-        write(endpoint, {"to": "keys"}, {"key": keys[:1], "value": [b"1"]}, "fewer")
+        write(endpoint, {"to": "keys"}, {"key": some, "value": [b"1"] * len(some)}, "fewer")
 
 
 def test_a_key_that_comes_twice_has_its_last_value(endpoint: str, client: Client) -> None:
@@ -341,14 +345,19 @@ def restarted(tmp_path: Path) -> Iterator[Restarted]:
     server.kill()
 
 
-def test_a_server_that_is_killed_in_between_has_each_row_once(restarted: Restarted) -> None:
-    values = numbered(40 * CHUNK_ROWS_MAX)
+@pytest.mark.parametrize("attempt_s", [0.3, 20.0])
+def test_a_server_that_is_killed_in_between_has_each_row_once(
+    restarted: Restarted, monkeypatch: pytest.MonkeyPatch, attempt_s: float
+) -> None:
+    """With short attempts it is the writer that tries again, with long ones the client."""
+    monkeypatch.setattr(shard_writer, "ATTEMPT_S_MAX", attempt_s)
+    values = numbered(30 * CHUNK_ROWS_MAX)
     with Client(restarted.endpoint, timeout_s=WAIT_S) as client:
         client.stream("killed").create()
 
     def batches() -> Iterator[pa.RecordBatch]:
         for at in range(0, len(values), 1_000):
-            if at in (10_000, 25_000):
+            if at == 15_000:
                 restarted.kill()
                 restarted.start()
             yield batch_of(values[at : at + 1_000])
