@@ -107,7 +107,7 @@ def import_(
     """Import rows of Parquet, JSON lines or CSV, each of them once.
 
     Rows are written up to 999 at a time, together with a key that says how far the import is. Run
-    again, it goes on where it was; a file whose rows are other ones is refused.
+    again, it continues; a file whose rows are other ones is refused.
 
     \b
     Columns: keys have key and value, and ttl_ns or expires; a stream has value, and key, tag,
@@ -204,7 +204,7 @@ def _import(
     from onelog.spark.load.importing import Receipt, import_file, name_job
 
     job = settings.job or name_job(settings.target, files, columns)
-    session.client.connect()  # nobody waits for long if nobody is there
+    session.client.connect()  # fails within seconds if no server answers
     with _progress("importing", files) as advance:
         facts = [import_file(file, settings, job, columns, advance) for file in files]
     receipt = Receipt(job, settings.target, facts)
@@ -219,7 +219,7 @@ def _import(
 
 @contextmanager
 def _progress(what: str, files: "list[InputFile]") -> Iterator[Callable[[int, int], None]]:
-    """Show rows, bytes and the time that is left, if somebody is there to see it."""
+    """Show rows, bytes and the time that is left, on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _rows, _bytes: None
         return

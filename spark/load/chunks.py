@@ -64,7 +64,7 @@ class ShardOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a partition; skipped rows were written by an attempt before."""
+    """The outcome of a partition; skipped rows were written by an earlier attempt."""
 
     row_count: int
     skipped_row_count: int

@@ -4,7 +4,7 @@ Parquet, JSON lines and CSV. Types of columns that a target knows are asked for;
 headers, fields) they follow from the first block of the file and hold for all of it.
 
 Bringing back a log with its indexes is a restore: entries that were refused and members are part of
-it. Such files are told apart by what they are and refused (IMPORT_IS_RESTORE).
+it. Such files are recognised and refused (IMPORT_IS_RESTORE).
 """
 
 import glob

@@ -1,8 +1,8 @@
 """An import: files into the database, each row once, with a receipt.
 
 A file is a partition of the job (``onelog.spark.load.chunks``). Run again, an import skips what is
-written; a file whose rows are other ones is refused. All files are looked at before the first row
-is written.
+written; a file whose rows are other ones is refused. All files are checked before the first
+row is written.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ from ual.json_file import encode_json_file
 RECEIPT_VERSION = 1
 
 Advance = Callable[[int, int], None]
-"""Is told how many more rows and bytes are done."""
+"""Called with the numbers of rows and bytes that were done since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What became of a file."""
+    """The outcome of a file."""
 
     file: InputFile
     sha256: str
@@ -105,7 +105,7 @@ class Receipt:
 
 
 def name_job(target: Target, files: Sequence[InputFile], columns: Columns) -> Job:
-    """Return the job of an import that nobody named: the same target and paths are the same job."""
+    """Return the default job of an import: the same target and paths are the same job."""
     digest = hashlib.blake2b(target.description.encode(), digest_size=16)
     for source in sorted(columns.sources.items()):
         digest.update(repr(source).encode())
@@ -136,7 +136,7 @@ def count_rows(file: InputFile, target: Target, columns: Columns, advance: Advan
 def import_file(
     file: InputFile, settings: WriteSettings, job: Job, columns: Columns, advance: Advance
 ) -> FileFacts:
-    """Write the rows of a file that are not written yet, and return what became of it."""
+    """Write the rows of a file that are not written yet, and return the outcome."""
     checksum = checksum_of(file)
     done = 0
     with ChunkWriter(

@@ -1,7 +1,7 @@
 """Chunks of one partition into one shard, in order, each exactly once.
 
 A chunk is a transaction: its rows, and the progress key from the value that the chunk before left
-to the value that this one leaves. So a chunk takes effect at most once, whoever sends it how often.
+to the value that this one leaves. So a chunk takes effect at most once, however often it is sent.
 When one is not taken, the key tells why: another attempt has written it already (its digest is the
 same: the chunk is skipped), another attempt brought other rows (WRITE_ROWS_CHANGED), or nothing
 happened and it is sent again. Several chunks are under way at a time; those behind one that is
@@ -85,7 +85,7 @@ class ShardWriter:
         return 0 if self._ahead is None else self._ahead.chunk
 
     async def open(self, found: Item | None) -> None:
-        """Begin, or go on where an attempt before this one has come to."""
+        """Begin, or continue where an earlier attempt ended."""
         self._moved()
         while True:
             known = None if found is None else decode_progress(found.value)
@@ -199,7 +199,7 @@ class ShardWriter:
         return int(answer.results[-1].put.header.index)
 
     async def _settle(self) -> None:
-        """Wait for the first chunk that is under way, and act on what became of it."""
+        """Wait for the first chunk that is under way, and act on its outcome."""
         chunk, future = self._sent[0]
         try:
             answer = await future
@@ -219,7 +219,7 @@ class ShardWriter:
             self._moved()
 
     async def _resolve(self) -> None:
-        """Find out how far the partition has come, whoever brought it there, and go on behind."""
+        """Read how far the partition has come, by this attempt or another, and continue there."""
         await self._drain()
         sent = list(self._sent)
         self._sent.clear()
@@ -250,7 +250,7 @@ class ShardWriter:
                 await self._send(chunk)
 
     async def _drain(self) -> None:
-        """Wait until nothing is under way, whatever became of it."""
+        """Wait until nothing is under way, whatever the outcome."""
         await asyncio.gather(*(future for _, future in self._sent), return_exceptions=True)
 
     async def _read(self) -> Item | None:

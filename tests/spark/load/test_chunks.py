@@ -80,7 +80,7 @@ def test_a_task_that_fails_after_some_commits_is_continued(endpoint: str, client
 def test_a_task_whose_answers_get_lost_after_the_commit_writes_nothing_twice(
     endpoint: str, client: Client
 ) -> None:
-    """The task ends without hearing of its last chunks; they may come to pass or not."""
+    """The task ends without hearing of its last chunks; they may be written or not."""
     client.stream("lost").create()
     values = numbered(3 * CHUNK_ROWS_MAX)
     options = {"to": "stream", "stream": "lost"}
@@ -102,7 +102,7 @@ def test_two_attempts_at_the_same_time_write_the_rows_once(endpoint: str, client
         try:
             batches = (batch_of(values[at : at + 500]) for at in range(0, len(values), 500))
             outcomes.append(write(endpoint, options, batches, "twice"))
-        except Exception as error:  # noqa: BLE001 - looked at below
+        except Exception as error:  # noqa: BLE001 - checked below
             failures.append(error)
 
     threads = [threading.Thread(target=attempt) for _ in range(3)]
