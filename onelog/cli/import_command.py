@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onelog.cli.command import Session, command
-from onelog.cli.connect import endpoints_of, options_of
+from onelog.cli.connect import CONNECT_S, endpoints_of, options_of
 from onelog.cli.failure import CommandFailed
 from onelog.cli.values import duration_s
 
@@ -162,7 +162,7 @@ def _settings(
         parse_write(given),
         endpoints=tuple(endpoints_of(session.settings["endpoints"])),
         options=options_of(session.settings),
-        limits=Limits(timeout_s, progress_ttl_s),
+        limits=Limits(timeout_s, progress_ttl_s, connect_timeout_s=CONNECT_S),
     )
 
 
@@ -204,7 +204,6 @@ def _import(
     from onelog.spark.load.importing import Receipt, import_file, name_job
 
     job = settings.job or name_job(settings.target, files, columns)
-    session.client.connect()  # fails within seconds if no server answers
     with _progress("importing", files) as advance:
         facts = [import_file(file, settings, job, columns, advance) for file in files]
     receipt = Receipt(job, settings.target, facts)

@@ -170,7 +170,8 @@ class ChunkWriter:
 
     async def _open(self) -> None:
         """Connect, and read what is known of the partition."""
-        await self._connection.ready(self._limits.timeout_s)
+        limits = self._limits
+        await self._connection.ready(limits.connect_timeout_s or limits.timeout_s)
         topology = self._connection.topology
         tags = find_tags(topology.shard_count, topology.shard_of)
         self._keys = [progress_key(tag, self._job, self._partition) for tag in tags]

@@ -137,7 +137,6 @@ def import_file(
     file: InputFile, settings: WriteSettings, job: Job, columns: Columns, advance: Advance
 ) -> FileFacts:
     """Write the rows of a file that are not written yet, and return the outcome."""
-    checksum = checksum_of(file)
     done = 0
     with ChunkWriter(
         settings.target, job, file.partition, settings.endpoints, settings.options, settings.limits
@@ -150,7 +149,7 @@ def import_file(
         with _naming(file):
             outcome = writer.finish()
     advance(0, file.size - done)
-    return FileFacts(file, checksum, outcome)
+    return FileFacts(file, checksum_of(file), outcome)
 
 
 @contextmanager

@@ -56,6 +56,9 @@ class Limits:
     timeout_s: float = 120.0
     progress_ttl_s: float = 7 * 86_400.0
 
+    # Until a server answers for the first time; None: as long as for everything else.
+    connect_timeout_s: float | None = None
+
 
 class ShardWriter:
     """See the module's text. All of it runs in the loop of the connection."""
