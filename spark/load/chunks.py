@@ -85,11 +85,7 @@ class _Pending:
 
 
 class ChunkWriter:
-    """See the module's text. It belongs to one thread; its connection has one of its own.
-
-    A process should have no other client meanwhile: with several event loops gRPC writes tracebacks
-    of a BlockingIOError to stderr, which mean nothing.
-    """
+    """See the module's text. It belongs to one thread; its connection has one of its own."""
 
     def __init__(
         self,
