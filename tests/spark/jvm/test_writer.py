@@ -3,11 +3,12 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from onelog import Client
+from onelog.spark import register
 from tests.client.serving import serving
 from tests.documents import blocks_of
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 READY_S = 60
-FORMAT = "onelog_written"
 
 
 @pytest.fixture(scope="module")
@@ -34,37 +34,18 @@ def client(endpoint: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def registered(spark: "SparkSession") -> "SparkSession":
-    from pyspark.sql.datasource import DataSource
-
-    class Written(DataSource):
-        """A source that only writes; the class travels to the workers by value."""
-
-        @classmethod
-        def name(cls) -> str:
-            return "onelog_written"
-
-        def writer(self, schema: Any, overwrite: bool) -> Any:  # noqa: FBT001 - as Spark calls it
-            from onelog.spark.writer import make_writer
-
-            return make_writer(self.options, schema, overwrite=overwrite)
-
-        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: FBT001, N802
-            from onelog.spark.writer import make_stream_writer
-
-            return make_stream_writer(self.options, schema, overwrite=overwrite)
-
-    spark.dataSource.register(Written)
+    register(spark)
     return spark
 
 
 def save(frame: "DataFrame", endpoint: str, **options: str) -> None:
-    frame.write.format(FORMAT).mode("append").options(endpoint=endpoint, **options).save()
+    frame.write.format("onelog").mode("append").options(endpoint=endpoint, **options).save()
 
 
 def document(number: int, endpoint: str) -> str:
     """Return a block of docs/import.md that writes to this server."""
     blocks = [each.text for each in blocks_of("docs/import.md") if each.language == "python"]
-    found = blocks[number].replace('"onelog"', f'"{FORMAT}"')
+    found = blocks[number]
     return found.replace("127.0.0.1:7400", endpoint)
 
 
@@ -112,7 +93,7 @@ def test_what_is_wrong_is_said_before_a_task_starts(
         ({"to": "table"}, "append", "TARGET_UNKNOWN"),
         ({"to": "keys"}, "overwrite", "OVERWRITE_UNSUPPORTED"),
     ):
-        writer = frame.write.format(FORMAT).mode(mode).options(endpoint=endpoint, **options)
+        writer = frame.write.format("onelog").mode(mode).options(endpoint=endpoint, **options)
         with pytest.raises(Exception, match=reason):
             writer.save()
 
