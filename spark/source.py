@@ -43,7 +43,6 @@ from onelog.spark.streaming import (
     schema_with_gaps,
 )
 from onelog.spark.table import Table, load_table
-
 from onelog.spark.writer import make_stream_writer, make_writer
 
 if TYPE_CHECKING:
