@@ -25,7 +25,7 @@ from projections.ts_read import BlockCache, ReadBlock, read_column
 from ual.errors import CorruptPayload
 
 # Points of blocks that are decoded for one window, about.
-WINDOW_POINTS = 1 << 20
+WINDOW_POINTS = 1 << 17
 # Decoded blocks that are kept, for windows that share some.
 CACHE_BYTES = 32 << 20
 

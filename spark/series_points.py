@@ -99,6 +99,9 @@ class StoredBlocks:
                 if error.reason != REASON_DROPPED:
                     raise
                 raise self._not_kept(int(self._indexes[0])) from error
+            missing = np.flatnonzero(self._ends == 0)
+            if len(missing):  # a compacted file has only some of its entries
+                raise self._not_kept(int(self._indexes[missing[0]]))
             self._file.flush()
 
     def read(self, index: int) -> bytes:
@@ -127,9 +130,6 @@ class StoredBlocks:
                     self._starts[places[row]] = position
                     position += len(payload)
                     self._ends[places[row]] = position
-        missing = np.flatnonzero(self._ends == 0)
-        if len(missing):
-            raise self._not_kept(int(self._indexes[missing[0]]))
 
     def _not_kept(self, index: int) -> OutOfRange:
         return OutOfRange(

@@ -17,7 +17,7 @@ from onelog.spark.columns.operations import OPERATIONS
 from onelog.spark.source import OnelogDataSource
 from onelog.spark.streaming import OnelogStreamReader
 from onelog.v1 import admin_pb2
-from snapshot.changes import KeyChange, QueueEvent, key_changes, queue_events
+from snapshot.changes import key_changes, queue_events
 from snapshot.offline import fresh_projections, open_shard
 from snapshot.past import PastState
 from tests.services.nodes import run, single
@@ -60,9 +60,7 @@ def everything(data_dir: Path) -> dict[str, list[Row]]:
     return {view: rows(view=view, path=str(data_dir)) for view in CHANGE_VIEWS}
 
 
-def told(
-    data_dir: Path, last_index: int
-) -> Iterator[tuple[str, list[KeyChange] | list[QueueEvent]]]:
+def told(data_dir: Path, last_index: int) -> Iterator[tuple[str, list[Any]]]:
     """Return what a replay from the beginning tells, without the columns."""
     log = open_shard(DiskFiles(), data_dir, 0)
 
