@@ -17,10 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# This directory comes first where Python looks for modules, and has files that are called like
-# others' modules; workers would find them as well.
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
 from bench.spark_data import DRAFTS, write_directory, write_many_segments
 from bench.spark_turns import compare, measure, report
 from onelog.spark.columns.views import VIEWS
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HEADER_COLUMNS = ("shard", "index", "timestamp_ns")
-LOOP_ROWS_MAX = 30_000  # a loop is slow, and its speed does not depend on how long it runs
+LOOP_ROWS_MAX = 60_000  # a loop is slow, and its speed does not depend on how long it runs
 SEGMENTS = 10_000
 GOAL_PLANNING_S = 10
 APPENDS_MAX = 50_000
@@ -171,7 +167,7 @@ def register_ready(spark: "SparkSession") -> None:
                 schema = pa.ipc.open_file(source).schema
             return from_arrow_schema(schema, prefer_timestamp_ntz=False)
 
-        def reader(self, schema: Any) -> Reader:
+        def reader(self, schema: Any) -> Reader:  # noqa: ARG002 - Spark's
             return Reader(self.options["path"])
 
     spark.dataSource.register(Ready)

@@ -4,63 +4,87 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from bench.spark_data import kv_drafts
-from node.settings import free_addresses
+from onelog.spark.columns.operations import OPERATIONS, OWNERS
 from projections import kv_commands, queue_commands, stream_commands, ts_commands
 from projections.payload import read_prefix
 from projections.table import build_projections
 from projections.ts_batch import WriteBatch
+from projections.ts_names import parse_series
+from projections.ts_types import TYPE_NAMES, value_of
 from snapshot.format import SnapshotHeader
 from snapshot.notes_section import CoveredNotes
 from snapshot.state import write_state
-from ual.entry import decode_group, encode_group
+from tests.system.ports import free_addresses
+from ual.entry import Entry, decode_group, encode_group
 from ual.files import DiskFiles
 from ual.notes import ApplyNotes, SegmentNotes
 from ual.sealed import SealedSegment
 
 GROUP_ENTRIES = 256
-DECODERS: dict[str, Any] = {
-    "kv_operations": kv_commands.decode_command,
-    "queue_operations": queue_commands.decode_command,
-    "stream": stream_commands.decode_command,
-    "timeseries_operations": ts_commands.decode_command,
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DECODERS: dict[int, Any] = {
+    1: kv_commands.decode_command,
+    2: queue_commands.decode_command,
+    3: ts_commands.decode_command,
+    4: stream_commands.decode_command,
 }
 
 
 def loop_over(path: Path, view: str, count: int) -> int:
-    """Make a row of each entry, or of each point, one after the other; return how many."""
+    """Make a row of each entry, or of each point, one after the other; return how many.
+
+    Rows have what a row of the view has: moments, names, and what the command says.
+    """
     rows: list[tuple[object, ...]] = []
     for file in sorted(path.rglob("*.flseg")):
         segment = SealedSegment.open(DiskFiles(), file)
-        for entry in segment.scan(segment.first_index, min(segment.last_index, count)):
-            head = (0, entry.index, entry.term, entry.timestamp_ns, entry.entry_type)
-            payload = entry.plain_payload()
-            if view == "log":
-                rows.append((*head, entry.flags, entry.group_left, payload))
-                continue
-            prefix, reader = read_prefix(payload)
-            command = DECODERS[view](entry.entry_type & 0xFF, reader)
-            if isinstance(command, WriteBatch):
-                rows += _points(head, command)
-            else:
-                rows.append((*head, prefix.namespace, command))
+        for entry in segment.entries(segment.first_index, min(segment.last_index, count)):
+            rows += _rows(view, entry)
         if segment.last_index >= count:
             break
     return len(rows)
 
 
-def _points(head: tuple[object, ...], batch: WriteBatch) -> Iterator[tuple[object, ...]]:
+def _rows(view: str, entry: Entry) -> Iterator[tuple[object, ...]]:
+    operation = OPERATIONS[entry.entry_type]
+    moment = _moment(entry.timestamp_ns)
+    head = (0, entry.index, 0, entry.term, moment, entry.timestamp_ns, operation, None)
+    payload = entry.plain_payload()
+    prefix, reader = read_prefix(payload)
+    command = DECODERS[entry.entry_type >> 8](entry.entry_type & 0xFF, reader)
+    if isinstance(command, WriteBatch):
+        yield from _points(head, prefix.namespace, command)
+    elif view == "log":
+        name = command.key
+        facts = (entry.entry_type, OWNERS[entry.entry_type >> 8], entry.flags, entry.group_left)
+        yield (*head, *facts, prefix.namespace, name, name.decode(errors="replace"), payload)
+    else:
+        yield (*head, prefix.namespace, *(getattr(command, each) for each in command.__slots__))
+
+
+def _points(
+    head: tuple[object, ...], namespace: str, batch: WriteBatch
+) -> Iterator[tuple[object, ...]]:
     for run in range(len(batch.run_series)):
         series = batch.series[batch.run_series[run]]
-        name, kind = batch.fields[batch.run_fields[run]]
+        name = parse_series(series)
+        field, kind = batch.fields[batch.run_fields[run]]
         start = int(batch.starts[run])
         end = start + int(batch.sizes[run])
+        facts = (namespace, name.measurement, series.decode(), dict(name.tags), field)
         times, bits = batch.point_times[start:end].tolist(), batch.bits[start:end].tolist()
         for time_ns, value in zip(times, bits, strict=True):
-            yield (*head, series, name, kind, time_ns, value)
+            found = value_of(kind, value)
+            yield (*head, *facts, _moment(time_ns), time_ns, TYPE_NAMES[kind], float(found))
+
+
+def _moment(time_ns: int) -> datetime:
+    return EPOCH + timedelta(microseconds=time_ns // 1_000)
 
 
 def write_keys(directory: Path, count: int) -> Path:
