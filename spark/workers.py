@@ -37,7 +37,9 @@ def check_workers(spark: "SparkSession") -> None:
     application = context.applicationId
     if application in _checked:
         return
-    count = 1 if context.master.startswith("local[") else min(context.defaultParallelism, TASKS_MAX)
+    # On this machine one worker is like another.
+    is_here = str(context.master).startswith("local[")
+    count = 1 if is_here else min(context.defaultParallelism, TASKS_MAX)
     try:
         answers = context.parallelize(range(count), count).map(_probe(MODULES)).collect()
     except Exception as error:
