@@ -40,19 +40,21 @@ U32_MAX = (1 << 32) - 1
 _CRC_KEY = "crc32c"
 
 
-def encode_json_file(fields: Mapping[str, Any], *, size_max: int = JSON_FILE_SIZE_MAX) -> bytes:
+def encode_json_file(fields: Mapping[str, Any], *, size_max: int | None = None) -> bytes:
     """Return the bytes of a file that holds ``fields``, which carry their own ``version``."""
     assert _CRC_KEY not in fields, "the checksum is added here"
     assert type(fields.get("version")) is int, "every file says its version"
     data = _canonical({**fields, _CRC_KEY: _checksum(fields)})
+    size_max = JSON_FILE_SIZE_MAX if size_max is None else size_max
     assert len(data) <= size_max, f"{len(data)} bytes could never be read back"
     return data
 
 
 def decode_json_file(
-    path: str, data: bytes, version_max: int, *, size_max: int = JSON_FILE_SIZE_MAX
+    path: str, data: bytes, version_max: int, *, size_max: int | None = None
 ) -> dict[str, Any]:
     """Return the fields in ``data`` without the checksum, or say which rule is broken."""
+    size_max = JSON_FILE_SIZE_MAX if size_max is None else size_max
     if len(data) > size_max:
         raise CorruptFile(path, f"{len(data)} bytes, limit {size_max}")
     fields = _parse(path, data)
