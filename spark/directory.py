@@ -5,7 +5,7 @@ count: at the last sealed entry of a shard, or at its newest snapshot where that
 may have more; ``Cut.note`` says so.
 
 * Planning reads headers and footers of sealed files, 276 bytes each, and prunes by range, by owner
-  and by time.
+  and by time; where only records of some streams are wanted, also by the streams tables.
 * A split is whole files, or a part of a large one that begins and ends where groups do. Small files
   are read together. Where an inner boundary is, the header of one entry tells: it counts what is
   left of its group.
@@ -216,6 +216,11 @@ class _Plan:
         self._wanted = wanted
         self._selection = selection
         self._size_bytes = size_bytes
+        # Of streams that nobody asks for; unknown ones, made or gone since, are not among them.
+        self._others: frozenset[int] = frozenset()
+        if selection.only_records and selection.streams is not None:
+            known = files.stream_names().items()
+            self._others = frozenset(at for at, name in known if name not in selection.streams)
 
     def splits(self) -> list[Split]:
         """Return the parts that can hold wanted entries; a hole in the range is an error."""
@@ -254,7 +259,7 @@ class _Plan:
             if part.is_sealed:
                 facts = files.facts(part)
                 last = min(facts.header.last_index, wanted.last_index)
-                if last >= next_index and self._can_hold(facts):
+                if last >= next_index and self._can_hold(part, facts):
                     yield from self._cut(part, facts, next_index, last)
             else:
                 behind = listing.parts[at].first_index - 1 if at < len(listing.parts) else None
@@ -263,8 +268,8 @@ class _Plan:
                 yield Split(wanted.shard, next_index, last, size)
             next_index = max(next_index, last + 1)
 
-    def _can_hold(self, facts: Facts) -> bool:
-        """Tell by header and footer whether a file can have wanted entries."""
+    def _can_hold(self, part: Part, facts: Facts) -> bool:
+        """Tell by header, footer and streams table whether a file can have wanted entries."""
         selection, header = self._selection, facts.header
         if header.last_timestamp_ns < selection.from_time_ns:
             return False
@@ -275,7 +280,9 @@ class _Plan:
             owners &= selection.owners
         if selection.types is not None:
             owners &= {number >> 8 for number in selection.types}
-        return bool(owners)
+        if not owners or (selection.only_records and not facts.footer.streams.count):
+            return False
+        return not self._others or not self._files.stream_ids(part, facts) <= self._others
 
     def _cut(self, part: Part, facts: Facts, first_index: int, last_index: int) -> Iterator[Split]:
         """Yield the parts of a file: one, unless it is large."""
