@@ -184,7 +184,11 @@ def test_changes_begin_behind_the_oldest_snapshot_where_the_beginning_is_gone(
     for name, value in (("from_index", oldest), ("from_time", snapshot_ns)):
         with pytest.raises(OutOfRange, match=f"COMPACTED: option {name} is {value}"):
             table_of(view="kv_changes", path=path, **{name: str(value)})
-    # A snapshot that is damaged leads nowhere; the newer one does.
+    # One that the log does not go on from leads nowhere, and neither does a damaged one.
+    behind = [each.first_index for each in shard.live.log.segments.segments]
+    shard.live.log.drop_before(next(index for index in behind if index > oldest + 1))
+    assert oldest + 1 < shard.live.log.first_index <= newest
+    assert rows(view="kv_changes", path=path) == [row for row in kept if row["index"] > newest]
     file = shard.live.paths.snapshots / shard.live.log.manifest.snapshots[0].file
     file.write_bytes(b"")
     assert rows(view="kv_changes", path=path) == [row for row in kept if row["index"] > newest]
