@@ -1,6 +1,6 @@
 """Tables of Spark beside Parquet, beside ready batches and beside loops, one JSON line per result.
 
-``python bench/spark.py [--rows N] [--only CASE,…] [--master local[2]]``. Contenders run in turns,
+``python bench/spark.py [--rows N] [--only CASE,…] [--views VIEW,…]``. Contenders run in turns,
 and a result is the median of five ratios within one run; CPU of Java and of Python stands beside.
 ``speed`` is how many times as fast the first is as the other, and ``goal`` the least that it should
 be. Cases: tables, headers, loops, snapshot, export, scaling, appends, memory, planning.
@@ -37,9 +37,10 @@ APPENDS_MAX = 50_000
 class Bench:
     """A session, and a directory with the data of each view."""
 
-    def __init__(self, root: Path, rows: int, master: str) -> None:
+    def __init__(self, root: Path, rows: int, master: str, views: list[str]) -> None:
         self.root = root
         self.rows = rows
+        self.views = views
         self.master = master
         self._spark: SparkSession | None = None
 
@@ -123,7 +124,7 @@ def consume(frame: "DataFrame") -> None:
 def bench_tables(bench: Bench) -> None:
     """Compare all columns of each view with Parquet, and those of the log with ready batches."""
     register_ready(bench.spark)
-    for view in DRAFTS:
+    for view in bench.views:
         ours = bench.read(view)
         steps = {
             "onelog": partial(consume, ours),
@@ -188,7 +189,7 @@ def bench_loops(bench: Bench) -> None:
     """Compare the columns of each view, without Spark, with a loop over the same entries."""
     from bench.spark_loops import loop_over
 
-    for view in DRAFTS:
+    for view in bench.views:
         entries = LOOP_ROWS_MAX if view != "timeseries_operations" else LOOP_ROWS_MAX // 1_000
         table = bench.table(view, entries)
         rows = read_alone(table)
@@ -321,7 +322,7 @@ def bench_appends(bench: Bench) -> None:
 
 def bench_memory(bench: Bench) -> None:
     """Report how much more than at its start a process needs that reads all columns."""
-    for view in DRAFTS:
+    for view in bench.views:
         table = bench.table(view)
         splits = table.splits()
         pid = os.fork()
@@ -382,21 +383,23 @@ CASES: dict[str, Callable[[Bench], None]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--only", help=f"some of {', '.join(CASES)}, with commas")
+    parser.add_argument("--views", help="only these, of cases that go through views")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--directory", type=Path, help="where to write; default: a temporary one")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",") if arguments.only else list(CASES)
-    unknown = set(chosen) - set(CASES)
+    views = arguments.views.split(",") if arguments.views else list(DRAFTS)
+    unknown = {*chosen} - {*CASES} | {*views} - {*DRAFTS}
     if unknown:
-        parser.error(f"--only names {', '.join(sorted(unknown))}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     problem = find_problem()
     if problem is not None:
         report("spark", left_out=str(problem))
         return 0
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
-        bench = Bench(Path(name), arguments.rows, arguments.master)
+        bench = Bench(Path(name), arguments.rows, arguments.master, views)
         try:
             for case in chosen:
                 CASES[case](bench)
