@@ -3,7 +3,7 @@
 ``python bench/spark.py [--rows N] [--only CASE,…] [--views VIEW,…]``. Contenders run in turns,
 and a result is the median of five ratios within one run; CPU of Java and of Python stands beside.
 ``speed`` is how many times as fast the first is as the other, and ``goal`` the least that it should
-be. Cases: tables, headers, loops, snapshot, export, scaling, appends, memory, planning.
+be. Cases: tables, headers, loops, snapshot, series, export, scaling, appends, memory, planning.
 """
 
 import argparse
@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.spark_data import DRAFTS, write_directory, write_many_segments
-from bench.spark_turns import compare, measure, report
+from bench.spark_turns import TURNS, compare, measure, report
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.options import ReadOptions
 from onelog.spark.session import find_problem, start_session
@@ -32,6 +33,7 @@ LOOP_ROWS_MAX = 60_000  # a loop is slow, and its speed does not depend on how l
 SEGMENTS = 10_000
 GOAL_PLANNING_S = 10
 APPENDS_MAX = 50_000
+BLOCK_POINTS_RATIO = 5  # points from blocks are faster than rows, and have to be more
 
 
 class Bench:
@@ -233,6 +235,35 @@ def bench_snapshot(bench: Bench) -> None:
     )
 
 
+def bench_series(bench: Bench) -> None:
+    """Report points a second of one process, all columns: from batches, and from blocks."""
+    from bench.spark_loops import write_series
+    from onelog.spark.state import STATE_VIEWS, load_state_table
+
+    batches = bench.table("timeseries_operations")
+    path = write_series(bench.root / "series", bench.rows * BLOCK_POINTS_RATIO)
+    read = ReadOptions.parse({"view": "timeseries", "path": str(path)}, STATE_VIEWS)
+    state = load_state_table(read, {})
+
+    def from_blocks() -> int:
+        parts = state.parts
+        return sum(batch.num_rows for each in parts for batch in state.batches(each, None))
+
+    for case, step, goal in (
+        ("points from batches", partial(read_alone, batches), 1_000_000),
+        ("points from blocks", from_blocks, 5_000_000),
+    ):
+        points = step()
+        costs = [measure(step) for _ in range(TURNS)]
+        report(
+            case,
+            points_per_s=round(points / median(each.wall_s for each in costs)),
+            points_per_cpu_s=round(points / median(each.python_s for each in costs)),
+            goal=goal,
+            points=points,
+        )
+
+
 def bench_export(bench: Bench) -> None:
     """Compare an export with Spark's copy of the same rows from Parquet to Parquet."""
     parquet = bench.spark.read.parquet(str(bench.copy("log", "parquet")))
@@ -373,6 +404,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "headers": bench_headers,
     "loops": bench_loops,
     "snapshot": bench_snapshot,
+    "series": bench_series,
     "export": bench_export,
     "scaling": bench_scaling,
     "appends": bench_appends,
