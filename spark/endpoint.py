@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from onelog.v1 import log_pb2
 
 TIMEOUT_S = 60.0
+# Until a cluster has answered once: an endpoint that is mistyped is told soon.
+FIRST_TIMEOUT_S = 15.0
 _DEFAULT_NAMESPACE = "default"
 
 
@@ -162,7 +164,8 @@ class EndpointOrigin:
                 "grpcio and protobuf for the Python of the executors, or read a directory",
                 reason="CLIENT_MISSING",
             ) from error
-        options = ClientOptions(timeout_s=TIMEOUT_S, sessions=False)
+        timeout_s = TIMEOUT_S if self._cluster_id else FIRST_TIMEOUT_S
+        options = ClientOptions(timeout_s=timeout_s, sessions=False)
         return Client(self._endpoints, token=self._token, tls=self._tls, options=options)
 
     # Inside
