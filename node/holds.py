@@ -108,6 +108,12 @@ def held_bytes(shard: "Shard", hold: Hold) -> int:
     return 0 if hold.cause is not None else log_bytes_behind(shard.log, hold.index - 1)
 
 
+def most_held_bytes(shard: "Shard") -> int:
+    """Return about how much of the log there is from the earliest hold on."""
+    first_index = shard.projections.system.holds.first_index()
+    return 0 if first_index is None else log_bytes_behind(shard.log, first_index - 1)
+
+
 def is_short(shard: "Shard") -> bool:
     """Tell whether the disk has so little room that holds are in the way."""
     return shard.log.spare_bytes() < RESERVE_BYTES

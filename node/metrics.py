@@ -26,6 +26,7 @@ from prometheus_client.process_collector import ProcessCollector
 from cluster.member import LEADER
 from cluster.transport import PeerStatus, PeerTransport
 from node.driver import Driver
+from node.holds import most_held_bytes
 from node.shard_driver import ShardDriver
 
 # When each counter was made is a series of its own for every series, and nobody asks.
@@ -59,6 +60,17 @@ _SHARD_GAUGES: tuple[tuple[str, str, Callable[[ShardDriver], float]], ...] = (
         lambda d: d.shard.member.commit - d.shard.member.applied,
     ),
     ("requests_waiting", "Requests without an outcome yet", lambda d: d.waiting),
+    (
+        "holds",
+        "Holds that keep the log for a reader",
+        lambda d: len(d.shard.projections.system.holds.active()),
+    ),
+    (
+        "holds_broken",
+        "Holds that were overrun and not released",
+        lambda d: d.shard.projections.system.holds.broken_count,
+    ),
+    ("held_bytes", "About what the earliest hold keeps", lambda d: most_held_bytes(d.shard)),
 )
 _SHARD_COUNTERS: tuple[tuple[str, str, Callable[[ShardDriver], float]], ...] = (
     # Entries by proposals is the size of a group.

@@ -98,6 +98,11 @@ class Holds:
         """Return those that are not broken, in the order of names."""
         return [hold for hold in self if hold.cause is None]
 
+    @property
+    def broken_count(self) -> int:
+        """How many are broken."""
+        return sum(hold.cause is not None for hold in self._by_name.values())
+
     def first_index(self) -> int | None:
         """Return from where on entries are kept, None if nothing is held."""
         return min((hold.index for hold in self.active()), default=None)

@@ -5,10 +5,10 @@ count: at the last sealed entry of a shard, or at its newest snapshot where that
 may have more; ``Cut.note`` says so.
 
 * Planning reads headers and footers of sealed files, 276 bytes each, and prunes by range, by owner
-  and by time.
+  and by time; where only records of some streams are wanted, also by the streams tables.
 * A split is whole files, or a part of a large one that begins and ends where groups do. Small files
   are read together. Where an inner boundary is, the header of one entry tells: it counts what is
-  left of its group. A compacted file has no whole groups and is cut where its tables say.
+  left of its group.
 * A task lists the files again: what was sealed, compacted or renamed meanwhile is read under its
   new name. What was dropped is an error that says which indexes.
 """
@@ -32,6 +32,7 @@ from ual.entry import FLAG_CONDITIONAL, HEADER, HEADER_SIZE
 from ual.errors import CorruptFile, IndexDropped, MissingSegment
 from ual.files import DiskFiles, Files
 from ual.offline import ReadOnlyFiles
+from ual.tables import Indexes
 
 NOTE = (
     "read from files: each shard ends at its last sealed entry, or at its newest snapshot where "
@@ -51,7 +52,8 @@ class DirectoryOrigin:
     def __init__(self, path: str, *, cluster_id: str = "") -> None:
         """Name a directory; with ``cluster_id``, one of another cluster is refused."""
         self.name = path
-        self._path = Path(path)
+        # The driver's directory counts: executors run in others.
+        self._path = Path(path).absolute()
         self._cluster_id = cluster_id
 
     # The port
@@ -183,8 +185,25 @@ def _look_back(files: ShardFiles, index: int, transactions: Transactions) -> Non
     first_in_file = listing.parts[at].first_index if at is not None else index
     first = max(first_in_file, listing.first_index, index - BATCH_ENTRIES_MAX)
     if first < index:
-        for piece, _ in files.pieces(first, index - 1):
-            transactions.find(piece.data, piece.offsets, piece.headers)
+        for piece, voids in files.pieces(first, index - 1):
+            learn_transactions(files.shard, piece, voids, transactions)
+
+
+def learn_transactions(
+    shard: int, piece: Piece, voids: Indexes, transactions: Transactions
+) -> None:
+    """Find the transactions of entries that nobody wants."""
+    blocks = cut_blocks(
+        shard,
+        piece.data,
+        piece.offsets,
+        voids=voids,
+        selection=Selection(types=frozenset()),
+        transactions=transactions,
+        headers=piece.headers,
+    )
+    for _ in blocks:
+        raise AssertionError("an entry of no type")
 
 
 class _Plan:
@@ -197,6 +216,11 @@ class _Plan:
         self._wanted = wanted
         self._selection = selection
         self._size_bytes = size_bytes
+        # Of streams that nobody asks for; unknown ones, made or gone since, are not among them.
+        self._others: frozenset[int] = frozenset()
+        if selection.only_records and selection.streams is not None:
+            known = files.stream_names().items()
+            self._others = frozenset(at for at, name in known if name not in selection.streams)
 
     def splits(self) -> list[Split]:
         """Return the parts that can hold wanted entries; a hole in the range is an error."""
@@ -235,7 +259,7 @@ class _Plan:
             if part.is_sealed:
                 facts = files.facts(part)
                 last = min(facts.header.last_index, wanted.last_index)
-                if last >= next_index and self._can_hold(facts):
+                if last >= next_index and self._can_hold(part, facts):
                     yield from self._cut(part, facts, next_index, last)
             else:
                 behind = listing.parts[at].first_index - 1 if at < len(listing.parts) else None
@@ -244,8 +268,8 @@ class _Plan:
                 yield Split(wanted.shard, next_index, last, size)
             next_index = max(next_index, last + 1)
 
-    def _can_hold(self, facts: Facts) -> bool:
-        """Tell by header and footer whether a file can have wanted entries."""
+    def _can_hold(self, part: Part, facts: Facts) -> bool:
+        """Tell by header, footer and streams table whether a file can have wanted entries."""
         selection, header = self._selection, facts.header
         if header.last_timestamp_ns < selection.from_time_ns:
             return False
@@ -256,7 +280,9 @@ class _Plan:
             owners &= selection.owners
         if selection.types is not None:
             owners &= {number >> 8 for number in selection.types}
-        return bool(owners)
+        if not owners or (selection.only_records and not facts.footer.streams.count):
+            return False
+        return not self._others or not self._files.stream_ids(part, facts) <= self._others
 
     def _cut(self, part: Part, facts: Facts, first_index: int, last_index: int) -> Iterator[Split]:
         """Yield the parts of a file: one, unless it is large."""
@@ -286,14 +312,12 @@ class _Plan:
         ends: list[int] = []
         for row in rows.tolist():
             index = int(indexes[row])
-            if segment.is_compacted:
-                boundary = index - 1
-            else:
-                fields = HEADER.unpack(file.read(HEADER_SIZE, int(offsets[row])))
-                if fields[_INDEX_FIELD] != index:
-                    rule = f"entry {index}: the sparse table differs from the entry"
-                    raise CorruptFile(str(part.path), rule, int(offsets[row]))
-                boundary = index + fields[_GROUP_FIELD]
+            fields = HEADER.unpack(file.read(HEADER_SIZE, int(offsets[row])))
+            if fields[_INDEX_FIELD] != index:
+                rule = f"entry {index}: the sparse table differs from the entry"
+                raise CorruptFile(str(part.path), rule, int(offsets[row]))
+            # Where its group ended, also if compaction has taken the last of it.
+            boundary = index + fields[_GROUP_FIELD]
             if (ends[-1] if ends else first_index - 1) < boundary < last_index:
                 ends.append(boundary)
         return ends

@@ -22,7 +22,12 @@ from onelog.errors import (
 )
 from onelog.spark.columns.block import Block, Transactions, cut_blocks
 from onelog.spark.columns.selection import Selection
-from onelog.spark.directory import BATCH_ENTRIES_MAX, find_group_end, needs_look_back
+from onelog.spark.directory import (
+    BATCH_ENTRIES_MAX,
+    find_group_end,
+    learn_transactions,
+    needs_look_back,
+)
 from onelog.spark.faults import REASON_DROPPED, reported
 from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, ShardCut, Split
 from onelog.spark.pieces import Piece, check_piece
@@ -197,8 +202,8 @@ class EndpointOrigin:
         first = max(described.first_index, index - BATCH_ENTRIES_MAX)
         if first < index:
             before = Split(split.shard, first, index - 1, 0)
-            for piece, _ in self._pieces(client, before, Selection()):
-                transactions.find(piece.data, piece.offsets, piece.headers)
+            for piece, voids in self._pieces(client, before, Selection()):
+                learn_transactions(split.shard, piece, voids, transactions)
 
 
 def _owners(selection: Selection) -> "list[log_pb2.Owner]":

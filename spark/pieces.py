@@ -46,7 +46,7 @@ from ual.tables import (
     gather_headers,
 )
 
-READ_SIZE = 4 << 20
+READ_SIZE = 1 << 20
 # Entries whose headers are gathered at once: 40 bytes each.
 PIECE_ENTRIES_MAX = 131_072
 # From this part of a file on, one checksum over all of it costs less than one of each entry.

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onelog.errors import FailedPrecondition
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 JAVA_VERSION_MIN = 17
 SPARK_VERSION_MIN = (4, 2)
 JAVA_ADVICE = f"install Java {JAVA_VERSION_MIN} (Debian: openjdk-17-jre-headless) or set JAVA_HOME"
+_ADVICE = "install it with: pip install 'onelog[spark]'"
 _JAVA_TIMEOUT_S = 60
 
 
@@ -29,9 +31,14 @@ def find_problem() -> FailedPrecondition | None:
 
 
 def start_session(
-    *, master: str = "local[*]", app_name: str = "onelog", settings: dict[str, str] | None = None
+    *,
+    master: str | None = "local[*]",
+    app_name: str = "onelog",
+    settings: dict[str, str] | None = None,
 ) -> "SparkSession":
     """Return a session with the source ``onelog`` registered; the one that runs, if there is one.
+
+    Without ``master`` it is the one that ``spark-submit`` was given.
 
     Workers use this process's Python, so that what can be imported here can be imported there.
     """
@@ -42,7 +49,9 @@ def start_session(
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName(app_name)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
     for name, value in {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -50,20 +59,47 @@ def start_session(
         **(settings or {}),
     }.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    from onelog.spark.source import register
+
+    register(session)
+    return session
+
+
+def quiet_settings(master: str) -> dict[str, str]:
+    """Return settings of a session that says nothing but errors; on this machine, loopback only."""
+    config = Path(__file__).with_name("log4j2.properties")
+    settings = {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={config.as_uri()}",
+    }
+    if master.startswith("local"):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+    return settings
+
+
+def find_missing_package() -> FailedPrecondition | None:
+    """Return that pyarrow or PySpark is missing, or None."""
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        return FailedPrecondition(f"{error.name} is missing; {_ADVICE}", reason="SPARK_MISSING")
+    return None
 
 
 def _spark_problem() -> FailedPrecondition | None:
-    advice = "install it with: pip install 'onelog[spark]'"
-    try:
-        import pyarrow  # noqa: F401
-        import pyspark
-    except ImportError as error:
-        return FailedPrecondition(f"{error.name} is missing; {advice}", reason="SPARK_MISSING")
+    missing = find_missing_package()
+    if missing is not None:
+        return missing
+    import pyspark
+
     version = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
     if version < SPARK_VERSION_MIN:
         least = ".".join(map(str, SPARK_VERSION_MIN))
-        message = f"PySpark {pyspark.__version__} is installed, and {least} is needed; {advice}"
+        message = f"PySpark {pyspark.__version__} is installed, and {least} is needed; {_ADVICE}"
         return FailedPrecondition(message, reason="SPARK_TOO_OLD")
     return None
 

@@ -30,9 +30,10 @@ from ual.offline import ReadOnlyFiles
 from ual.opening import what_is_known
 from ual.recovery import finish_deletions, sort_names
 from ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, SegmentKind
-from ual.tables import Indexes
+from ual.tables import Indexes, StreamTable, Table
 
 # How often the names are listed for one place of the log before its file counts as missing.
+STREAM_ID_MAX = (1 << 56) - 1
 LISTINGS_MAX = 5
 
 _NO_VOIDS: Indexes = np.empty((0, 2), np.uint64)
@@ -122,6 +123,39 @@ class ShardFiles:
         footer.check(name, header, header_data, size)
         self._refuse_other(name, header, part.first_index)
         return Facts(header, footer, size)
+
+    def stream_ids(self, part: Part, facts: Facts) -> frozenset[int]:
+        """Return the streams that have records in a sealed file, by its streams table."""
+        span, name = facts.footer.streams, str(part.path)
+        data = self.reader.open_read(part.path).read(span.size, span.position)
+        found = StreamTable(Table(name, "streams", span, data), facts.header).stream_ids
+        # Above these bits stands the partition.
+        return frozenset((found & np.uint64(STREAM_ID_MAX)).tolist())
+
+    def stream_names(self) -> dict[int, bytes]:
+        """Return the streams that the newest snapshot knows, by id; none without a snapshot."""
+        from onelog.spark.columns.sections import SECTION_TABLES
+        from snapshot.errors import SnapshotError
+        from snapshot.reader import SnapshotReader
+
+        table = SECTION_TABLES["streams"]
+        for record in reversed(self.list().snapshots):
+            try:
+                reader = SnapshotReader.open(self.reader, self.paths.snapshots / record.file)
+                # All of it before a row is believed: the checksum is compared at the end.
+                batches = list(table.rows(list(reader.chunks(table.section_type))))
+            except (DataError, SnapshotError, OSError):
+                continue
+            return {
+                number: name.encode()
+                for batch in batches
+                for number, name in zip(
+                    batch.column("stream_id").to_pylist(),
+                    batch.column("stream").to_pylist(),
+                    strict=True,
+                )
+            }
+        return {}
 
     def cut(self) -> ShardCut:
         """Return how far the shard can be read: see the module's text."""

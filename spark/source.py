@@ -1,4 +1,4 @@
-"""The data source ``onelog``: ``spark.read.format("onelog")``.
+"""The data source ``onelog``: ``spark.read.format("onelog")``, and ``df.write`` likewise.
 
 The table is loaded once, when ``load()`` makes the source: its cut travels with it, and every query
 of the DataFrame sees that. Planning and tasks use what was loaded and never look for a newer cut.
@@ -11,7 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -37,6 +43,7 @@ from onelog.spark.streaming import (
     schema_with_gaps,
 )
 from onelog.spark.table import Table, load_table
+from onelog.spark.writer import make_stream_writer, make_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,15 +55,17 @@ _ALL_VIEWS = {**VIEWS, **STATE_VIEWS, **CHANGE_VIEWS}
 def register(spark: "SparkSession") -> None:
     """Make ``format("onelog")`` known to a session; say first what keeps it from working."""
     from onelog.spark.session import find_problem
+    from onelog.spark.workers import check_workers
 
     problem = find_problem()
     if problem is not None:
         raise problem
+    check_workers(spark)
     spark.dataSource.register(OnelogDataSource)
 
 
 class OnelogDataSource(DataSource):
-    """Views of the log as tables."""
+    """Views of the log as tables, and writers into the database."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Load the table of a read, which names a view; a writer has none."""
@@ -120,6 +129,18 @@ class OnelogDataSource(DataSource):
         there = schema_with_gaps(read.view.schema) if stream.with_gaps else read.view.schema
         refuse_other_schema(read.view.name, there, schema)
         return OnelogStreamReader(read, stream, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
+        """Return a writer of rows to keys, a stream, a queue or series."""
+        return make_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001
+    ) -> DataSourceStreamArrowWriter:
+        """Return a writer of micro-batches."""
+        return make_stream_writer(self.options, schema, overwrite=overwrite)
 
     def _asked(self) -> ReadOptions:
         if self._read is None:

@@ -95,6 +95,11 @@ def load_table(options: ReadOptions) -> Table:
     origin = open_origin(options)
     cut = origin.cut(options.shards)
     ranges = tuple(find_ranges(options, cut))
+    return Table(options, origin, cut, ranges, find_named_queues(options, origin, cut))
+
+
+def find_named_queues(options: ReadOptions, origin: Origin, cut: Cut) -> QueueNames:
+    """Return the queues of a read by id; one that it names must be there."""
     names = find_queue_names(options, origin, cut)
     for name in options.queues or ():
         if not any(name in found.values() for found in names.values()):
@@ -103,7 +108,7 @@ def load_table(options: ReadOptions) -> Table:
                 reason="QUEUE_UNKNOWN",
                 metadata={"option": "queues"},
             )
-    return Table(options, origin, cut, ranges, names)
+    return names
 
 
 def find_queue_names(options: ReadOptions, origin: Origin, cut: Cut) -> QueueNames:
@@ -128,7 +133,15 @@ def find_ranges(options: ReadOptions, cut: Cut) -> Iterator[Range]:
                     metadata={"option": name},
                 )
     _refuse_other_times(options, cut)
+    behind: dict[int, int] = {}
+    if options.since is not None:
+        from onelog.spark.since import find_first_indexes
+
+        behind = find_first_indexes(options.since, options.view.name, cut)
     for part in cut.shards:
+        if part.shard in behind:
+            yield _range_behind(options, part, behind[part.shard])
+            continue
         first = options.bound(options.from_index, part.shard)
         last = options.bound(options.to_index, part.shard)
         for name, index in (("from_index", first), ("to_index", last)):
@@ -139,6 +152,21 @@ def find_ranges(options: ReadOptions, cut: Cut) -> Iterator[Range]:
             part.first_index if first is None else first,
             part.last_index if last is None else last,
         )
+
+
+def _range_behind(options: ReadOptions, part: ShardCut, first: int) -> Range:
+    """Return what follows from an index on, which may be nothing."""
+    if first < part.first_index:
+        raise OutOfRange(
+            f"option since goes on at entry {first} of shard {part.shard}; entries {first} to "
+            f"{part.first_index - 1} are not kept any more",
+            reason=REASON_DROPPED,
+            metadata={"option": "since", "first_index": str(part.first_index)},
+        )
+    last = options.bound(options.to_index, part.shard)
+    if last is not None:
+        _refuse_outside("to_index", last, part)
+    return Range(part.shard, first, part.last_index if last is None else last)
 
 
 def _refuse_outside(name: str, index: int, part: ShardCut) -> None:

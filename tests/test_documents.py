@@ -19,12 +19,18 @@ RUN_BY = {
     ("docs/cli.md", "sh"): "tests/onelog/test_cli_document.py",
     ("docs/cli.md", "toml"): "tests/onelog/test_cli_document.py",
     ("docs/client.md", "python"): "tests/client/test_document.py",
+    ("docs/export.md", "json"): "tests/spark/test_export_receipt.py",
+    ("docs/export.md", "sh"): "tests/spark/jvm/test_export_long.py",
     ("docs/formats.md", "hex"): "tests/formats/test_document.py",
     ("docs/formats.md", "json"): "tests/formats/test_document.py",
+    ("docs/import.md", "python"): "tests/spark/jvm/test_writer.py",
+    ("docs/import.md", "sh"): "tests/onelog/test_import_command.py",
     ("docs/operations.md", "sh"): "tests/onelog/test_operations_document.py",
     ("docs/payloads.md", "hex"): "tests/projections/test_payloads.py",
     ("docs/queue.md", "hex"): "tests/projections/test_queue_payloads.py",
     ("docs/snapshots.md", "hex"): "tests/formats/test_fsnap.py",
+    ("docs/spark.md", "python"): "tests/spark/jvm/test_recipes.py",
+    ("docs/spark.md", "sh"): "tests/spark/jvm/test_recipes.py",
     ("docs/streams.md", "hex"): "tests/projections/test_stream_payloads.py",
     ("docs/timeseries.md", "hex"): "tests/projections/test_ts_payloads.py",
 }
@@ -46,6 +52,9 @@ NOT_RUN = {
     ),
     ("docs/server.md", "Joining a cluster"): (
         "has addresses of other machines; tests/system/test_api_members.py lets a node join so"
+    ),
+    ("docs/spark.md", "Clusters"): (
+        "has addresses of other machines; tests/spark/jvm/test_clusters.py submits jobs so"
     ),
 }
 

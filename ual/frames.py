@@ -104,7 +104,7 @@ def read_frame(
 
 
 def _with_voids(voids: IndexArray, voids_max: int, last_index: int) -> int:
-    """Return how far a frame can come with no more than so many void ranges."""
+    """Return the last index of a frame that has at most ``voids_max`` void ranges."""
     return last_index if len(voids) <= voids_max else int(voids[voids_max, 0]) - 1
 
 

@@ -14,7 +14,8 @@ Invariants:
   itself would forgive (whitespace, the case of an escape, a repeated key) is found as well.
 * The checksum is checked before the version: a flipped bit in ``version`` is damage, and only a
   version that was really written is reported as a newer onelog.
-* Nothing larger than ``JSON_FILE_SIZE_MAX`` is read into memory, or written.
+* Nothing larger than ``JSON_FILE_SIZE_MAX``, or the limit of its kind of file, is read into memory,
+  or written.
 
 A crash leaves the old file or the new one (``replace_file``). ``CorruptFile`` therefore means that
 the disk or a person changed the file; it names the rule that broke and is never worked around here.
@@ -39,19 +40,23 @@ U32_MAX = (1 << 32) - 1
 _CRC_KEY = "crc32c"
 
 
-def encode_json_file(fields: Mapping[str, Any]) -> bytes:
+def encode_json_file(fields: Mapping[str, Any], *, size_max: int | None = None) -> bytes:
     """Return the bytes of a file that holds ``fields``, which carry their own ``version``."""
     assert _CRC_KEY not in fields, "the checksum is added here"
     assert type(fields.get("version")) is int, "every file says its version"
     data = _canonical({**fields, _CRC_KEY: _checksum(fields)})
-    assert len(data) <= JSON_FILE_SIZE_MAX, f"{len(data)} bytes could never be read back"
+    size_max = JSON_FILE_SIZE_MAX if size_max is None else size_max
+    assert len(data) <= size_max, f"{len(data)} bytes could never be read back"
     return data
 
 
-def decode_json_file(path: str, data: bytes, version_max: int) -> dict[str, Any]:
+def decode_json_file(
+    path: str, data: bytes, version_max: int, *, size_max: int | None = None
+) -> dict[str, Any]:
     """Return the fields in ``data`` without the checksum, or say which rule is broken."""
-    if len(data) > JSON_FILE_SIZE_MAX:
-        raise CorruptFile(path, f"{len(data)} bytes, limit {JSON_FILE_SIZE_MAX}")
+    size_max = JSON_FILE_SIZE_MAX if size_max is None else size_max
+    if len(data) > size_max:
+        raise CorruptFile(path, f"{len(data)} bytes, limit {size_max}")
     fields = _parse(path, data)
     written = fields.pop(_CRC_KEY, None)
     if written is None:

@@ -29,8 +29,6 @@ from ual.errors import CorruptFile
 from ual.files import File
 from ual.manifest import SnapshotRecord
 
-# How long a leader that is asked for more than it has may take to make sure that it leads.
-LEADERSHIP_WAIT_S = 5.0
 # A call that waits is answered this long before its deadline.
 MARGIN_S = 0.25
 RETRY_S = 1.0
@@ -133,28 +131,32 @@ class LogService:
         edge, log = self._edge, driver.shard.log
         if log.applied_index >= index:
             return
-        now_s = edge.context.clock.now_s()
-        try:
-            # What a leader has applied behind a read is all that anybody was told of.
-            error = await edge.leading(shard).read(now_s + LEADERSHIP_WAIT_S)
-            if error is not None:
-                raise edge.failure(shard, error)
-        except Elsewhere:
-            # Without a deadline the caller decides by itself when to ask another replica.
-            wait_s = LEADER_WAIT_S
-            if call.client_deadline_s is not None:
-                wait_s = min(call.client_deadline_s - now_s - MARGIN_S, DEADLINE_DEFAULT_S)
-            if await edge.waits(shard).until(lambda: log.applied_index >= index, wait_s):
-                return
+        clock = edge.context.clock
+        # Without a deadline the caller decides by itself when to ask another replica.
+        until_s = clock.now_s() + LEADER_WAIT_S
+        if call.client_deadline_s is not None:
+            until_s = min(call.client_deadline_s - MARGIN_S, clock.now_s() + DEADLINE_DEFAULT_S)
+        if await self._leads(shard, until_s):
+            # Behind a read a leader has applied everything that was acknowledged.
+            if log.applied_index < index:
+                raise error_of_reason(Reason.INDEX_IN_FUTURE, log.applied_index)
+            return
+        left_s = until_s - clock.now_s()
+        if not await edge.waits(shard).until(lambda: log.applied_index >= index, left_s):
             raise Unavailable(
                 f"this replica has applied {log.applied_index}, and {index} is asked for; "
                 "ask another one, or later",
                 reason="REPLICA_BEHIND",
                 metadata={"applied_index": str(log.applied_index)},
                 retry_after_s=RETRY_BEHIND_S,
-            ) from None
-        if log.applied_index < index:
-            raise error_of_reason(Reason.INDEX_IN_FUTURE, log.applied_index)
+            )
+
+    async def _leads(self, shard: int, until_s: float) -> bool:
+        """Tell whether this replica leads for certain, which takes a majority."""
+        try:
+            return await self._edge.leading(shard).read(until_s) is None
+        except Elsewhere:
+            return False
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

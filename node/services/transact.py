@@ -2,8 +2,8 @@
 
 A batch is the entries of its operations behind one that counts them, all in one group. ``BATCHED``
 says which operations can be in one; their entries are those of the operations' own calls, except
-that plain puts that follow each other are one entry. All of them are in the batch's namespace and
-session, of which it takes one sequence.
+that plain puts that follow each other are one entry. An operation of many records or messages is
+an entry for each. All are in the batch's namespace and session, of which it takes one sequence.
 
 A batch is a call of its own or an operation of a message, where several of them are one proposal.
 What it comes to is found out once (``prepare``), since that is most of its work.
@@ -49,8 +49,9 @@ BATCHED: Mapping[str, Write[Any, Any]] = {
     "write_points": series.WRITE_POINTS,
 }
 
-Part = tuple[str, Any, Write[Any, Any]]
-"""An operation that is no plain put: its name in the proto, its request, what is done about it."""
+Part = tuple[str, Any, Write[Any, Any], int]
+"""An operation that is no plain put: its name in the proto, its request, what is done about it, and
+how many entries it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,12 @@ def prepare(request: pipeline_pb2.TransactRequest) -> Batch:
         if draft is None:
             parts[position] = _part_of(position, operations[position])
         position += count
-    for _, part, write in parts.values():
+    width = position - len(parts)  # of puts
+    for _, part, write, part_width in parts.values():
         names.extend(write.names(part))
+        width += part_width
+    if width > BATCH_ENTRIES_MAX:
+        raise error_of_reason(Reason.LIMIT_INVALID, width)
     return Batch(namespace, conditions, entries, parts, names)
 
 
@@ -88,21 +93,24 @@ def _part_of(position: int, operation: pipeline_pb2.TransactOperation) -> Part:
     write = BATCHED.get(kind)
     if write is None:
         raise invalid("OPERATION_MISSING", f"operation {position} cannot be in a batch")
-    return kind, getattr(operation, kind), write
+    part = getattr(operation, kind)
+    return kind, part, write, write.width(part)
 
 
 def _drafts(
     state: Projections, batch: Batch, namespace: str, session: SessionRef | None
 ) -> Sequence[Draft]:
-    def draft_of(position: int) -> Draft:
-        _, part, write = batch.parts[position]
+    drafts: list[Draft] = []
+    parts = iter(batch.parts.items())
+    for puts, _ in batch.entries:
+        if puts is not None:
+            drafts.append(puts)
+            continue
+        position, (_, part, write, width) = next(parts)
         made = make_drafts(write, state, part, namespace, None)
-        if len(made) != 1:
+        if len(made) != width:
             raise invalid("BATCH_INVALID", f"operation {position} is {len(made)} entries")
-        return made[0]
-
-    rest = iter(batch.parts)
-    drafts = [draft or draft_of(next(rest)) for draft, _ in batch.entries]
+        drafts += made
     return encode_batch(drafts, batch.conditions, namespace, session)
 
 
@@ -115,17 +123,19 @@ def _answer(
 ) -> None:
     """Put a result for each operation into the answer; raises why the batch was refused."""
     results = applied(outcome[0]).results
-    counts = [count for _, count in batch.entries]
-    if len(results) != len(counts):
+    # For puts that go together, and for each other operation: how many it is, and its entries.
+    spans = [(count, 1) for _, count in batch.entries]
+    if any(part[3] != 1 for part in batch.parts.values()):
+        spans = _with_widths(batch)
+    if len(results) != sum(width for _, width in spans):
         # A repetition, whose session has results from when each put was an entry of its own.
-        counts = [1] * sum(counts)
-    shard, index, position = answer.header.shard, answer.header.index, 0
-    for result, count in zip(results, counts, strict=True):
-        index += 1
+        spans = [(1, 1)] * len(results)
+    shard, index, position, at = answer.header.shard, answer.header.index + 1, 0, 0
+    for count, width in spans:
         if position in batch.parts:
-            kind, part, write = batch.parts[position]
+            kind, part, write, _ = batch.parts[position]
             target = getattr(answer.results.add(), queue.ANSWERS.get(kind, kind))
-            put_answer(write, state, part, target, shard, index, (result,))
+            put_answer(write, state, part, target, shard, index, results[at : at + width])
         else:
             # All alike, and to read them takes a tenth of the time that it takes to make them.
             one = pipeline_pb2.TransactResponse()
@@ -133,6 +143,13 @@ def _answer(
             header.shard, header.index = shard, index
             answer.MergeFromString(one.SerializeToString() * count)
         position += count
+        at += width
+        index += width
+
+
+def _with_widths(batch: Batch) -> list[tuple[int, int]]:
+    widths = iter(part[3] for part in batch.parts.values())
+    return [(count, 1 if puts is not None else next(widths)) for puts, count in batch.entries]
 
 
 # Some of its parts may need the state, so that all is made where the shard is led.

@@ -43,6 +43,7 @@ class Replica:
     term: int
     commit_index: int
     applied_index: int
+    holds: tuple[admin_pb2.Hold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class ShardStatus:
 
     ``elsewhere`` is the leader's endpoint then, if it is a node that has joined from elsewhere.
     ``behind`` has for each node how many committed entries it has not applied, or None where that
-    is not known.
+    is not known. ``holds`` are as the leader sees them.
     """
 
     shard: int
@@ -76,6 +77,7 @@ class ShardStatus:
     applied_index: int
     behind: dict[int, int | None]
     elsewhere: str = ""
+    holds: tuple[admin_pb2.Hold, ...] = ()
 
     @property
     def leader_name(self) -> str | None:
@@ -209,6 +211,7 @@ class Observer:
             commit_index,
             max((each.applied_index for each in answers.values()), default=0),
             behind,
+            holds=() if leader is None else answers[leader].holds,
         )
 
     def _client(self, endpoint: str) -> AsyncClient:
@@ -232,6 +235,7 @@ def _replica(status: admin_pb2.ShardStatus) -> Replica:
         status.term,
         status.commit_index,
         status.applied_index,
+        tuple(status.holds),
     )
 
 

@@ -13,7 +13,10 @@ from rich.text import Text
 from onelog.cli.cluster_history import Event, History
 from onelog.cli.cluster_state import ClusterDirectory
 from onelog.cli.cluster_status import DOWN, SERVING, SILENT, ClusterStatus, NodeStatus
+from onelog.cli.hold_commands import shown_hold
+from onelog.cli.messages import document_of
 from onelog.cli.state_output import printable
+from onelog.v1 import admin_pb2
 
 EVENTS_SHOWN_MAX = 8
 _STYLES = {SERVING: "green", DOWN: "bold red", SILENT: "bold red"}
@@ -30,6 +33,9 @@ def render(
         "",
         _shards(status, history),
     ]
+    holds = [hold for shard in status.shards for hold in shard.holds]
+    if holds:
+        parts += ["", Group(*map(_hold_line, holds))]
     if history is not None and history.events:
         shown = list(history.events)[-EVENTS_SHOWN_MAX:]
         parts += ["", Group(*map(event_line, shown))]
@@ -50,6 +56,11 @@ def event_line(event: Event) -> Text:
     line = Text(f"{event.at:%H:%M:%S}  ", style="dim")
     line.append(printable(event.text), style="bold red" if event.is_bad else "not dim cyan")
     return line
+
+
+def _hold_line(hold: admin_pb2.Hold) -> Text:
+    text = f"hold {hold.name} in shard {hold.shard}: {shown_hold(hold)}"
+    return Text(printable(text), style="bold red" if hold.cause else "")
 
 
 def _title(path: Path, status: ClusterStatus) -> Text:
@@ -155,6 +166,7 @@ def as_json(path: Path, status: ClusterStatus, history: History | None = None) -
                 "applied_index": shard.applied_index,
                 "entries_per_s": None if history is None else history.entries_per_s(shard.shard),
                 "behind": {str(number): behind for number, behind in shard.behind.items()},
+                "holds": [document_of(hold) for hold in shard.holds],
             }
             for shard in status.shards
         ],

@@ -8,7 +8,7 @@ with what is special about it. Nothing of the client is imported before a comman
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -120,7 +120,7 @@ class Session:
         # What gRPC itself would write to stderr is not for people: what fails is told in one line.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self.output = Output(as_json=given["as_json"])
-        flags = {name: given[name] for name in _CONNECTION if given[name]}
+        flags = {name: given[name] for name in _CONNECTION if given.get(name)}
         if "endpoints" in flags:
             flags["endpoints"] = ",".join(flags["endpoints"])
         if "tls" in flags:
@@ -207,10 +207,19 @@ def group(text: str) -> typer.Typer:
 
 
 def command(
-    app: typer.Typer, name: str | None = None, *, reads: bool = False, **settings: Any
+    app: typer.Typer,
+    name: str | None = None,
+    *,
+    reads: bool = False,
+    connection: Collection[str] = tuple(_CONNECTION),
+    **settings: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command; see the module's text."""
-    common = {"as_json": _AS_JSON, **(_READS if reads else {}), **_CONNECTION}
+    """Register a function as a command; see the module's text.
+
+    ``connection``: the flags about the connection that concern it.
+    """
+    flags = {each: _CONNECTION[each] for each in connection}
+    common = {"as_json": _AS_JSON, **(_READS if reads else {}), **flags}
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function).parameters.values())[1:]

@@ -2,8 +2,11 @@
 
 ``name`` is what the entry is about, where its payload says one name: the key of a KV operation,
 the stream, the series of a single point, the measurement, and the queue where its name is known.
-A transaction, a batch of points and an expiry speak of several things and have none. A selection of
-measurements keeps the entries that name one of them, or have a series of one.
+A transaction, a batch of points and an expiry speak of several things and have none.
+
+A selection by names keeps the entries that name one of them. By ``key_prefix`` that is an entry if
+any of its keys has the prefix (kv.py); by ``measurements``, one that has a series of one, or is
+about one as a whole (timeseries.py).
 """
 
 from collections.abc import Mapping

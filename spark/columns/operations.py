@@ -7,7 +7,8 @@ OWNERS: Final = ("system", "kv", "queue", "timeseries", "stream")
 _NAMES: Final = {
     "system": (
         "noop", "raft_config", "expire", "session_open", "session_keepalive", "session_close",
-        "namespace_create", "namespace_configure", "namespace_delete", "batch",
+        "namespace_create", "namespace_configure", "namespace_delete", "batch", "hold_set",
+        "hold_release", "hold_break",
     ),
     "kv": (
         "put", "delete", "touch", "increment", "min", "max", "append", "json_set", "json_delete",

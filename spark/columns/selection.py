@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onelog.spark.columns.fields import Spans, gather
+from onelog.spark.columns.operations import types_of
 
 TIME_NS_MAX = (1 << 64) - 1
+RECORD_TYPES = types_of("stream", "append", "dead_letter")
 # Bytes that are compared at once: rows that differ early cost no more than these.
 _STEP_BYTES = 32
 
@@ -29,6 +31,11 @@ class Selection:
     streams: frozenset[bytes] | None = None
     queues: frozenset[int] | None = None  # ids: entries hold no names
     measurements: frozenset[bytes] | None = None
+
+    @property
+    def only_records(self) -> bool:
+        """Whether only records of streams are wanted, which files list by stream."""
+        return self.types is not None and self.types <= RECORD_TYPES
 
     def wants_headers(self, headers: NDArray[np.void]) -> NDArray[np.bool_]:
         """Tell which entries are wanted as far as headers tell."""

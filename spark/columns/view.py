@@ -98,6 +98,14 @@ class Output:
         self.add("operation", lambda: operation_names(kinds()))
         self.add("transaction", lambda: arrays.numbers(block.transaction[rows], valid=in_batch))
 
+    def clear(self) -> None:
+        """Forget how columns are made.
+
+        Makers refer to this object and to the block: as a cycle they would keep the block's bytes,
+        which may be a whole file, until the collector comes by.
+        """
+        self._makers.clear()
+
     def batch(self) -> pa.RecordBatch:
         """Return the wanted columns, in the order of the view's schema."""
         fields = [each for each in self._schema if self.wants(each.name)]
@@ -129,8 +137,10 @@ class View:
         for part in self._parts(block):
             output = Output(request, self.schema)
             self.decode(part, output)
-            if output.row_count:
-                yield output.batch()
+            batch = output.batch() if output.row_count else None
+            output.clear()
+            if batch is not None:
+                yield batch
 
     def narrowed(self, selection: Selection) -> frozenset[int] | None:
         """Return the entry types that can have rows under a selection; None: all."""

@@ -40,6 +40,25 @@ def test_a_duration_that_is_shown_can_be_typed(seconds: float) -> None:
     assert values.duration_s(values.shown_duration(seconds)) == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(
+    ("text", "size", "shown"),
+    [("0", 0, "0 B"), ("500", 500, "500 B"), ("7B", 7, "7 B"), ("2KiB", 2048, "2 KiB"),
+     ("3mib", 3 << 20, "3 MiB"), ("16GiB", 16 << 30, "16 GiB"), ("2TiB", 2 << 40, "2 TiB"),
+     ("1536", 1536, "1.5 KiB")],
+)  # fmt: skip
+def test_a_size_is_a_number_with_or_without_a_unit(text: str, size: int, shown: str) -> None:
+    assert values.size_bytes(text) == size
+    assert values.shown_size(size) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "16GB", "1.5GiB", "-1", "1 GiB", "²", ENDLESS, "9" * 20]
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="no size"):
+        values.size_bytes(text)
+
+
 @given(st.integers(0, 253_402_300_799 * 10**9))
 def test_a_time_that_is_shown_can_be_typed(moment_ns: int) -> None:
     assert values.time_ns(values.shown_time(moment_ns)) == moment_ns

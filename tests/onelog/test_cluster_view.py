@@ -178,6 +178,25 @@ def test_people_see_who_is_down_and_scripts_see_the_same() -> None:
     assert document["shards"][0]["entries_per_s"] == 2000
 
 
+def test_holds_are_shown_as_the_leader_sees_them() -> None:
+    held = admin_pb2.Hold(
+        name="nightly", index=12, bytes=3 << 20, bytes_max=16 << 30, age_ms=61_000
+    )
+    broken = admin_pb2.Hold(name="old", index=3, cause="HOLD_CAUSE_TIME", broken_index=99)
+    looks = Looks()
+    looks.see(
+        0.0,
+        node(1, replace(replica("leader", 1, 100), holds=(held, broken))),
+        node(2, replace(replica("follower", 1, 100), holds=(held,))),
+    )
+    lines = looks.shown().splitlines()
+    shown = "from index 12 on, 3 MiB of 16 GiB, set 1m1s ago"
+    assert f"hold nightly in shard 0: {shown}" in lines
+    assert "hold old in shard 0: broken by time at index 99" in lines
+    document = as_json(Path("onelog-cluster"), looks.status, looks.history)
+    assert [each["name"] for each in document["shards"][0]["holds"]] == ["nightly", "old"]
+
+
 def test_names_from_servers_cannot_move_the_cursor() -> None:
     looks = Looks()
     looks.see(0.0, replace(node(1, replica("leader", 1, 1)), alarms=("BAD: \x1b[2J",)))

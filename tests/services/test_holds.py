@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from node.config import LogSettings, SnapshotSettings
+from node.holds import Holding
+from node.shard_driver import ShardDriver
 from node.snapshot_schedule import SnapshotSchedule
 from onelog import AsyncClient, errors
 from onelog.v1 import admin_pb2 as admin
@@ -77,7 +80,7 @@ async def trimmed(node: Node, snapshots: int = 2) -> int:
     driver, log = node.context.drivers[0], log_of(node)
     for _ in range(snapshots):
         await fill(node)
-        await node.admin.TakeSnapshot(admin.TakeSnapshotRequest(shard=0))
+        await node.admin.TakeSnapshot(admin.TakeSnapshotRequest(shard=0), timeout=DEADLINE_S)
     await fill(node)
     await until(lambda: log.segments.sealed_index > driver.shard.snapshots.keep_from_index)
     schedule = SnapshotSchedule(node.context)
@@ -123,6 +126,12 @@ def test_a_log_keeps_what_is_held_and_nothing_else(tmp_path: Path) -> None:
             named = [(each.name, each.index) for each in status.shards[0].holds]
             assert named == [("export", index)]
             assert not status.alarms
+            page = node.server.metrics.text().decode()
+            assert 'onelog_holds{shard="0"} 1.0' in page
+            assert 'onelog_holds_broken{shard="0"} 0.0' in page
+            held_bytes = re.search(r'^onelog_held_bytes\{shard="0"\} (.+)$', page, re.MULTILINE)
+            assert held_bytes is not None
+            assert float(held_bytes[1]) > 64 << 10
 
             moved = await node.admin.SetHold(set_hold(move=True, indexes={0: end}))
             assert dict(moved.indexes) == {0: end}
@@ -202,6 +211,17 @@ def test_a_disk_that_runs_short_breaks_the_hold_and_takes_no_new_one(
                 assert hold.kept_index == log.first_index > hold.index == index
                 error = await refusal(node.admin.SetHold(set_hold("another")))
                 assert (type(error), error.reason) == (errors.ResourceExhausted, "DISK_FULL")
+                # Whoever looks after holds trims at once, and waits for no turn.
+                trims: list[int] = []
+
+                async def trim(driver: ShardDriver) -> None:
+                    trims.append(driver.number)
+
+                context = node.context
+                looking = asyncio.create_task(Holding(context.drivers, context.clock).run(trim))
+                await until(lambda: trims)
+                looking.cancel()
+                assert trims[0] == 0
             # What it had to let go is broken as soon as that can be proposed, room or not.
             state = node.context.drivers[0].shard.projections.system.holds
             await until(lambda: not state.active())

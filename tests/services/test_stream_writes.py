@@ -201,7 +201,20 @@ def test_records_offsets_and_keys_change_together_or_not_at_all(tmp_path: Path) 
         two = pb.AppendRecordsRequest(stream=S, records=new(b"1", b"2"))
         several = pipeline.TransactRequest()
         several.operations.add(append_records=two)
-        assert (await refusal(node.pipeline.Transact(several))).reason == "BATCH_INVALID"
+        several.operations.add(append_records=pb.AppendRecordsRequest(stream=S, records=new(b"3")))
+        written = await node.pipeline.Transact(several)
+        first, last = written.results
+        assert [each.offset for each in first.append_records.results] == [
+            written.header.index + 1, written.header.index + 2,
+        ]  # fmt: skip
+        assert last.append_records.header.index == written.header.index + 3
+        two.records.extend(new(*[b""] * 998))
+        several.operations[0].append_records.CopyFrom(two)
+        assert (await refusal(node.pipeline.Transact(several))).reason == "LIMIT_INVALID"
+        del several.operations[1]
+        assert (
+            len((await node.pipeline.Transact(several)).results[0].append_records.results) == 1_000
+        )
 
     on_a_node(tmp_path, test)
 

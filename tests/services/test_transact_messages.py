@@ -125,13 +125,13 @@ def test_what_follows_plain_writes_goes_with_them_unless_the_message_is_large(
 
 async def refused_operations(node: Node) -> list[tuple[pipeline.Operation, str]]:
     """Return transactions that are refused, and why; those of the log are last."""
-    two = stream_pb2.AppendRecordsRequest(stream="s{t}")
-    for _ in range(2):
-        two.records.add(value=b"r")
+    many = stream_pb2.AppendRecordsRequest(stream="s{t}")
+    for _ in range(1_000):
+        many.records.add(value=b"r")
     unknown = queue_pb2.EnqueueRequest(queue="nowhere{t}")
     unknown.messages.add(body=b"m")
     several, nothing, no_queue = transact(put(b"no{t}")), transact(put(b"no{t}")), transact()
-    several.transact.operations.add().append_records.CopyFrom(two)
+    several.transact.operations.add().append_records.CopyFrom(many)
     nothing.transact.operations.add()
     no_queue.transact.operations.add().enqueue.CopyFrom(unknown)
     await node.stream.CreateStream(stream_pb2.CreateStreamRequest(stream="s{t}"))
@@ -139,7 +139,7 @@ async def refused_operations(node: Node) -> list[tuple[pipeline.Operation, str]]
         (transact(), "LIMIT_INVALID"),
         (transact(*[count(b"no{t}")] * 1_001), "LIMIT_INVALID"),
         (nothing, "OPERATION_MISSING"),
-        (several, "BATCH_INVALID"),
+        (several, "LIMIT_INVALID"),
         (no_queue, "QUEUE_UNKNOWN"),
         (transact(*(put(b"no%d" % number) for number in range(20))), "SEVERAL_SHARDS"),
         (transact(put(b"no{t}"), namespace="n" * 129), "NAMESPACE_NAME_INVALID"),

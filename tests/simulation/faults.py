@@ -336,6 +336,7 @@ class Faults:
         self._fill(self._some(), self._rng.choice([0, 100, 2000]))
 
     def _fill(self, replica: Replica, free: int) -> None:
+        replica.was_full = True
         replica.disk.capacity = 1 << 40
         used = replica.disk.capacity - replica.disk.free_bytes(Path("/"))
         self._note(f"the disk of {replica.name} has {free} bytes left")

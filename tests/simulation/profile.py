@@ -75,6 +75,7 @@ class Profile:
     async_writers: int = 0  # only of use while no power fails
     stale_readers: int = 2
     models: bool = False  # whether there are clients of queues, streams and series, too
+    holds: bool = False  # whether there are readers with holds
     lets_go: bool = False  # whether what these wrote may go, and the log behind it
     liars: int = 0  # replicas whose disks only pretend to sync; their power never fails
     raft: RaftConfig = SHIPPED
@@ -108,4 +109,5 @@ def profile_of(seed: int, faults_s: float = 60.0) -> Profile:
         lost=rng.choice((0.33, 0.8)),
         liars=rng.choice((0, 0, 0, 1)),
         raft=rng.choice((SHIPPED, NARROW, FAST)),
+        holds=rng.random() < 0.3,
     )

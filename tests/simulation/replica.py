@@ -92,6 +92,7 @@ class Replica:
         self.on_start: Callable[[Shard], None] = lambda _: None
         self.on_down: Callable[[], None] = lambda: None
         self.may_diverge = False
+        self.was_full = False  # its disk, at some time
         self.diverged: StateDiverged | None = None
         self.shard: Shard | None = None
         self._note = note

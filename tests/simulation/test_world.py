@@ -5,12 +5,16 @@ from random import SystemRandom
 
 import pytest
 
+from projections.holds import Holds
 from tests.simulation.mutations import CALM, MEMBERS, POWER, PROCESSES, STRANDED
-from tests.simulation.profile import Profile, profile_of
-from tests.simulation.world import World
+from tests.simulation.profile import SHIPPING, Profile, profile_of
+from tests.simulation.world import Violation, World
 
 RUNS = 4
 FAULTS_S = 20.0
+HELD = Profile(
+    faults_s=FAULTS_S, holds=True, lets_go=False, weights=SHIPPING, down_s_max=5.0, between_s=0.5
+)
 
 
 def run_from_random_base(profile: Profile | None = None) -> None:
@@ -47,6 +51,21 @@ def test_a_leader_that_was_cut_off_takes_a_snapshot_and_forgets_what_only_it_had
 
 def test_a_member_that_was_cut_off_does_not_depose_a_healthy_leader() -> None:
     run_from_random_base(CALM)
+
+
+def test_what_is_held_stays_while_logs_are_dropped_and_shipped() -> None:
+    run_from_random_base(HELD)
+
+
+def test_a_log_that_forgets_its_holds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Holds, "first_index", lambda _: None)
+
+    def run() -> None:
+        for _ in range(RUNS):
+            run_from_random_base(HELD)
+
+    with pytest.raises(Violation, match="reader-"):
+        run()
 
 
 def test_a_seed_replays_exactly() -> None:

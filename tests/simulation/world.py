@@ -19,6 +19,7 @@ from cluster.messages import Message
 from tests.simulation.async_writer import AsyncWriter
 from tests.simulation.clients import Client, History
 from tests.simulation.faults import Faults
+from tests.simulation.hold_client import HoldClient
 from tests.simulation.judge import Judge
 from tests.simulation.model_clients import (
     Answered,
@@ -88,7 +89,7 @@ class World:
             )
             for number in range(profile.clients)
         ]
-        self.model_clients = self._make_model_clients() if profile.models else []
+        self.model_clients = self._make_model_clients()
         if profile.models:  # as many requests as without them, about
             for client in self.clients:
                 client.think_s *= 2
@@ -166,7 +167,9 @@ class World:
         kinds: tuple[type[ModelClient], ...] = (
             QueueClient, QueueClient, ProducerClient, ProducerClient, ConsumerClient, SeriesClient,
             TransactClient,
-        )  # fmt: skip
+        ) if self.profile.models else ()  # fmt: skip
+        if self.profile.holds:
+            kinds += (HoldClient, HoldClient)
         return [
             kind(
                 len(self.clients) + at,

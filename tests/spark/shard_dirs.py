@@ -19,6 +19,15 @@ from ual.files import DiskFiles
 from ual.log_config import LogConfig
 from ual.notes import IndexArray
 
+# A segment with some thousand entries: it can be cut in parts.
+LARGE = LogConfig(
+    ring_bytes=1 << 20,
+    segment_bytes_max=1 << 20,
+    segment_entries_max=3_000,
+    unsynced_bytes_max=1 << 20,
+    free_bytes_min=0,
+)
+
 # Of an entry that a reader sees: index, term, type, time and plain payload.
 Row = tuple[int, int, int, int, bytes]
 
@@ -50,6 +59,15 @@ class Shard:
         """Write, commit and apply random groups."""
         for _ in range(groups):
             self.live.do(self.work.group(self.last_index + 1))
+
+    def write_much(self, entries: int) -> None:
+        """Write random groups with few syncs, until there are more entries by so many."""
+        last = self.last_index + entries
+        while self.last_index < last:
+            for _ in range(20):
+                self.live.write(self.work.group(self.last_index + 1), step_ns=1_000_000)
+            self.live.log.sync()
+            self.live.commit()
 
     def write_queues(self, names: Sequence[str]) -> None:
         """Create queues, with one message in each."""

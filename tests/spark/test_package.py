@@ -1,5 +1,6 @@
-"""What importing ``onelog.spark`` costs, and what travels with a task."""
+"""What importing ``onelog.spark`` costs, what travels with a task, and what it leaves behind."""
 
+import gc
 import pickle
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.spark.columns.block import Block
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.options import ReadOptions
 from onelog.spark.table import load_table
@@ -47,3 +49,24 @@ def test_a_table_travels_and_reads_the_same(tmp_path: Path) -> None:
         for each in (table, travelled)
     ]
     assert read[0] == read[1] != []
+
+
+@pytest.mark.parametrize("options", [{}, {"namespaces": "nobody"}])
+@pytest.mark.parametrize("view", sorted(VIEWS))
+def test_blocks_are_freed_without_the_collector(
+    tmp_path: Path, view: str, options: dict[str, str]
+) -> None:
+    shard = Shard(tmp_path / "data")
+    shard.write(30)
+    shard.seal()
+    given = {"view": view, "path": str(shard.path), **options}
+    table = load_table(ReadOptions.parse(given, VIEWS))
+    gc.collect()
+    gc.disable()
+    try:
+        for split in table.splits():
+            for _ in table.batches(split, None):
+                pass
+        assert not [each for each in gc.get_objects() if isinstance(each, Block)]
+    finally:
+        gc.enable()

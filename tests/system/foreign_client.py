@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]
 
 SERVICES = {
     "KV": "kv", "Queue": "queue", "Stream": "stream", "TimeSeries": "timeseries",
-    "Pipeline": "pipeline", "Admin": "admin",
+    "Pipeline": "pipeline", "Log": "log", "Admin": "admin",
 }  # fmt: skip
 TIMEOUT_S = 20
 POLL_S = 0.1
@@ -249,10 +249,21 @@ def together(server: Server) -> None:
     assert watched.cursor.positions
 
 
+def bulk(server: Server) -> None:
+    """The calls of Log."""
+    described = server.call("Log/DescribeLog", shard=0)
+    assert described.spans[-1].last_index == described.cut_index
+    frame = server.call("Log/ReadLogFrames", first_index=1, last_index=described.cut_index)
+    assert frame.offsets[:4] == bytes(4)
+    assert frame.data
+    assert server.call("Admin/TakeSnapshot", shard=0).index
+    assert server.call("Log/ReadSnapshot", shard=0).data
+
+
 def operators(server: Server, joiner_id: str, joiner_address: str) -> None:
     """The calls of Admin."""
 
-    def admin(name: str, **fields: Any) -> Any:
+    def admin(name: str, /, **fields: Any) -> Any:
         return server.call(f"Admin/{name}", **fields)
 
     assert admin("GetStatus").shards
@@ -265,6 +276,9 @@ def operators(server: Server, joiner_id: str, joiner_address: str) -> None:
     admin("ConfigureNamespace", namespace="tenant", limits={"keys_max": 100})
     assert "tenant" in [each.namespace for each in admin("ListNamespaces").namespaces]
     admin("DeleteNamespace", namespace="tenant")
+    assert set(admin("SetHold", name="export").indexes)
+    assert "export" in [each.name for each in admin("ListHolds").holds]
+    admin("ReleaseHold", name="export")
     # Who is no member cannot vote, and there is nobody else to lead.
     assert status(admin, "PromoteMember", node_id=joiner_id) == "NOT_FOUND"
     assert status(admin, "TransferLeadership") == "FAILED_PRECONDITION"
@@ -301,7 +315,7 @@ def main(endpoint: str, joiner_id: str, joiner_address: str) -> None:
     """Use everything once."""
     with grpc.insecure_channel(endpoint) as channel:
         server = Server(channel)
-        for use in (keys, queues, streams, series, together):
+        for use in (keys, queues, streams, series, together, bulk):
             use(server)
         operators(server, joiner_id, joiner_address)
         print(json.dumps({"called": sorted(server.called), "listed": listed(channel)}))  # noqa: T201

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from onelog import Client
-from onelog.v1 import admin_pb2, kv_pb2, pipeline_pb2, queue_pb2, stream_pb2, timeseries_pb2
+from onelog.v1 import (
+    admin_pb2,
+    kv_pb2,
+    log_pb2,
+    pipeline_pb2,
+    queue_pb2,
+    stream_pb2,
+    timeseries_pb2,
+)
 from tests.client.serving import serving
 from tests.documents import blocks_of, paste
 
@@ -62,7 +70,9 @@ def test_every_answer_of_the_example_is_what_the_page_says(shown: list[str]) -> 
 
 
 def test_what_is_listed_described_and_refused_is_as_the_page_says(shown: list[str]) -> None:
-    modules = (admin_pb2, kv_pb2, pipeline_pb2, queue_pb2, stream_pb2, timeseries_pb2)
+    modules = (
+        admin_pb2, kv_pb2, log_pb2, pipeline_pb2, queue_pb2, stream_pb2, timeseries_pb2,
+    )  # fmt: skip
     for module in modules:
         for service in module.DESCRIPTOR.services_by_name.values():
             assert f"{service.full_name}\n" in shown[0]

@@ -19,6 +19,7 @@ from onelog.spark.columns.view import Request, View
 from onelog.spark.columns.views import VIEWS
 from projections import queue_commands, stream_commands, system_commands, ts_commands
 from projections.kv_commands import OPERATIONS as KV_NUMBERS
+from projections.kv_commands import Put, encode_command
 from projections.ts_names import SeriesName, format_series, parse_series
 from tests.formats.independent_reader import Entry as ReadEntry
 from tests.formats.independent_shard import read_shard
@@ -219,6 +220,7 @@ def test_measurements_select_the_points_of_their_series() -> None:
     drafts += [
         ts_commands.encode_command(ts_commands.DropMeasurement(name), "default") for name in names
     ]
+    drafts.append(encode_command(Put(b"m{", b"a key, not a series"), "default"))
     (block,) = cut(*encode(drafts))
     for number, name in enumerate(names):
         request = Request(Selection(measurements=frozenset((name.encode(),))))

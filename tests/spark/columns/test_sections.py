@@ -78,11 +78,22 @@ def test_a_table_has_the_rows_that_the_loaded_state_answers(
     expected = list(EXPECTED[table](state))
 
     assert rows_of(table, section_of(reader, table)) == expected
-    # Whatever a column can say, some row says: the comparison leaves nothing out.
+
+
+def test_whatever_a_column_can_say_some_history_says() -> None:
+    """So the comparisons here leave nothing out."""
+    silent = {name: set(table.schema.names) - {"time"} for name, table in SECTION_TABLES.items()}
+    for seed in range(8):
+        world = Writer(seed).write(STEPS)
+        add_rare_state(world)
+        for name, columns in silent.items():
+            for row in EXPECTED[name](world.state):
+                columns -= {column for column in columns if row[column]}
+        if not any(silent.values()):
+            return
     seldom = {"redrives", "missed", "purged", "cancelled", "duplicates", "schedules", "deleted"}
     seldom |= {"dead_letters", "age_ns", "size_max", "count_max", "messages_max", "expired"}
-    for name in set(SECTION_TABLES[table].schema.names) - seldom - {"time"}:
-        assert any(row[name] for row in expected), name
+    assert set[str]().union(*silent.values()) <= seldom
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -14,6 +14,7 @@ from onelog.spark.columns.series_names import parse_series_name
 from onelog.spark.columns.timeseries import entries_with_measurement
 from onelog.spark.columns.view import Request
 from projections.errors import BadPayload
+from projections.payload import encode_prefix
 from projections.ts_batch import Run, encode_batch
 from projections.ts_commands import Write, encode_command, encode_write_batch
 from projections.ts_names import parse_series, series_name
@@ -155,7 +156,57 @@ def test_bytes_behind_the_last_field_are_damage() -> None:
             rows_of([Draft(draft.entry_type, draft.payload + b"\0")])
 
 
+def test_what_contradicts_itself_is_damage() -> None:
+    batch = ts_samples.samples()["ts_write_batch"]
+    body = len(encode_prefix(ts_samples.NAMESPACE))
+    times_at, points_at = body + 8, body + 12
+    for at, total in ((times_at, 2), (times_at, 4), (points_at, 5), (points_at, 7)):
+        payload = bytearray(batch.payload)
+        payload[at : at + 4] = total.to_bytes(4, "little")
+        with pytest.raises(CorruptPayload):
+            rows_of([Draft(batch.entry_type, bytes(payload))])
+    delete = ts_samples.samples()["ts_delete"]
+    operator_at = delete.payload.index(b"\x03\x04host")
+    for operator in (0, 5, 255):
+        payload = bytearray(delete.payload)
+        payload[operator_at] = operator
+        with pytest.raises(CorruptPayload):
+            rows_of([Draft(delete.entry_type, bytes(payload))])
+
+
+def test_rows_are_counted_before_they_are_made() -> None:
+    draw = Random(4)
+    drafts = [random_draft(draw) for _ in range(300)]
+    (block,) = blocks_of(drafts)
+    rows = [row["index"] for row in all_expected(drafts)]
+
+    assert timeseries.VIEW.count is not None
+    assert timeseries.VIEW.count(block).tolist() == [rows.count(index) for index in range(1, 301)]
+
+
+def test_a_count_that_the_payload_cannot_hold_is_refused_before_anything_is_made() -> None:
+    batch = ts_samples.samples()["ts_write_batch"]
+    points_at = len(encode_prefix(ts_samples.NAMESPACE)) + 12
+    payload = bytearray(batch.payload)
+    payload[points_at : points_at + 4] = b"\xff" * 4
+    (block,) = blocks_of([Draft(batch.entry_type, bytes(payload))])
+
+    assert timeseries.VIEW.count is not None
+    with pytest.raises(CorruptPayload):
+        timeseries.VIEW.count(block)
+
+
 # Names
+
+
+@pytest.mark.parametrize(
+    "raw", [b"m", b"m{", b"m{}x", b"{}", b"m{a}", b"m{a=}", b"m{a=1,a=2}", b"m{b=1,a=2}", b"m{=1}"]
+)
+def test_what_is_no_canonical_name_is_damage(raw: bytes) -> None:
+    with pytest.raises(BadPayload):
+        parse_series(raw)
+    with pytest.raises(CorruptPayload):
+        parse_series_name(raw)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,0 +1,247 @@
+"""``onelog import``: files of rows into keys, a stream, a queue or series."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onelog.cli.command import Session, command
+from onelog.cli.connect import CONNECT_S, endpoints_of, options_of
+from onelog.cli.failure import CommandFailed
+from onelog.cli.values import duration_s
+
+if TYPE_CHECKING:
+    from onelog.spark.load.files import Columns, InputFile
+    from onelog.spark.load.settings import WriteSettings
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+TARGETS = "keys|stream|queue|series"
+DEFAULT_RETRY = "2m"
+DEFAULT_REMEMBER = "7d"
+
+
+Files = Annotated[
+    list[str], typer.Argument(metavar="FILE...", help="Files, or patterns like '2026/*.csv'.")
+]
+To = Annotated[str, typer.Option("--to", metavar=TARGETS, help="What the rows become.")]
+Stream = Annotated[
+    str, typer.Option("--stream", metavar="NAME", help="The stream; else a column has it.")
+]
+Queue = Annotated[
+    str, typer.Option("--queue", metavar="NAME", help="The queue; else a column has it.")
+]
+Measurement = Annotated[
+    str, typer.Option("--measurement", metavar="NAME", help="The measurement of series.")
+]
+Time = Annotated[
+    str, typer.Option("--time", metavar="COLUMN", help="The time of series; else time.")
+]
+Tags = Annotated[
+    str, typer.Option("--tags", metavar="COLUMNS", help="The tags of series, with commas.")
+]
+Fields = Annotated[
+    str, typer.Option("--fields", metavar="COLUMNS", help="The fields of series; else all others.")
+]
+Chosen = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="NAME=COLUMN", help="A column of the file is NAME."),
+]
+IgnoreOthers = Annotated[
+    bool, typer.Option("--ignore-others", help="Leave out columns that are not needed.")
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", metavar="parquet|json|csv", help="Of all files; else by their names."),
+]
+JobName = Annotated[
+    str | None,
+    typer.Option("--job", metavar="NAME", help="What it is known as; else target and files."),
+]
+ReceiptFile = Annotated[
+    Path | None,
+    typer.Option("--receipt", metavar="FILE", help="Write what was imported to a file."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check all rows and write none.")]
+RetryFor = Annotated[
+    float,
+    typer.Option(
+        "--retry-for", metavar="TIME", parser=duration_s,
+        help="Give up after this long without progress.",
+    ),
+]  # fmt: skip
+Remember = Annotated[
+    float,
+    typer.Option(
+        "--remember", metavar="TIME", parser=duration_s,
+        help="How long the database knows what is imported.",
+    ),
+]  # fmt: skip
+
+
+@command(app, "import")
+def import_(
+    session: Session,
+    files: Files,
+    *,
+    to: To,
+    stream: Stream = "",
+    queue: Queue = "",
+    measurement: Measurement = "",
+    time: Time = "",
+    tags: Tags = "",
+    fields: Fields = "",
+    columns: Chosen = None,
+    ignore_others: IgnoreOthers = False,
+    file_format: Format = None,
+    job: JobName = None,
+    receipt: ReceiptFile = None,
+    dry_run: DryRun = False,
+    retry_for: RetryFor = DEFAULT_RETRY,  # type: ignore[assignment]  # the parser reads it
+    remember: Remember = DEFAULT_REMEMBER,  # type: ignore[assignment]
+) -> None:
+    """Import rows of Parquet, JSON lines or CSV, each of them once.
+
+    Rows are written up to 999 at a time, together with a key that says how far the import is. Run
+    again, it continues; a file whose rows are other ones is refused.
+
+    \b
+    Columns: keys have key and value, and ttl_ns or expires; a stream has value, and key, tag,
+    partition, headers; a queue has body, and priority, delay_ns, ttl_ns, dedup, group, tenant,
+    headers. Series have a time, tags, and fields.
+
+    \b
+    Examples:
+      onelog import users.csv --to keys --column key=id --column value=name --ignore-others
+      onelog import 'logs/*.jsonl' --to stream --stream events --receipt imported.json
+      onelog import jobs.jsonl --to queue --queue 'jobs{jobs}' --dry-run
+      onelog import loads.csv --to series --measurement load --tags host --job loads --json
+    """
+    _need_pyarrow()
+    from onelog.spark.load.files import Columns, find_files
+    from onelog.spark.load.importing import check_files
+
+    options = {
+        "to": to, "stream": stream, "queue": queue, "measurement": measurement, "time": time,
+        "tags": tags, "fields": fields,
+    }  # fmt: skip
+    settings = _settings(session, options, job, retry_for, remember)
+    if file_format not in (None, "parquet", "json", "csv"):
+        raise CommandFailed("USAGE", f"--format is parquet, json or csv, not {file_format}")
+    if receipt is not None and (receipt.is_dir() or not receipt.absolute().parent.is_dir()):
+        raise CommandFailed("USAGE", f"a receipt cannot be written to {receipt}")
+    found = find_files(files, file_format)
+    chosen = Columns(dict(map(_pair, columns or ())), ignore_others)
+    check_files(found, settings.target, chosen)
+    if dry_run:
+        _check(session, found, settings, chosen)
+    else:
+        _import(session, found, settings, chosen, receipt)
+
+
+def _settings(
+    session: Session,
+    options: dict[str, str],
+    job: str | None,
+    timeout_s: float,
+    progress_ttl_s: float,
+) -> "WriteSettings":
+    """Return what the flags say; the connection is that of all commands."""
+    from onelog.spark.load.settings import parse_write
+    from onelog.spark.load.shard_writer import Limits
+
+    given = {name: text for name, text in options.items() if text}
+    given["namespace"] = session.settings["namespace"].text
+    if job is not None:
+        given["job"] = job
+    return replace(
+        parse_write(given),
+        endpoints=tuple(endpoints_of(session.settings["endpoints"])),
+        options=options_of(session.settings),
+        limits=Limits(timeout_s, progress_ttl_s, connect_timeout_s=CONNECT_S),
+    )
+
+
+def _need_pyarrow() -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise CommandFailed(
+            "PYARROW_MISSING", "pyarrow is missing; install it with: pip install 'onelog[spark]'"
+        ) from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, column = text.partition("=")
+    if not (name and equals and column):
+        raise CommandFailed("USAGE", f"--column is NAME=COLUMN, not {text}")
+    return name, column
+
+
+def _check(
+    session: Session, files: "list[InputFile]", settings: "WriteSettings", columns: "Columns"
+) -> None:
+    from onelog.spark.load.importing import count_rows
+
+    with _progress("checking", files) as advance:
+        rows = sum(count_rows(file, settings.target, columns, advance) for file in files)
+    session.output.result(
+        {"files": len(files), "rows": rows}, f"{rows} rows of {len(files)} files can be imported"
+    )
+
+
+def _import(
+    session: Session,
+    files: "list[InputFile]",
+    settings: "WriteSettings",
+    columns: "Columns",
+    path: Path | None,
+) -> None:
+    from onelog.spark.load.importing import Receipt, import_file, name_job
+
+    job = settings.job or name_job(settings.target, files, columns)
+    with _progress("importing", files) as advance:
+        facts = [import_file(file, settings, job, columns, advance) for file in files]
+    receipt = Receipt(job, settings.target, facts)
+    if path is not None:
+        receipt.write(path)
+    skipped = receipt.skipped_row_count
+    there = f", {skipped} of them were there already" if skipped else ""
+    session.output.result(
+        receipt.encode(), f"{receipt.row_count} rows of {len(files)} files imported{there}"
+    )
+
+
+@contextmanager
+def _progress(what: str, files: "list[InputFile]") -> Iterator[Callable[[int, int], None]]:
+    """Show rows, bytes and the time that is left, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _rows, _bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    shown = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]:,} rows"),
+        DownloadColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*shown, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=sum(file.size for file in files), rows=0)
+        total = 0
+
+        def advance(rows: int, size: int) -> None:
+            nonlocal total
+            total += rows
+            bar.update(task, advance=size, rows=total)
+
+        yield advance

@@ -1,0 +1,47 @@
+"""``onelog spark``: what a Spark cluster needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onelog.cli.output import Output
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="What a Spark cluster needs to read and write this database.",
+)
+
+
+@app.callback()
+def group() -> None:
+    """What a Spark cluster needs to read and write this database."""
+
+
+@app.command("zip")
+def make_zip(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path(
+        "onelog-spark.zip"
+    ),
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+) -> None:
+    """Make the zip that takes the source to executors, for --py-files.
+
+    The executors' Python needs numpy, pyarrow, zstandard, crc32c, xxhash, sortedcontainers and
+    pcodec; grpcio and protobuf as well where jobs read a live cluster.
+
+    \b
+    Examples:
+      onelog spark zip
+      onelog spark zip build/onelog.zip --json
+      spark-submit --py-files onelog-spark.zip job.py
+    """
+    from onelog.spark.archive import write_zip
+
+    count = write_zip(path)
+    size = path.stat().st_size
+    shown = {"path": str(path), "modules": count, "bytes": size}
+    Output(as_json=as_json).result(shown, f"{path}: {count} modules, {size:,} bytes")

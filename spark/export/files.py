@@ -1,0 +1,327 @@
+"""The files of an export: a task writes the rows of one split, a file for each day.
+
+A file is named by what is in it: ``view/shard=00000/date=2026-11-18/`` and then shard, first and
+last index of the split. The day is that of the log's time, in UTC. Shard and day are in the path
+and not in the files, as Spark has it for tables with partitions.
+
+The bytes of a file follow from the entries of its split alone. Where a row group ends is decided by
+the plain sizes of the entries, and not by how they happened to be read: a task that runs twice,
+here or from another node, writes the same file. So attempts need no coordination.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.orc
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from onelog.spark.columns.block import Block
+from onelog.spark.columns.view import Request, View
+from onelog.spark.export.journal import SplitFacts
+from onelog.spark.export.mix import add_mixes, mix_of
+from onelog.spark.export.receipt import FileFacts
+from onelog.spark.export.target import Output, Target
+from onelog.spark.export.text import csv_columns, csv_schema, json_lines
+from onelog.spark.origin import Split
+from onelog.spark.table import Table
+from ual.entry import HEADER_SIZE
+
+# Plain bytes of entries in a row group of Parquet, a stripe of ORC, a step of the others.
+ROW_GROUP_BYTES = 16 << 20
+TEXT_BYTES = 2 << 20  # of columns that are made text at a time
+ZSTD_LEVEL = 1
+DAY_NS = 86_400 * 10**9
+PARTITION_COLUMNS = ("shard", "date")
+EXTENSIONS = {"parquet": "parquet", "orc": "orc", "json": "json", "csv": "csv"}
+
+# Ascending numbers: their differences are small.
+_DELTA_CODED = frozenset(("index", "timestamp", "timestamp_ns"))
+# Texts with few values; bodies and keys rarely repeat, and trying takes time.
+_DICTIONARY_CODED = frozenset(("operation", "owner", "namespace", "stream", "queue", "measurement"))
+
+
+def file_name(view: str, split: Split, day: str, file_format: str) -> str:
+    """Return the name of a file in its target."""
+    stem = f"{split.shard:05d}-{split.first_index:010d}-{split.last_index:010d}"
+    extension = EXTENSIONS[file_format]
+    return f"{view}/shard={split.shard:05d}/date={day}/{stem}.{extension}"
+
+
+def file_schema(view: View, columns: tuple[str, ...] | None) -> pa.Schema:
+    """Return the columns of a file, in the order of the view: shard and day are in the path."""
+    return pa.schema(
+        [
+            each
+            for each in view.schema
+            if each.name not in PARTITION_COLUMNS and (columns is None or each.name in columns)
+        ]
+    )
+
+
+def day_text(number: int) -> str:
+    """Return a day by its number since 1970."""
+    return (date(1970, 1, 1) + timedelta(days=number)).isoformat()
+
+
+@dataclass(frozen=True)
+class SplitTask:
+    """What travels to tasks: writes a split of a table into a target."""
+
+    table: Table
+    target: Target
+    format: str
+    columns: tuple[str, ...]  # of the files
+
+    def __call__(self, number: int, split: Split) -> SplitFacts:
+        """Write the files of a split."""
+        request = self.table.request(split.shard, frozenset(self.columns))
+        writer = _SplitWriter(self, split, request)
+        try:
+            for block in self.table.origin.blocks(split, request.selection):
+                writer.add(block)
+            return writer.finish(number)
+        except BaseException:
+            writer.discard()
+            raise
+
+
+class _SplitWriter:
+    """Cuts the entries of a split by day; entries are in the order of their times."""
+
+    def __init__(self, task: SplitTask, split: Split, request: Request) -> None:
+        self._task = task
+        self._split = split
+        self._request = request
+        self._day: _DayFile | None = None
+        self._day_number = -1
+        self._entries = 0
+        self._mix = 0
+        self._files: list[FileFacts] = []
+
+    def add(self, block: Block) -> None:
+        """Write the rows of a block."""
+        days = (block.headers["timestamp_ns"] // np.uint64(DAY_NS)).astype(np.int64)
+        for first, stop in _runs(days):
+            number = int(days[first])
+            if number != self._day_number:
+                self._close_day()
+                self._day_number = number
+                self._day = _DayFile(self._task, self._split, day_text(number), self._request)
+            assert self._day is not None
+            self._day.add(_part(block, first, stop))
+
+    def finish(self, number: int) -> SplitFacts:
+        """Return what was written."""
+        self._close_day()
+        return SplitFacts(number, self._entries, self._mix, tuple(self._files))
+
+    def discard(self) -> None:
+        """Leave nothing of an unfinished file."""
+        if self._day is not None:
+            self._day.discard()
+
+    def _close_day(self) -> None:
+        day = self._day
+        if day is None:
+            return
+        facts = day.finish()
+        self._day = None
+        self._entries += day.entries
+        self._mix = add_mixes(self._mix, day.mix)
+        if facts is not None:
+            self._files.append(facts)
+
+
+class _DayFile:
+    """The file of one split and one day; made when it has its first row."""
+
+    def __init__(self, task: SplitTask, split: Split, day: str, request: Request) -> None:
+        self._task = task
+        self._split = split
+        self._day = day
+        self._request = request
+        self._encoder: _Encoder | None = None
+        self._output: Output | None = None
+        self._batches: list[pa.RecordBatch] = []  # of the row group that is being filled
+        self._group = 0
+        self._plain_bytes = 0
+        self._rows = 0
+        self.entries = 0
+        self.mix = 0
+        self._first_index = self._last_index = 0
+
+    def add(self, block: Block) -> None:
+        """Add the rows of some entries of the day."""
+        indexes = block.headers["index"]
+        self._first_index = self._first_index or int(indexes[0])
+        self._last_index = int(indexes[-1])
+        self.entries += len(block)
+        self.mix = add_mixes(self.mix, mix_of(block.headers))
+        sizes = block.end - block.start + HEADER_SIZE
+        before = self._plain_bytes + np.cumsum(sizes) - sizes
+        self._plain_bytes += int(sizes.sum())
+        groups = before // ROW_GROUP_BYTES
+        for first, stop in _runs(groups):
+            if int(groups[first]) != self._group:
+                self._write_group()
+                self._group = int(groups[first])
+            part = _part(block, first, stop)
+            self._batches += self._task.table.view.batches(part, self._request)
+
+    def finish(self) -> FileFacts | None:
+        """Write what is left; return the facts of the file, if there is one."""
+        self._write_group()
+        encoder, output = self._encoder, self._output
+        if encoder is None or output is None:
+            return None
+        encoder.close()
+        output.finish()
+        return FileFacts(
+            name=self._name(),
+            shard=self._split.shard,
+            date=self._day,
+            rows=self._rows,
+            entries=self.entries,
+            first_index=self._first_index,
+            last_index=self._last_index,
+            size_bytes=output.size_bytes,
+            crc32c=output.crc32c,
+            mix=self.mix,
+        )
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        if self._output is not None:
+            self._output.discard()
+
+    def _name(self) -> str:
+        return file_name(self._task.table.view.name, self._split, self._day, self._task.format)
+
+    def _write_group(self) -> None:
+        if not self._batches:
+            return
+        # One array a column: where batches ended must not be seen in the file.
+        batch = pa.Table.from_batches(self._batches).combine_chunks().to_batches()[0]
+        self._batches = []
+        self._rows += batch.num_rows
+        if self._encoder is None:
+            self._output = self._task.target.create(self._name())
+            self._encoder = _ENCODERS[self._task.format](self._output, batch.schema)
+        self._encoder.write(batch)
+
+
+def _runs(values: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield first and stop of each run of equal values."""
+    bounds = np.flatnonzero(values[1:] != values[:-1]) + 1
+    edges = [0, *bounds.tolist(), len(values)]
+    return itertools.pairwise(edges) if len(values) else iter(())
+
+
+def _part(block: Block, first: int, stop: int) -> Block:
+    return block if stop - first == len(block) else block.select(np.arange(first, stop))
+
+
+# Formats -----------------------------------------------------------------------------------------
+
+
+class _Encoder(Protocol):
+    """Writes rows in one format."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a row group."""
+
+    def close(self) -> None:
+        """Write what ends the file."""
+
+
+class _ParquetEncoder:
+    """Parquet: zstd; ascending numbers delta-coded, names by dictionary."""
+
+    def __init__(self, output: Output, schema: pa.Schema) -> None:
+        names = set(schema.names)
+        self._writer = pyarrow.parquet.ParquetWriter(
+            pa.PythonFile(output, mode="w"),
+            schema,
+            compression="zstd",
+            compression_level=ZSTD_LEVEL,
+            use_dictionary=sorted(_DICTIONARY_CODED & names),
+            column_encoding=dict.fromkeys(sorted(_DELTA_CODED & names), "DELTA_BINARY_PACKED"),
+            store_schema=False,
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See ``_Encoder.write``."""
+        self._writer.write_batch(batch, row_group_size=max(batch.num_rows, 1))
+
+    def close(self) -> None:
+        """See ``_Encoder.close``."""
+        self._writer.close()
+
+
+class _OrcEncoder:
+    """ORC: zstd."""
+
+    def __init__(self, output: Output, _schema: pa.Schema) -> None:
+        self._writer = pyarrow.orc.ORCWriter(pa.PythonFile(output, mode="w"), compression="zstd")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See ``_Encoder.write``."""
+        self._writer.write(pa.Table.from_batches([batch]))
+
+    def close(self) -> None:
+        """See ``_Encoder.close``."""
+        self._writer.close()
+
+
+class _JsonEncoder:
+    """JSON lines."""
+
+    def __init__(self, output: Output, _schema: pa.Schema) -> None:
+        self._output = output
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See ``_Encoder.write``."""
+        for part in _text_parts(batch):
+            self._output.write(json_lines(part))
+
+    def close(self) -> None:
+        """See ``_Encoder.close``: nothing ends a file of lines."""
+
+
+class _CsvEncoder:
+    """CSV with a line of names; texts are in quotes, a null is nothing."""
+
+    def __init__(self, output: Output, schema: pa.Schema) -> None:
+        sink = pa.PythonFile(output, mode="w")
+        self._writer = pyarrow.csv.CSVWriter(sink, csv_schema(schema))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See ``_Encoder.write``."""
+        for part in _text_parts(batch):
+            self._writer.write_batch(csv_columns(part))
+
+    def close(self) -> None:
+        """See ``_Encoder.close``."""
+        self._writer.close()
+
+
+def _text_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in parts: text takes several times the memory, and has no seams."""
+    count = max(batch.num_rows * TEXT_BYTES // max(batch.nbytes, 1), 1)
+    for first in range(0, batch.num_rows, count):
+        yield batch.slice(first, count)
+
+
+_ENCODERS: dict[str, Any] = {
+    "parquet": _ParquetEncoder,
+    "orc": _OrcEncoder,
+    "json": _JsonEncoder,
+    "csv": _CsvEncoder,
+}

@@ -1,0 +1,147 @@
+"""Options of a write: where to, as which job, how long to try. All of them are checked at once.
+
+``parse_write`` takes the options of Spark, which are text; ``onelog import`` makes the same options
+out of its flags, so that both are refused for the same reasons.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onelog.client.options import DEFAULT_ENDPOINT, ClientOptions, Tls
+from onelog.errors import InvalidArgument
+from onelog.spark.load.progress import Job
+from onelog.spark.load.series import Series
+from onelog.spark.load.shard_writer import Limits
+from onelog.spark.load.targets import Keys, Queue, Stream, Target
+
+TTL_S_MAX = 100 * 365 * 86_400.0
+_OF_ALL = frozenset((
+    "to", "endpoint", "namespace", "job", "timeout", "progress_ttl",
+    "token", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name",
+))  # fmt: skip
+# Options of each target besides those.
+_OF_TARGETS = {
+    "keys": (),
+    "stream": ("stream",),
+    "queue": ("queue",),
+    "series": ("measurement", "time", "tags", "fields"),
+}
+# What Spark itself puts among the options.
+_OF_SPARK = frozenset(("checkpointlocation", "queryname"))
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSettings:
+    """What the options of a write say."""
+
+    target: Target
+    endpoints: tuple[str, ...]
+    options: ClientOptions
+    limits: Limits
+    job: Job | None  # None: the options name none
+
+
+def parse_write(options: Mapping[str, str]) -> WriteSettings:
+    """Return what options say; refuses those that are unknown or wrong."""
+    given = {name.lower(): text for name, text in options.items()}
+    to = given.get("to", "")
+    if to not in _OF_TARGETS:
+        raise InvalidArgument(
+            f"the option to is {to!r}; it is one of {', '.join(_OF_TARGETS)}",
+            reason="TARGET_UNKNOWN",
+        )
+    unknown = sorted(set(given) - _OF_ALL - _OF_SPARK - set(_OF_TARGETS[to]))
+    if unknown:
+        known = ", ".join(sorted(_OF_ALL | set(_OF_TARGETS[to])))
+        raise InvalidArgument(
+            f"a write to {to} has no option {unknown[0]!r}; there are {known}",
+            reason="OPTION_UNKNOWN",
+            metadata={"option": unknown[0]},
+        )
+    default = Limits()
+    limits = Limits(
+        _seconds(given, "timeout", default.timeout_s),
+        _seconds(given, "progress_ttl", default.progress_ttl_s),
+    )
+    return WriteSettings(
+        _target(to, given),
+        _endpoints(given.get("endpoint", DEFAULT_ENDPOINT)),
+        ClientOptions(token=given.get("token") or None, tls=_tls(given)),
+        limits,
+        Job(given["job"]) if "job" in given else None,
+    )
+
+
+def _target(to: str, given: Mapping[str, str]) -> Target:
+    namespace = given.get("namespace", "")
+    match to:
+        case "keys":
+            return Keys(namespace)
+        case "stream":
+            return Stream(namespace, given.get("stream", ""))
+        case "queue":
+            return Queue(namespace, given.get("queue", ""))
+        case _:
+            return Series(
+                namespace,
+                given.get("measurement", ""),
+                time=given.get("time", "time"),
+                tags=_names(given.get("tags", "")),
+                fields=_names(given.get("fields", "")),
+            )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for each in text.split(",") if (name := each.strip()))
+
+
+def _endpoints(text: str) -> tuple[str, ...]:
+    found = _names(text)
+    for each in found:
+        host, colon, port = each.rpartition(":")
+        if not (host and colon and port.isdigit() and 0 < int(port) < 65_536):
+            raise InvalidArgument(f"{each!r} is not HOST:PORT", reason="ENDPOINT_INVALID")
+    if not found:
+        raise InvalidArgument("no endpoint is named", reason="ENDPOINT_INVALID")
+    return found
+
+
+def _seconds(given: Mapping[str, str], name: str, default_s: float) -> float:
+    """Return a duration; one of the option ``timeout`` like ``30s``."""
+    text = given.get(name)
+    if text is None:
+        return default_s
+    found = _DURATION.fullmatch(text.strip())
+    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    if not 0 < seconds <= TTL_S_MAX:
+        raise InvalidArgument(
+            f"the option {name} is {text!r}, which is no time like 90s, 30m or 7d",
+            reason="OPTION_INVALID",
+            metadata={"option": name},
+        )
+    return seconds
+
+
+def _tls(given: Mapping[str, str]) -> Tls | None:
+    """Return the certificates; files are read here, on the driver, and travel with the writer."""
+    parts = {name: given.get(f"tls_{name}", "") for name in ("ca", "cert", "key", "name")}
+    wanted = given.get("tls", "false").lower()
+    if wanted not in ("true", "false"):
+        raise InvalidArgument("the option tls is true or false", reason="OPTION_INVALID")
+    if wanted == "false" and not any(parts.values()):
+        return None
+    if bool(parts["cert"]) != bool(parts["key"]):
+        raise InvalidArgument("tls_cert and tls_key belong together", reason="OPTION_INVALID")
+    contents: dict[str, bytes] = {}
+    for name in ("ca", "cert", "key"):
+        if parts[name]:
+            try:
+                with open(os.path.expanduser(parts[name]), "rb") as file:
+                    contents[name] = file.read()
+            except OSError as error:
+                raise InvalidArgument(f"tls_{name}: {error}", reason="OPTION_INVALID") from None
+    return Tls(contents.get("ca"), contents.get("cert"), contents.get("key"), parts["name"] or None)

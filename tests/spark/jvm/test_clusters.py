@@ -1,0 +1,232 @@
+"""Executors that have only the zip: the same rows as on this machine, or a reason before the job.
+
+The Python of these clusters has the libraries that the project depends on and not the project.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import pytest
+
+from onelog import Client
+from onelog.errors import FailedPrecondition
+from onelog.spark import register, workers
+from onelog.spark.archive import write_zip
+from tests.client.serving import serving
+from tests.spark.shard_dirs import Shard
+from tests.system.ports import free_addresses
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WAIT_S = 300
+JOB = Path(__file__).with_name("cluster_job.py")
+# Nothing here runs for long enough to be worth compiling well.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+class Machine:
+    """A directory with Spark, a Python without the project, and the zip."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home = root / "spark"
+        self.home.mkdir()
+        # Spark writes beside its own files: into links, not into the environment of the tests.
+        package = Path(pyspark.__file__).parent
+        for name in ("bin", "jars", "python", "sbin"):
+            (self.home / name).symlink_to(package / name)
+        self.python = make_python(root / "python", with_libraries=True)
+        self.zip = root / "onelog-spark.zip"
+        write_zip(self.zip)
+
+    def environment(self, workers: Path | None = None) -> dict[str, str]:
+        """Return the variables of processes here; ``workers`` is the Python of tasks."""
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return {
+            **kept,
+            "SPARK_HOME": str(self.home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": str(workers or self.python),
+            "PYSPARK_DRIVER_PYTHON": str(self.python),
+        }
+
+    def submit(
+        self, master: str, tables: list[dict[str, str]], workers: Path | None = None
+    ) -> dict[str, Any]:
+        """Run the job; return what it printed."""
+        job = shutil.copy(JOB, self.root)  # beside nothing of the project
+        done = subprocess.run(
+            [
+                str(self.home / "bin" / "spark-submit"), "--master", master,
+                "--driver-memory", "512m", "--py-files", str(self.zip),
+                "--conf", "spark.ui.enabled=false",
+                "--conf", "spark.sql.session.timeZone=UTC",
+                "--conf", "spark.sql.shuffle.partitions=2",
+                "--conf", f"spark.driver.extraJavaOptions={JAVA}",
+                "--conf", f"spark.executor.extraJavaOptions={JAVA}",
+                job, json.dumps(tables),
+            ],
+            cwd=self.root, env=self.environment(workers), timeout=WAIT_S,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+
+def make_python(path: Path, *, with_libraries: bool) -> Path:
+    """Make an environment that has what ours has, but for the project, or nothing at all."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
+    if with_libraries:
+        (packages,) = path.glob("lib/python*/site-packages")
+        # Links in a folder that is named so are not followed: an editable install stays behind.
+        folders = [folder for folder in sys.path if Path(folder).name == "site-packages"]
+        (packages / "libraries.pth").write_text("\n".join(folders))
+    python = path / "bin" / "python"
+    tried = subprocess.run(
+        [str(python), "-E", "-c", "import onelog"], cwd=path, capture_output=True, check=False
+    )
+    assert tried.returncode != 0, "this Python has the project"
+    return python
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return Machine(tmp_path_factory.mktemp("cluster"))
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, str]]]:
+    """Tables of a data directory and of a server: entries, state, and entries by the network."""
+    root = tmp_path_factory.mktemp("tables")
+    shard = Shard(root / "files", seed=7)
+    shard.write(40)
+    shard.seal()
+    shard.write(20)
+    shard.live.snapshot()
+    with serving(root / "server", "--shards", "2") as endpoint:
+        with Client(endpoint) as client:
+            client.kv.put_many({f"key-{number}": b"value" for number in range(200)})
+        yield [
+            {"view": "log", "path": str(shard.path)},
+            {"view": "kv", "path": str(shard.path)},
+            {"view": "kv_operations", "endpoint": endpoint},
+        ]
+
+
+def read_here(spark: "SparkSession", tables: list[dict[str, str]]) -> list[list[str]]:
+    """Return the rows of tables as JSON, from the session of the tests."""
+    register(spark)
+    found = []
+    for options in tables:
+        frame = spark.read.format("onelog").options(**options).load()
+        found.append([row[0] for row in frame.selectExpr("to_json(struct(*))").collect()])
+    return found
+
+
+def assert_same_rows(spark: "SparkSession", machine: Machine, master: str, tables: Any) -> None:
+    found = machine.submit(master, tables)
+    assert "error" not in found, found["error"]
+    assert all(place.endswith(".zip/onelog/__init__.py") for place in found["places"])
+    expected = read_here(spark, tables)
+    assert [sorted(rows) for rows in found["tables"]] == [sorted(rows) for rows in expected]
+    assert all(expected)
+
+
+def test_executors_with_only_the_zip_read_the_same_rows(
+    spark: "SparkSession", machine: Machine, tables: list[dict[str, str]]
+) -> None:
+    assert_same_rows(spark, machine, "local-cluster[2,1,1024]", tables)
+
+
+@contextmanager
+def standalone(machine: Machine) -> Iterator[str]:
+    """Run a master and a worker on loopback; return the master's URL."""
+    (address,) = free_addresses(1)
+    port = address.rpartition(":")[2]
+    url = f"spark://127.0.0.1:{port}"
+    parts = {
+        "master": ["master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"],
+        "worker": [
+            "worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "2",
+            "--memory", "1g", "--work-dir", str(machine.root / "work"), url,
+        ],
+    }  # fmt: skip
+    started = []
+    try:
+        for name, (kind, *arguments) in parts.items():
+            log = machine.root / f"{name}.log"
+            with log.open("w") as target:
+                process = subprocess.Popen(
+                    [
+                        str(machine.home / "bin" / "spark-class"),
+                        f"org.apache.spark.deploy.{kind}", *arguments,
+                    ],
+                    env=machine.environment(), cwd=machine.root,
+                    stdout=target, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+            started.append(process)
+            wait_for(log, {"master": "New state: ALIVE", "worker": "registered with master"}[name])
+        yield url
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait(WAIT_S)
+
+
+def wait_for(log: Path, text: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while text not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
+@pytest.mark.spark_long
+def test_a_standalone_cluster_reads_the_same_rows(
+    spark: "SparkSession", machine: Machine, tables: list[dict[str, str]]
+) -> None:
+    with standalone(machine) as master:
+        assert_same_rows(spark, machine, master, tables)
+        empty = make_python(machine.root / "empty", with_libraries=False)
+        found = machine.submit(master, tables, workers=empty)
+        assert f"MODULE_MISSING: {empty} on " in found["error"]
+        assert "pyarrow (No module named 'pyarrow')" in found["error"]
+
+
+def test_a_worker_that_cannot_run_tasks_is_named_before_a_job(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = spark.sparkContext
+    python, version = context.pythonExec, context.pythonVer
+    empty = str(make_python(tmp_path / "empty", with_libraries=False))
+    for found_python, found_version, reason, said in (
+        (empty, version, "MODULE_MISSING", f"{empty} on .* cannot import .*No module named"),
+        (str(tmp_path / "none"), version, "PYTHON_MISSING", "no Python under the path"),
+        (python, "3.1", "PYTHON_MISMATCH", "of another version than the driver's"),
+    ):
+        monkeypatch.setattr(workers, "_checked", set())
+        monkeypatch.setattr(context, "pythonExec", found_python)
+        monkeypatch.setattr(context, "pythonVer", found_version)
+        with pytest.raises(FailedPrecondition, match=said) as refused:
+            register(spark)
+        assert refused.value.reason == reason
+    monkeypatch.undo()
+    register(spark)
+
+
+def test_a_session_without_register_says_that_there_is_no_such_source(
+    spark: "SparkSession",
+) -> None:
+    register(spark)
+    with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+        spark.newSession().read.format("onelog").option("view", "log").load("/tmp")

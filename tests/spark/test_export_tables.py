@@ -1,0 +1,126 @@
+"""Exports registered as tables: other programs open them, and find the rows of the receipts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onelog.errors import FailedPrecondition, InvalidArgument
+from onelog.spark.columns.views import VIEWS
+from onelog.spark.export.delta import register_delta
+from onelog.spark.export.iceberg import register_iceberg
+from onelog.spark.export.job import read_receipts, read_since
+from onelog.spark.export.verify import verify_export
+from tests.spark.exports import directory, export, seal, three_days
+from tests.spark.shard_dirs import Shard
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Shard:
+    return three_days(tmp_path / "data", groups=6)
+
+
+def grow_export(shard: Shard, out: Path, view: str) -> None:
+    """Export, or continue the export with more."""
+    receipts = read_receipts(directory(out))
+    since = None
+    if receipts:
+        name = f"receipt-{len(receipts):06d}.json"
+        since = read_since(name, (out / name).read_bytes())
+        shard.write(6)
+        seal(shard)
+    export(shard.path, directory(out), view=view, since=since)
+
+
+@pytest.mark.parametrize("view", sorted(VIEWS))
+def test_deltalake_opens_an_export_and_its_continuations(
+    view: str, shard: Shard, tmp_path: Path
+) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
+    out = tmp_path / "out"
+    for version in range(2):
+        grow_export(shard, out, view)
+        receipts = read_receipts(directory(out))
+        folder = register_delta(directory(out), VIEWS[view], receipts)
+        table = deltalake.DeltaTable(folder)
+        assert table.version() == version
+        rows = table.to_pyarrow_table()
+        assert rows.num_rows == sum(each.rows for each in receipts)
+        assert set(VIEWS[view].schema.names) | {"date"} == set(rows.schema.names)
+        if rows.num_rows:
+            assert set(rows["shard"].to_pylist()) == {0}
+            assert {str(each) for each in rows["date"].to_pylist()} <= {
+                f"1970-01-0{day}" for day in (1, 2, 3)
+            }
+    if view == "log":
+        expected = [row[0] for row in shard.expected(shard.sealed_index)]
+        assert sorted(rows["index"].to_pylist()) == expected
+    # Registering again changes nothing, and the files are still those of the receipts.
+    before = sorted(path.read_bytes() for path in out.rglob("_delta_log/*.json"))
+    register_delta(directory(out), VIEWS[view], receipts)
+    assert sorted(path.read_bytes() for path in out.rglob("_delta_log/*.json")) == before
+    assert verify_export(directory(out)).is_good
+
+
+@pytest.mark.parametrize("view", sorted(VIEWS))
+def test_pyiceberg_opens_an_export_and_its_continuations(
+    view: str, shard: Shard, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+    from pyiceberg.table import StaticTable
+
+    out = tmp_path / "out"
+    for count in (1, 2):
+        grow_export(shard, out, view)
+        receipts = read_receipts(directory(out))
+        newest = register_iceberg(directory(out), VIEWS[view], receipts)
+        assert newest == register_iceberg(directory(out), VIEWS[view], receipts)
+        table = StaticTable.from_metadata(newest)
+        assert len(table.metadata.snapshots) == count
+        rows = table.scan().to_arrow()
+        assert rows.num_rows == sum(each.rows for each in receipts)
+        assert set(VIEWS[view].schema.names) | {"date"} == set(rows.schema.names)
+        found = table.scan(row_filter="date = '1970-01-02' and shard = 0").to_arrow()
+        assert found.num_rows == sum(
+            facts.rows for each in receipts for facts in each.files if facts.date == "1970-01-02"
+        )
+    if view == "log":
+        expected = [row[0] for row in shard.expected(shard.sealed_index)]
+        assert sorted(rows["index"].to_pylist()) == expected
+        assert set(rows["shard"].to_pylist()) == {0}
+    assert verify_export(directory(out)).is_good
+
+
+def test_a_table_that_somebody_else_changed_is_left_alone(shard: Shard, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    grow_export(shard, out, "log")
+    log = out / "log" / "_delta_log"
+    log.mkdir()
+    (log / "00000000000000000000.json").write_text("{}\n")
+    with pytest.raises(FailedPrecondition) as caught:
+        register_delta(directory(out), VIEWS["log"], read_receipts(directory(out)))
+    assert caught.value.reason == "TABLE_CHANGED"
+    assert (log / "00000000000000000000.json").read_text() == "{}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"as_table": "delta", "format": "csv"}, "TABLE_FORMAT"),
+        ({"as_table": "hudi"}, "TABLE_UNKNOWN"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_before_anything_is_written(
+    given: dict[str, Any], reason: str, shard: Shard, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        export(shard.path, directory(tmp_path / "out"), **given)
+    assert caught.value.reason == reason
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_registers_its_table_when_it_is_told_to(shard: Shard, tmp_path: Path) -> None:
+    export(shard.path, directory(tmp_path / "out"))
+    outcome = export(shard.path, directory(tmp_path / "out"), as_table="delta")
+    assert not outcome.is_new
+    assert (Path(outcome.table) / "_delta_log" / "00000000000000000000.json").exists()
