@@ -127,7 +127,7 @@ class BatchPartition(InputPartition):
 
 
 class ChangesPartition(InputPartition):
-    """What one task tells by replay."""
+    """What one task replays."""
 
     def __init__(self, part: ChangesPart) -> None:
         super().__init__(part)
@@ -265,7 +265,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Inside
 
     def _cut(self) -> Cut:
-        """Return how far each shard can be read; of changes, from where they can be told."""
+        """Return how far each shard can be read; of changes, from where a state leads to them."""
         if self._read.view.is_replayed:
             return cut_changes(self._origin, self._read.shards)
         return self._origin.cut(self._read.shards)
