@@ -16,7 +16,7 @@ import numpy as np
 from projections import kv_commands, queue_commands, stream_commands, ts_commands
 from projections.kv_commands import Put
 from projections.queue_message import Enqueue
-from projections.stream_record import Append
+from projections.stream_record import TYPE_APPEND, Append
 from projections.ts_batch import Run, encode_batch
 from projections.ts_names import series_name
 from projections.ts_types import FieldType
@@ -34,6 +34,7 @@ POINTS = 1_000  # of a batch: 10 series, one field, 100 times
 SERIES = 10
 START_NS = 1_790_000_000_000_000_000
 STEP_NS = 1_000_000
+STREAM_ID = 1
 
 Drafts = Callable[[int], Iterator[Draft]]
 
@@ -152,7 +153,11 @@ def _open(files: DiskFiles, path: Path) -> Log:
 
 
 def _append(log: Log, group: list[Draft]) -> None:
+    first = log.last_index + 1
     log.append(group, term=1, timestamp_ns=max(log.last_timestamp_ns, START_NS) + STEP_NS)
+    for index, draft in enumerate(group, first):
+        if draft.entry_type == TYPE_APPEND:
+            log.notes.add_record(STREAM_ID, index)  # apply would: sealed files say what they have
 
 
 def _seal(log: Log) -> None:
