@@ -1,22 +1,24 @@
 """Exports registered as tables: other programs open them, and find the rows of the receipts."""
 
-from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyarrow.parquet import ParquetFile
 
 from onelog.errors import FailedPrecondition, InvalidArgument
 from onelog.spark.export.delta import register_delta
 from onelog.spark.export.iceberg import register_iceberg
-from onelog.spark.export.job import read_receipts, read_since
+from onelog.spark.export.job import read_receipts, read_since, run_export
 from onelog.spark.export.plan import EXPORTED_VIEWS
 from onelog.spark.export.verify import verify_export
-from tests.spark.exports import directory, export, seal, three_days
+from tests.spark.exports import ask, directory, export, seal, serial, three_days
 from tests.spark.shard_dirs import Shard
 from tests.spark.written import write_history
 
+GIB = 1 << 30
 CONTINUED = ("log", "queue_operations", "kv_changes")
 
 
@@ -110,24 +112,37 @@ def test_the_rows_of_every_view_are_in_its_tables(view: str, history: Path, tmp_
     from pyiceberg.table import StaticTable
 
     out, schema = tmp_path / "out", EXPORTED_VIEWS[view].schema
-    delta = export(history, directory(out), view=view, as_table="delta")
-    iceberg = export(history, directory(out), view=view, as_table="iceberg")
-    names = [name for name in schema.names if name != "shard"]
+    request = replace(ask(history, directory(out), view=view, as_table="delta"), split_bytes=GIB)
+    delta = run_export(request, serial)
+    iceberg = run_export(replace(request, as_table="iceberg"), serial)
     files = [ParquetFile(out / each.name).read() for each in delta.receipt.files]
-    expected = [row for table in files for row in table.to_pylist()]
-    assert len(expected) == delta.receipt.rows > 0
-    for found in (
+    expected = in_order(pa.concat_tables(files))
+    assert expected.num_rows == delta.receipt.rows > 0
+    for opened in (
         deltalake.DeltaTable(delta.table).to_pyarrow_table(),
         StaticTable.from_metadata(iceberg.table).scan().to_arrow(),
     ):
+        found = in_order(opened)
         assert found.schema.names == [*schema.names, "date"]
         assert set(found["shard"].to_pylist()) == {0}
-        assert counted(found.select(names).to_pylist()) == counted(expected)
+        for name in expected.schema.names:
+            values, wanted = found[name], expected[name]
+            if is_list_of_structs(wanted.type) and not values.null_count:
+                # pyiceberg reads a null list of structs as an empty one (iceberg-python 3833).
+                assert values.to_pylist() == [each or [] for each in wanted.to_pylist()]
+            else:
+                assert values.cast(wanted.type).combine_chunks().equals(wanted.combine_chunks())
 
 
-def counted(rows: list[dict[str, Any]]) -> Counter[str]:
-    """Return rows in no order; a NaN equals itself."""
-    return Counter(map(repr, rows))
+def in_order(rows: pa.Table) -> pa.Table:
+    """Return rows of entries as the log has them; a state is one file, and in its order."""
+    if "position" not in rows.schema.names:
+        return rows
+    return rows.sort_by([("index", "ascending"), ("position", "ascending")])
+
+
+def is_list_of_structs(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) and pa.types.is_struct(kind.value_type))
 
 
 def test_a_table_that_somebody_else_changed_is_left_alone(shard: Shard, tmp_path: Path) -> None:
