@@ -277,7 +277,8 @@ def bench_export(bench: Bench) -> None:
 
 def export_step(bench: Bench, spark: "SparkSession") -> Callable[[], None]:
     """Return an export of the log to a directory that is new each time."""
-    from onelog.spark.export.job import ExportRequest, run_export
+    from onelog.spark.export.job import run_export
+    from onelog.spark.export.plan import ExportRequest
     from onelog.spark.export.spark_runner import SparkRunner
     from onelog.spark.export.target import DirectoryTarget
     from onelog.spark.table import open_origin

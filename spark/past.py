@@ -38,6 +38,11 @@ SNAPSHOT_ATTEMPTS_MAX = 5
 class Past(Protocol):
     """The state of a shard at one index."""
 
+    @property
+    def log_time_ns(self) -> int:
+        """The log time of the entry at the index."""
+        ...
+
     def chunks(self, owner: int) -> Iterable[bytes]:
         """Return the section of a model, as a snapshot at the index would have it."""
         ...
@@ -48,6 +53,11 @@ class _Saved:
     """A snapshot that stands at the index."""
 
     reader: SnapshotReader
+
+    @property
+    def log_time_ns(self) -> int:
+        """See ``Past``."""
+        return self.reader.header.timestamp_ns
 
     def chunks(self, owner: int) -> Iterable[bytes]:
         """See ``Past``."""
@@ -64,6 +74,11 @@ class Replayed:
     def router(self) -> Router:
         """What the log was applied to."""
         return self.state.projections.router
+
+    @property
+    def log_time_ns(self) -> int:
+        """See ``Past``."""
+        return self.state.projections.router.log_time_ns
 
     def chunks(self, owner: int) -> Iterable[bytes]:
         """See ``Past``."""

@@ -27,7 +27,7 @@ from onelog.spark.columns.view import BATCH_ROWS_MAX
 from onelog.spark.faults import REASON_DROPPED
 from onelog.spark.options import ReadOptions
 from onelog.spark.origin import Origin, Range
-from onelog.spark.past import open_replayed
+from snapshot.past import PastState
 from snapshot.points import SeriesColumn, find_columns, read_points
 
 TIMESERIES_SCHEMA = pa.schema(
@@ -53,16 +53,16 @@ Part = tuple[SeriesColumn, NDArray[np.int64], NDArray[Any]]
 
 
 def point_batches(
-    origin: Origin, read: ReadOptions, shard: int, index: int, columns: frozenset[str] | None
+    origin: Origin, read: ReadOptions, shard: int, past: PastState, columns: frozenset[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted points of a shard's state at an index, with these columns (None: all)."""
+    """Yield the wanted points of a shard's state, with these columns (None: all)."""
     names = read.namespaces, read.measurements
     namespaces, measurements = (
         None if each is None else {name.decode() for name in each} for each in names
     )
     fields = [each for each in TIMESERIES_SCHEMA if columns is None or each.name in columns]
     schema = pa.schema(fields)
-    with open_replayed(origin, shard, index) as past, tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() as file:
         found = find_columns(past.projections, namespaces=namespaces, measurements=measurements)
         blocks = StoredBlocks(origin, shard, found, file)
         part: list[Part] = []

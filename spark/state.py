@@ -12,6 +12,7 @@ transaction is refused: a transaction changes nothing until its last entry.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,9 +25,9 @@ from onelog.spark.columns.sections import SECTION_TABLES
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Output, View
 from onelog.spark.faults import REASON_DROPPED
-from onelog.spark.options import ReadOptions, bad, parse_bound, parse_time
+from onelog.spark.options import Bound, ReadOptions, bad, parse_bound, parse_time
 from onelog.spark.origin import Cut, Origin, Range, ShardCut
-from onelog.spark.past import open_past
+from onelog.spark.past import Past, open_past, open_replayed
 from onelog.spark.series_points import TIMESERIES_SCHEMA, point_batches
 from onelog.spark.table import open_origin
 
@@ -62,6 +63,24 @@ class StatePart:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """Which state is meant: that of the cut, at an index of each shard, or at a log time."""
+
+    index: Bound | None = None
+    time_ns: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "AsOf":
+        """Return what the options ``as_of_index`` and ``as_of_time`` say."""
+        given = {name.lower(): value for name, value in options.items()}
+        if "as_of_index" in given and "as_of_time" in given:
+            allowed = "no as_of_index beside it"
+            raise bad("OPTION_CONFLICT", "as_of_time", given["as_of_time"], allowed)
+        time_ns = parse_time("as_of_time", given["as_of_time"]) if "as_of_time" in given else None
+        return cls(parse_bound(given, "as_of_index"), time_ns)
+
+
 @dataclass(frozen=True)
 class StateTable:
     """A table of the state that was loaded: its origin, and an index of each shard."""
@@ -75,20 +94,32 @@ class StateTable:
         self, part: StatePart, columns: frozenset[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the wanted rows of a shard, with at least these columns of the view (None: all)."""
-        if part.index == 0:
-            return
+        if part.index:
+            with self.open(part, columns) as (_, batches):
+                yield from batches
+
+    @contextmanager
+    def open(
+        self, part: StatePart, columns: frozenset[str] | None = None
+    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        """Open a state that is not the empty one: its log time, and its rows as ``batches``."""
+        where = (self.origin, part.shard, part.index)
         if self.options.view.name == "timeseries":
-            where = (part.shard, part.index)
-            yield from point_batches(self.origin, self.options, *where, columns)
-            return
+            with open_replayed(*where) as state:
+                points = point_batches(self.origin, self.options, part.shard, state, columns)
+                yield state.projections.router.log_time_ns, points
+        else:
+            with open_past(*where) as past:
+                yield past.log_time_ns, self._rows(past, part.shard)
+
+    def _rows(self, past: Past, shard: int) -> Iterator[pa.RecordBatch]:
         table = SECTION_TABLES[self.options.view.name]
-        with open_past(self.origin, part.shard, part.index) as past:
-            for batch in table.rows(past.chunks(table.section_type)):
-                wanted = self._select(batch)
-                if wanted.num_rows:
-                    shard = arrays.constant(part.shard, wanted.num_rows, pa.int32())
-                    every = [shard, *wanted.columns]
-                    yield pa.RecordBatch.from_arrays(every, schema=self.options.view.schema)
+        for batch in table.rows(past.chunks(table.section_type)):
+            wanted = self._select(batch)
+            if wanted.num_rows:
+                numbers = arrays.constant(shard, wanted.num_rows, pa.int32())
+                every = [numbers, *wanted.columns]
+                yield pa.RecordBatch.from_arrays(every, schema=self.options.view.schema)
 
     def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         read = self.options
@@ -102,15 +133,16 @@ class StateTable:
 
 def load_state_table(read: ReadOptions, options: Mapping[str, str]) -> StateTable:
     """Take the cut, and find the index of each shard that is asked for."""
-    given = {name.lower(): value for name, value in options.items()}
-    if "as_of_index" in given and "as_of_time" in given:
-        raise bad("OPTION_CONFLICT", "as_of_time", given["as_of_time"], "no as_of_index beside it")
-    bound = parse_bound(given, "as_of_index")
-    time_ns = parse_time("as_of_time", given["as_of_time"]) if "as_of_time" in given else None
+    as_of = AsOf.parse(options)
     origin = open_origin(read)
     cut = origin.cut(read.shards)
+    return StateTable(read, origin, cut, find_parts(read, as_of, origin, cut))
+
+
+def find_parts(read: ReadOptions, as_of: AsOf, origin: Origin, cut: Cut) -> tuple[StatePart, ...]:
+    """Return the state of each shard that is asked for; refuse what the cut does not have."""
     there = {part.shard for part in cut.shards}
-    for shard in bound if isinstance(bound, dict) else ():
+    for shard in as_of.index if isinstance(as_of.index, dict) else ():
         if shard not in there:
             raise NotFound(
                 f"option as_of_index names shard {shard}, and the shards that are read are "
@@ -120,9 +152,9 @@ def load_state_table(read: ReadOptions, options: Mapping[str, str]) -> StateTabl
             )
     parts = []
     for part in cut.shards:
-        index = read.bound(bound, part.shard)
-        if time_ns is not None:
-            index = _find_index(origin, part, time_ns)
+        index = read.bound(as_of.index, part.shard)
+        if as_of.time_ns is not None:
+            index = _find_index(origin, part, as_of.time_ns)
         if index is not None and index > part.last_index:
             raise OutOfRange(
                 f"option as_of_index is {index}, and shard {part.shard} ends at {part.last_index}",
@@ -130,7 +162,7 @@ def load_state_table(read: ReadOptions, options: Mapping[str, str]) -> StateTabl
                 metadata={"option": "as_of_index", "last_index": str(part.last_index)},
             )
         parts.append(StatePart(part.shard, part.last_index if index is None else index))
-    return StateTable(read, origin, cut, tuple(parts))
+    return tuple(parts)
 
 
 def _find_index(origin: Origin, part: ShardCut, time_ns: int) -> int:

@@ -23,7 +23,7 @@ from onelog.cli.output import note
 from onelog.cli.values import duration_s, time_ns
 
 if TYPE_CHECKING:
-    from onelog.spark.export.job import ExportRequest
+    from onelog.spark.export.plan import ExportRequest
     from onelog.spark.export.receipt import Receipt, Since
     from onelog.spark.origin import Origin
 
@@ -68,9 +68,18 @@ Data = Annotated[
     str | None,
     _option("--data", "DIR", "Read a data directory, or a copy of segments, and no server."),
 ]
-ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="log, kv_operations, stream, …")]
+ViewName = Annotated[
+    str, typer.Argument(metavar="VIEW", help="log, kv_operations, kv, kv_changes, …")
+]
 Format = Annotated[str, _option("--format", "NAME", "parquet, orc, json (lines) or csv.")]
 Columns = Annotated[str | None, _option("--columns", "A,B", "Only these columns.")]
+AsOfIndex = Annotated[
+    str | None,
+    _option("--as-of-index", "I", "Of a view with state: right behind this entry, or SHARD=I,…"),
+]
+AsOfTime = Annotated[
+    int | None, _option("--as-of-time", "TIME", "Of a view with state: at this log time.", time_ns)
+]
 FromIndex = Annotated[
     str | None, _option("--from-index", "I", "First entry of each shard, or SHARD=I,…")
 ]
@@ -126,6 +135,8 @@ def run(
     as_table: AsTable = None,
     master: Master = None,
     columns: Columns = None,
+    as_of_index: AsOfIndex = None,
+    as_of_time: AsOfTime = None,
     from_index: FromIndex = None,
     to_index: ToIndex = None,
     from_time: FromTime = None,
@@ -153,9 +164,12 @@ def run(
       onelog export log ./all --since ./all --json
       onelog export log ./all --follow --interval 5m
       onelog export kv_operations ./table --as-table delta
+      onelog export kv ./keys-of-yesterday --as-of-time now-1d
+      onelog export kv_changes ./changes --from-time now-1d
     """
     given = {
-        "view": view, "columns": columns, "from_index": from_index, "to_index": to_index,
+        "view": view, "columns": columns, "as_of_index": as_of_index, "as_of_time": as_of_time,
+        "from_index": from_index, "to_index": to_index,
         "from_time": from_time, "to_time": to_time, "shards": shards, "owners": owners,
         "types": types, "namespaces": namespaces, "streams": streams, "queues": queues,
         "measurements": measurements, "key_prefix": key_prefix,
@@ -228,14 +242,16 @@ def _request(
     own: dict[str, Any],
 ) -> "ExportRequest":
     _refuse_without_arrow()
-    from onelog.spark.columns.views import VIEWS
-    from onelog.spark.export.job import ExportRequest
+    from onelog.spark.export.plan import EXPORTED_VIEWS, ExportRequest
     from onelog.spark.export.target import open_target
     from onelog.spark.options import ReadOptions
+    from onelog.spark.state import AS_OF_OPTIONS, AsOf
     from onelog.spark.table import open_origin
 
     texts = {name: str(value) for name, value in given.items() if value is not None}
-    options = ReadOptions.parse({**texts, **_where(session, data)}, VIEWS)
+    where = _where(session, data)
+    options = ReadOptions.parse({**texts, **where}, EXPORTED_VIEWS, others=AS_OF_OPTIONS)
+    own["as_of"] = AsOf.parse(texts)
     return ExportRequest(options, open_origin(options), open_target(target), **own)
 
 
@@ -303,6 +319,10 @@ class _Run:
         """Export; ``interval_s``: again and again."""
         if since is not None:
             self._continue_behind(_read_since(since))
+        if interval_s is not None and self._request.view.shows_state:
+            from onelog.spark.export.plan import not_continued
+
+            raise not_continued(self._request.view)
         try:
             if interval_s is None:
                 self._once()

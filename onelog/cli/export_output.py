@@ -9,8 +9,9 @@ from onelog.cli.command import Session
 from onelog.cli.output import note
 
 if TYPE_CHECKING:
-    from onelog.spark.export.job import ExportRequest, Outcome, Progress
+    from onelog.spark.export.job import Outcome, Progress
     from onelog.spark.export.journal import Plan, SplitFacts
+    from onelog.spark.export.plan import ExportRequest
     from onelog.spark.export.verify import Report
 
 DIFFERENCES_SHOWN_MAX = 100

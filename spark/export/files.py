@@ -1,12 +1,13 @@
 """The files of an export: a task writes the rows of one split, a file for each day.
 
 A file is named by what is in it: ``view/shard=00000/date=2026-11-18/`` and then shard, first and
-last index of the split. The day is that of the log's time, in UTC. Shard and day are in the path
-and not in the files, as Spark has it for tables with partitions.
+last index of the split; of a state both are its index. The day is that of the log's time, in UTC.
+Shard and day are in the path and not in the files, as Spark has it for tables with partitions.
 
-The bytes of a file follow from the entries of its split alone. Where a row group ends is decided by
-the plain sizes of the entries, and not by how they happened to be read: a task that runs twice,
-here or from another node, writes the same file. So attempts need no coordination.
+The bytes of a file follow from its split alone. Where a row group ends is decided by the plain
+sizes of the entries, or of the rows where these are no entry's own, and not by how they happened to
+be read: a task that runs twice, here or from another node, writes the same file. So attempts need
+no coordination.
 """
 
 import itertools
@@ -22,18 +23,25 @@ import pyarrow.orc
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from onelog.spark.changes import ChangesPart, ChangesTable
+from onelog.spark.columns.arrays import conform
 from onelog.spark.columns.block import Block
+from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.spark.export.journal import SplitFacts
 from onelog.spark.export.mix import add_mixes, mix_of
 from onelog.spark.export.receipt import FileFacts
+from onelog.spark.export.sizes import row_sizes
 from onelog.spark.export.target import Output, Target
 from onelog.spark.export.text import csv_columns, csv_schema, json_lines
-from onelog.spark.origin import Split
+from onelog.spark.origin import Range, Split
+from onelog.spark.state import StatePart, StateTable
 from onelog.spark.table import Table
 from ual.entry import HEADER_SIZE
 
-# Plain bytes of entries in a row group of Parquet, a stripe of ORC, a step of the others.
+ExportedTable = Table | StateTable | ChangesTable
+
+# Plain bytes of entries, or of rows, in a row group of Parquet, a stripe of ORC, a step of others.
 ROW_GROUP_BYTES = 16 << 20
 TEXT_BYTES = 2 << 20  # of columns that are made text at a time
 ZSTD_LEVEL = 1
@@ -74,97 +82,175 @@ def day_text(number: int) -> str:
 class SplitTask:
     """What travels to tasks: writes a split of a table into a target."""
 
-    table: Table
+    table: ExportedTable
     target: Target
     format: str
     columns: tuple[str, ...]  # of the files
 
+    @property
+    def view(self) -> View:
+        """The view that is exported."""
+        return self.table.options.view
+
     def __call__(self, number: int, split: Split) -> SplitFacts:
         """Write the files of a split."""
-        request = self.table.request(split.shard, frozenset(self.columns))
-        writer = _SplitWriter(self, split, request)
+        writer = _SplitWriter(self, split)
+        table = self.table
         try:
-            for block in self.table.origin.blocks(split, request.selection):
-                writer.add(block)
+            if isinstance(table, Table):
+                self._write_entries(table, split, writer)
+            elif isinstance(table, StateTable):
+                self._write_state(table, split, writer)
+            else:
+                self._write_changes(table, split, writer)
             return writer.finish(number)
         except BaseException:
             writer.discard()
             raise
 
+    def _write_entries(self, table: Table, split: Split, writer: "_SplitWriter") -> None:
+        request = table.request(split.shard, frozenset(self.columns))
+        for block in table.origin.blocks(split, request.selection):
+            writer.add_entries(block, request)
 
-class _SplitWriter:
-    """Cuts the entries of a split by day; entries are in the order of their times."""
+    def _write_state(self, table: StateTable, split: Split, writer: "_SplitWriter") -> None:
+        schema = file_schema(self.view, self.columns)
+        part = StatePart(split.shard, split.last_index)
+        with table.open(part, frozenset(schema.names)) as (time_ns, batches):
+            writer.note_state(time_ns)
+            for batch in batches:
+                times = np.full(batch.num_rows, time_ns, np.int64)
+                writer.add_rows(conform(batch, schema), times)
 
-    def __init__(self, task: SplitTask, split: Split, request: Request) -> None:
-        self._task = task
-        self._split = split
-        self._request = request
-        self._day: _DayFile | None = None
-        self._day_number = -1
-        self._entries = 0
-        self._mix = 0
-        self._files: list[FileFacts] = []
+    def _write_changes(self, table: ChangesTable, split: Split, writer: "_SplitWriter") -> None:
+        """Write what entries did; the log is read once more for their headers, which is cheap."""
+        schema = file_schema(self.view, self.columns)
+        origin, read = table.origin, table.options
+        times = Selection(from_time_ns=read.from_time_ns, to_time_ns=read.to_time_ns)
+        entries = Range(split.shard, split.first_index, split.last_index)
+        for each in origin.splits([entries], times):
+            for block in origin.blocks(each, times):
+                writer.count(block)
+        last = next(each.last_index for each in table.cut.shards if each.shard == split.shard)
+        end = split.last_index
+        if end < last:
+            end = origin.group_end(split.shard, end, last)
+        part = ChangesPart(split.shard, split.first_index, split.last_index, end)
+        for batch in table.batches(part):
+            writer.add_rows(conform(batch, schema), batch.column("timestamp_ns").to_numpy())
+
+
+class _Counts:
+    """Which entries a file was made of: those of its split and day."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.mix = 0
+        self.first_index = self.last_index = 0
 
     def add(self, block: Block) -> None:
+        """Add some entries, which follow those before them."""
+        indexes = block.headers["index"]
+        self.first_index = self.first_index or int(indexes[0])
+        self.last_index = int(indexes[-1])
+        self.entries += len(block)
+        self.mix = add_mixes(self.mix, mix_of(block.headers))
+
+
+class _SplitWriter:
+    """Cuts a split by day; entries and rows are in the order of their times."""
+
+    def __init__(self, task: SplitTask, split: Split) -> None:
+        self._task = task
+        self._split = split
+        self._day: _DayFile | None = None
+        self._day_number = -1
+        self._counts: dict[int, _Counts] = {}
+        self._files: list[FileFacts] = []
+
+    def add_entries(self, block: Block, request: Request) -> None:
         """Write the rows of a block."""
-        days = (block.headers["timestamp_ns"] // np.uint64(DAY_NS)).astype(np.int64)
+        for number, part in _days(block):
+            self._count(number, part)
+            self._open_day(number).add_entries(part, request)
+
+    def count(self, block: Block) -> None:
+        """Note entries whose rows come by themselves."""
+        for number, part in _days(block):
+            self._count(number, part)
+
+    def note_state(self, time_ns: int) -> None:
+        """Note that the rows are those of a state, which stands at the end of the split."""
+        counts = self._counts[time_ns // DAY_NS] = _Counts()
+        counts.first_index = counts.last_index = self._split.last_index
+
+    def add_rows(self, batch: pa.RecordBatch, times_ns: NDArray[np.int64]) -> None:
+        """Write rows, each with its log time."""
+        days = times_ns // DAY_NS
         for first, stop in _runs(days):
-            number = int(days[first])
-            if number != self._day_number:
-                self._close_day()
-                self._day_number = number
-                self._day = _DayFile(self._task, self._split, day_text(number), self._request)
-            assert self._day is not None
-            self._day.add(_part(block, first, stop))
+            day = self._open_day(int(days[first]))
+            day.add_rows(batch.slice(first, stop - first))
 
     def finish(self, number: int) -> SplitFacts:
         """Return what was written."""
         self._close_day()
-        return SplitFacts(number, self._entries, self._mix, tuple(self._files))
+        entries = mix = 0
+        for each in self._counts.values():
+            entries += each.entries
+            mix = add_mixes(mix, each.mix)
+        return SplitFacts(number, entries, mix, tuple(self._files))
 
     def discard(self) -> None:
         """Leave nothing of an unfinished file."""
         if self._day is not None:
             self._day.discard()
 
+    def _count(self, number: int, part: Block) -> None:
+        self._counts.setdefault(number, _Counts()).add(part)
+
+    def _open_day(self, number: int) -> "_DayFile":
+        if self._day is None or number != self._day_number:
+            self._close_day()
+            self._day_number = number
+            counts = self._counts[number]
+            self._day = _DayFile(self._task, self._split, day_text(number), counts)
+        return self._day
+
     def _close_day(self) -> None:
-        day = self._day
-        if day is None:
-            return
-        facts = day.finish()
-        self._day = None
-        self._entries += day.entries
-        self._mix = add_mixes(self._mix, day.mix)
-        if facts is not None:
-            self._files.append(facts)
+        if self._day is not None:
+            facts = self._day.finish()
+            self._day = None
+            if facts is not None:
+                self._files.append(facts)
 
 
 class _DayFile:
     """The file of one split and one day; made when it has its first row."""
 
-    def __init__(self, task: SplitTask, split: Split, day: str, request: Request) -> None:
+    def __init__(self, task: SplitTask, split: Split, day: str, counts: _Counts) -> None:
         self._task = task
         self._split = split
         self._day = day
-        self._request = request
+        self._counts = counts
         self._encoder: _Encoder | None = None
         self._output: Output | None = None
         self._batches: list[pa.RecordBatch] = []  # of the row group that is being filled
         self._group = 0
         self._plain_bytes = 0
         self._rows = 0
-        self.entries = 0
-        self.mix = 0
-        self._first_index = self._last_index = 0
 
-    def add(self, block: Block) -> None:
+    def add_entries(self, block: Block, request: Request) -> None:
         """Add the rows of some entries of the day."""
-        indexes = block.headers["index"]
-        self._first_index = self._first_index or int(indexes[0])
-        self._last_index = int(indexes[-1])
-        self.entries += len(block)
-        self.mix = add_mixes(self.mix, mix_of(block.headers))
-        sizes = block.end - block.start + HEADER_SIZE
+        for first, stop in self._groups(block.end - block.start + HEADER_SIZE):
+            self._batches += self._task.view.batches(_part(block, first, stop), request)
+
+    def add_rows(self, batch: pa.RecordBatch) -> None:
+        """Add some rows of the day."""
+        for first, stop in self._groups(row_sizes(batch)):
+            self._batches.append(batch.slice(first, stop - first))
+
+    def _groups(self, sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """Yield first and stop of what one row group has of some things, by their sizes."""
         before = self._plain_bytes + np.cumsum(sizes) - sizes
         self._plain_bytes += int(sizes.sum())
         groups = before // ROW_GROUP_BYTES
@@ -172,8 +258,7 @@ class _DayFile:
             if int(groups[first]) != self._group:
                 self._write_group()
                 self._group = int(groups[first])
-            part = _part(block, first, stop)
-            self._batches += self._task.table.view.batches(part, self._request)
+            yield first, stop
 
     def finish(self) -> FileFacts | None:
         """Write what is left; return the facts of the file, if there is one."""
@@ -188,12 +273,12 @@ class _DayFile:
             shard=self._split.shard,
             date=self._day,
             rows=self._rows,
-            entries=self.entries,
-            first_index=self._first_index,
-            last_index=self._last_index,
+            entries=self._counts.entries,
+            first_index=self._counts.first_index,
+            last_index=self._counts.last_index,
             size_bytes=output.size_bytes,
             crc32c=output.crc32c,
-            mix=self.mix,
+            mix=self._counts.mix,
         )
 
     def discard(self) -> None:
@@ -202,7 +287,7 @@ class _DayFile:
             self._output.discard()
 
     def _name(self) -> str:
-        return file_name(self._task.table.view.name, self._split, self._day, self._task.format)
+        return file_name(self._task.view.name, self._split, self._day, self._task.format)
 
     def _write_group(self) -> None:
         if not self._batches:
@@ -215,6 +300,13 @@ class _DayFile:
             self._output = self._task.target.create(self._name())
             self._encoder = _ENCODERS[self._task.format](self._output, batch.schema)
         self._encoder.write(batch)
+
+
+def _days(block: Block) -> Iterator[tuple[int, Block]]:
+    """Yield the entries of each day."""
+    days = (block.headers["timestamp_ns"] // np.uint64(DAY_NS)).astype(np.int64)
+    for first, stop in _runs(days):
+        yield int(days[first]), _part(block, first, stop)
 
 
 def _runs(values: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

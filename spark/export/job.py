@@ -9,21 +9,32 @@ The order is what makes it safe to interrupt at any moment and to run again:
 4. The receipt is written, then the journal is removed.
 
 A rerun finds the journal and does what is left of the same plan: the files and the receipt are
-those of an export that was not interrupted. Where there is a receipt already, nothing is done.
+those of an export that was not interrupted. Where there is a receipt of the same request already,
+nothing is done.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 
-from onelog.errors import DataLoss, FailedPrecondition, InvalidArgument, OutOfRange
+from onelog.errors import DataLoss, FailedPrecondition, InvalidArgument
 from onelog.spark.export.delta import check_format, register_delta
 from onelog.spark.export.files import SplitTask, file_schema
 from onelog.spark.export.iceberg import check_iceberg, register_iceberg
 from onelog.spark.export.journal import Journal, Plan, SplitFacts, journal_name
 from onelog.spark.export.mix import add_mixes
+from onelog.spark.export.plan import (
+    ExportRequest,
+    check_kind,
+    describe_asked,
+    gone,
+    has_same_ranges,
+    make_contents,
+    make_plan,
+    open_table,
+    take_cut,
+)
 from onelog.spark.export.receipt import (
     FILES_MAX,
     FORMATS,
@@ -35,10 +46,7 @@ from onelog.spark.export.receipt import (
     receipt_name,
 )
 from onelog.spark.export.target import TEMPORARY_SUFFIX, Target, target_error
-from onelog.spark.faults import REASON_DROPPED
-from onelog.spark.options import ReadOptions
-from onelog.spark.origin import SPLIT_BYTES, Cut, Origin, QueueNames, Range, Split
-from onelog.spark.table import Table, find_named_queues, find_ranges
+from onelog.spark.origin import Cut, Range, Split
 
 TABLES = ("delta", "iceberg")
 RECEIPTS_MAX = 1_000_000  # of one target
@@ -47,20 +55,6 @@ Numbered = tuple[int, Split]
 Task = Callable[[int, Split], SplitFacts]
 # Runs a task for each split, anywhere and in any order, and hands on what is done as it comes.
 Runner = Callable[[Sequence[Numbered], Task, Callable[[Sequence[SplitFacts]], None]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """What a user wants to be exported."""
-
-    options: ReadOptions  # without ``since``
-    origin: Origin
-    target: Target
-    format: str = "parquet"
-    since: tuple[Receipt, Since] | None = None
-    from_kept: bool = False  # begin with what is kept where more was asked for
-    as_table: str | None = None  # one of TABLES: register the files
-    split_bytes: int = SPLIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +91,14 @@ def _run_locked(request: ExportRequest, runner: Runner, progress: Progress) -> O
     lock = request.target.lock()
     try:
         receipts = read_receipts(request.target)
-        finished = _find_finished(request, receipts)
+        cut = take_cut(request)
+        finished = _find_finished(request, receipts, cut)
         if finished is not None:
             _remove_journals(request.target, len(receipts))
             outcome = Outcome(finished, receipt_name(finished.number), is_new=False)
         else:
             export = _Export(request, len(receipts) + 1, progress)
-            export.open_journal(receipts)
+            export.open_journal(receipts, cut)
             export.run(runner)
             lock.check()
             outcome = export.finish()
@@ -150,15 +145,16 @@ def _register(request: ExportRequest, receipts: Sequence[Receipt]) -> str:
     if request.as_table is None:
         return ""
     register = register_delta if request.as_table == "delta" else register_iceberg
-    return register(request.target, request.options.view, receipts)
+    return register(request.target, request.view, receipts)
 
 
 def _check_request(request: ExportRequest) -> None:
+    check_kind(request)
     if request.format not in FORMATS:
         raise InvalidArgument(
             f"format {request.format!r} is not one of {', '.join(FORMATS)}", reason="FORMAT_UNKNOWN"
         )
-    if not len(file_schema(request.options.view, request.options.columns)):
+    if not len(file_schema(request.view, request.options.columns)):
         raise InvalidArgument(
             "the columns shard and date are in the names of the files; export another one, too",
             reason="COLUMNS_EMPTY",
@@ -174,24 +170,46 @@ def _check_request(request: ExportRequest) -> None:
             check_iceberg(request.target)
 
 
-def _find_finished(request: ExportRequest, receipts: Sequence[Receipt]) -> Receipt | None:
+def _find_finished(request: ExportRequest, receipts: Sequence[Receipt], cut: Cut) -> Receipt | None:
     """Return the receipt of what is asked for, if it is there; refuse what does not fit."""
-    if request.since is None:
-        return receipts[0] if receipts else None
-    before, since = request.since
-    if not receipts:
-        return None
+    since = None if request.since is None else request.since[1]
     for receipt in receipts:
         if receipt.since == since:
+            contents = make_contents(request, cut)
+            if receipt.contents != contents:
+                raise _other_export(request, receipt.contents, contents)
+            if not has_same_ranges(request, receipt, cut):
+                raise _other_ranges(request, "an export")
             return receipt
+    if not receipts:
+        return None
+    if request.since is None:
+        raise _other_ranges(request, "the continuation of an export")
     last = receipts[-1]
-    if last != before:
+    if last != request.since[0]:
         raise FailedPrecondition(
             f"{request.target.name} is continued behind its last receipt, "
             f"{receipt_name(last.number)}, and not behind the one that was given",
             reason="RECEIPT_NOT_THE_LAST",
         )
     return None
+
+
+def _other_export(request: ExportRequest, found: Contents, wanted: Contents) -> FailedPrecondition:
+    there, asked = found.encode(), wanted.encode()
+    different = ", ".join(name for name in there if there[name] != asked[name])
+    return FailedPrecondition(
+        f"{request.target.name} holds another export: {different} differ; use another target",
+        reason="TARGET_HAS_ANOTHER_EXPORT",
+    )
+
+
+def _other_ranges(request: ExportRequest, what: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"{request.target.name} holds {what} of other ranges; run its command again, or use "
+        "another target",
+        reason="TARGET_HAS_ANOTHER_EXPORT",
+    )
 
 
 def _remove_journals(target: Target, number_max: int) -> None:
@@ -218,23 +236,21 @@ class _Export:
         self._journal: Journal | None = None
         self._note = ""
 
-    def open_journal(self, receipts: Sequence[Receipt]) -> None:
+    def open_journal(self, receipts: Sequence[Receipt], cut: Cut) -> None:
         """Find the plan of an interrupted run, or make one."""
         request = self._request
         _remove_journals(self._target, self._number - 1)
-        shards = request.options.shards
-        if request.since is not None and shards is None:
-            shards = tuple(each.shard for each in request.since[0].ranges)
-        cut = request.origin.cut(shards)
         self._note = cut.note
-        contents = self._contents(cut)
+        contents = make_contents(request, cut)
         self._refuse_others(contents, receipts)
         journal = Journal.find(self._target, self._number)
         if journal is None:
-            journal = Journal.begin(self._target, self._plan(contents, cut))
+            plan = make_plan(request, self._number, contents, cut)
+            journal = Journal.begin(self._target, plan)
         else:
             self._refuse_other_plan(journal.plan, contents)
-            self._refuse_gone(journal, cut)
+            if not request.view.shows_state:  # a snapshot may have it without the log
+                self._refuse_gone(journal, cut)
         self._journal = journal
 
     def run(self, runner: Runner) -> None:
@@ -247,11 +263,8 @@ class _Export:
         self._progress.plan(plan, done, self._note)
         finished = {each.split for each in done}
         left = [each for each in enumerate(plan.splits) if each[0] not in finished]
-        names = _group_names(plan.queue_names)
-        cut = Cut(plan.contents.cluster_id, plan.contents.shard_count, plan.cut)
-        table = Table(request.options, request.origin, cut, plan.ranges, names)
         columns = tuple(name for name, _ in plan.contents.columns)
-        task = SplitTask(table, self._target, plan.contents.format, columns)
+        task = SplitTask(open_table(request, plan), self._target, plan.contents.format, columns)
         if left:
             runner(left, task, self._note_done)
         lacking = set(range(len(plan.splits))) - set(journal.done)
@@ -270,51 +283,6 @@ class _Export:
 
     # Inside
 
-    def _contents(self, cut: Cut) -> Contents:
-        request, view = self._request, self._request.options.view
-        table = Table(request.options, request.origin, cut, (), {})
-        schema = file_schema(view, request.options.columns)
-        return Contents(
-            cluster_id=cut.cluster_id,
-            shard_count=cut.shard_count,
-            view=view.name,
-            columns=tuple((each.name, str(each.type)) for each in schema),
-            format=request.format,
-            selection=table.selection(),
-            queues=request.options.queues,
-        )
-
-    def _plan(self, contents: Contents, cut: Cut) -> Plan:
-        request = self._request
-        ranges, missing = plan_ranges(request, cut)
-        if missing and not request.from_kept:
-            raise _gone(request.origin.name, missing, "begin with what is kept: --from-kept")
-        names = find_named_queues(request.options, request.origin, cut)
-        table = Table(request.options, request.origin, cut, ranges, names)
-        wanted = [each for each in ranges if each.first_index <= each.last_index]
-        splits = request.origin.splits(wanted, table.selection(), request.split_bytes)
-        return Plan(
-            number=self._number,
-            contents=contents,
-            since=None if request.since is None else request.since[1],
-            asked=self._asked(),
-            queue_names=tuple(
-                (shard, number, name)
-                for shard, found in sorted(names.items())
-                for number, name in sorted(found.items())
-            ),
-            cut=cut.shards,
-            ranges=tuple(ranges),
-            missing=tuple(missing),
-            splits=tuple(splits),
-        )
-
-    def _asked(self) -> str:
-        options = self._request.options
-        return json.dumps(
-            [options.from_index, options.to_index, options.shards, self._request.from_kept]
-        )
-
     def _refuse_others(self, contents: Contents, receipts: Sequence[Receipt]) -> None:
         """Refuse to continue a receipt, or a target, of something else."""
         if self._request.since is not None:
@@ -331,37 +299,25 @@ class _Export:
                     reason="RECEIPT_OF_ANOTHER_VIEW",
                 )
         if receipts and receipts[-1].contents != contents:
-            raise self._other_export(receipts[-1].contents, contents)
+            raise _other_export(self._request, receipts[-1].contents, contents)
 
     def _refuse_other_plan(self, plan: Plan, contents: Contents) -> None:
         since = None if self._request.since is None else self._request.since[1]
         if plan.contents != contents:
-            raise self._other_export(plan.contents, contents)
-        if plan.since != since or plan.asked != self._asked():
-            raise FailedPrecondition(
-                f"{self._target.name} holds an unfinished export of other ranges; run its command "
-                "again, or use another target",
-                reason="TARGET_HAS_ANOTHER_EXPORT",
-            )
-
-    def _other_export(self, found: Contents, wanted: Contents) -> FailedPrecondition:
-        there, asked = found.encode(), wanted.encode()
-        different = ", ".join(name for name in there if there[name] != asked[name])
-        return FailedPrecondition(
-            f"{self._target.name} holds another export: {different} differ; use another target",
-            reason="TARGET_HAS_ANOTHER_EXPORT",
-        )
+            raise _other_export(self._request, plan.contents, contents)
+        if plan.since != since or plan.asked != describe_asked(self._request):
+            raise _other_ranges(self._request, "an unfinished export")
 
     def _refuse_gone(self, journal: Journal, cut: Cut) -> None:
         """Refuse to resume what the log has dropped since the plan was made."""
         kept = {each.shard: each.first_index for each in cut.shards}
-        gone = [
+        dropped = [
             Range(each.shard, each.first_index, min(each.last_index, kept[each.shard] - 1))
             for number, each in enumerate(journal.plan.splits)
             if number not in journal.done and each.first_index < kept[each.shard]
         ]
-        if gone:
-            raise _gone(self._request.origin.name, gone, "export into another target")
+        if dropped:
+            raise gone(self._request.origin.name, dropped, "export into another target")
 
     def _is_there(self, facts: SplitFacts) -> bool:
         """Tell whether the files of a split are as large as the journal says."""
@@ -372,68 +328,6 @@ class _Export:
         if done:
             self._journal.add(done)
             self._progress.advance(done)
-
-
-def plan_ranges(request: ExportRequest, cut: Cut) -> tuple[tuple[Range, ...], list[Range]]:
-    """Return what to export of each shard, and what of it is not kept any more."""
-    options = request.options
-    wanted = _first_indexes(request, cut)
-    kept = {each.shard: each for each in cut.shards}
-    # What is below the kept part is said here, of all shards at once; the rest is refused there.
-    bounds = None
-    if request.since is None and options.from_index is not None:
-        bounds = {
-            shard: max(first, kept[shard].first_index) if shard in kept else first
-            for shard, first in wanted.items()
-        }
-    checked = replace(options, from_index=bounds)
-    if request.from_kept:
-        checked = replace(checked, from_time_ns=0)
-    ranges, missing = [], []
-    for found in find_ranges(checked, cut):
-        first = wanted.get(found.shard, found.first_index)
-        begin = max(first, kept[found.shard].first_index)
-        last = max(found.last_index, begin - 1)
-        if first < begin:
-            missing.append(Range(found.shard, first, begin - 1))
-        ranges.append(Range(found.shard, begin, last))
-    return tuple(ranges), missing
-
-
-def _first_indexes(request: ExportRequest, cut: Cut) -> dict[int, int]:
-    """Return the first index that was asked for, by shard; the others begin with what is kept."""
-    options = request.options
-    if request.since is None:
-        if isinstance(options.from_index, dict):
-            return dict(options.from_index)
-        if options.from_index is None:
-            return {}
-        return {each.shard: options.from_index for each in cut.shards}
-    before = {each.shard: each.last_index for each in request.since[0].ranges}
-    for part in cut.shards:
-        if part.shard not in before:
-            raise FailedPrecondition(
-                f"the receipt has nothing of shard {part.shard}; continue with the same shards",
-                reason="RECEIPT_OF_OTHER_SHARDS",
-            )
-        if before[part.shard] > part.last_index:
-            raise FailedPrecondition(
-                f"the receipt ends shard {part.shard} at {before[part.shard]}, and "
-                f"{request.origin.name} at {part.last_index}: it is behind, or was restored",
-                reason="RECEIPT_AHEAD_OF_LOG",
-            )
-    return {part.shard: before[part.shard] + 1 for part in cut.shards}
-
-
-def _gone(origin: str, missing: Sequence[Range], advice: str) -> OutOfRange:
-    shown = "; ".join(
-        f"shard {each.shard}: entries {each.first_index} to {each.last_index}"
-        for each in missing[:20]
-    )
-    more = f" and {len(missing) - 20} more ranges" if len(missing) > 20 else ""
-    return OutOfRange(
-        f"{origin} does not keep any more: {shown}{more}; {advice}", reason=REASON_DROPPED
-    )
 
 
 def _make_receipt(journal: Journal) -> Receipt:
@@ -458,10 +352,3 @@ def _make_receipt(journal: Journal) -> Receipt:
         for each in plan.ranges
     )
     return Receipt(plan.number, plan.contents, plan.since, plan.cut, ranges, plan.missing, files)
-
-
-def _group_names(names: Sequence[tuple[int, int, str]]) -> QueueNames:
-    found: QueueNames = {}
-    for shard, number, name in names:
-        found.setdefault(shard, {})[number] = name
-    return found

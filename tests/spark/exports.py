@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from onelog.spark.columns.views import VIEWS
-from onelog.spark.export.job import ExportRequest, Numbered, Outcome, Progress, Task, run_export
+from onelog.spark.export.job import Numbered, Outcome, Progress, Task, run_export
 from onelog.spark.export.journal import SplitFacts
+from onelog.spark.export.plan import EXPORTED_VIEWS, ExportRequest
 from onelog.spark.export.target import DirectoryTarget, Output, Target
 from onelog.spark.options import ReadOptions
+from onelog.spark.state import AS_OF_OPTIONS, AsOf
 from onelog.spark.table import open_origin
 from tests.simulation.disk import SimDisk
 from tests.spark.shard_dirs import Shard
@@ -52,8 +53,16 @@ def ask(path: Path, target: Target, **given: Any) -> ExportRequest:
         for name in ("format", "since", "from_kept", "as_table")
         if name in given
     }
-    options = ReadOptions.parse({"view": "log", "path": str(path), **given}, VIEWS)
-    return ExportRequest(options, open_origin(options), target, split_bytes=SPLIT_BYTES, **own)
+    texts = {"view": "log", "path": str(path), **given}
+    options = ReadOptions.parse(texts, EXPORTED_VIEWS, others=AS_OF_OPTIONS)
+    return ExportRequest(
+        options,
+        open_origin(options),
+        target,
+        split_bytes=SPLIT_BYTES,
+        as_of=AsOf.parse(texts),
+        **own,
+    )
 
 
 def export(path: Path, target: Target, progress: Progress | None = None, **given: Any) -> Outcome:

@@ -240,6 +240,29 @@ def test_an_unfinished_export_is_resumed_by_the_same_command_only(
     assert export(shard.path, target).is_new
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"view": "kv_operations"}, {"view": "kv"}, {"format": "csv"}, {"columns": "index"},
+        {"types": "put"}, {"to_index": "50"}, {"from_index": "5"}, {"from_time": "1"},
+    ],
+)  # fmt: skip
+def test_a_complete_export_is_found_by_the_same_request_only(
+    other: dict[str, Any], shard: Shard, undisturbed: dict[str, bytes]
+) -> None:
+    target = simulated(SimDisk())
+    export(shard.path, target, columns=COLUMNS)
+    view = {"columns": COLUMNS} if "view" not in other else {}
+    with pytest.raises(FailedPrecondition) as caught:
+        export(shard.path, target, **{**view, **other})
+    assert caught.value.reason == "TARGET_HAS_ANOTHER_EXPORT"
+    assert everything(target) == undisturbed
+    same = {"columns": COLUMNS, "shards": "0", "from_index": "1", "from_kept": True}
+    for again in ({"columns": COLUMNS}, same):
+        outcome = export(shard.path, target, **again)
+        assert (outcome.is_new, outcome.receipt.number) == (False, 1)
+
+
 def interrupt(shard: Shard, target: DirectoryTarget) -> None:
     """Leave an export with one split done."""
 
