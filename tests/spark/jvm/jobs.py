@@ -18,6 +18,8 @@ from tests.system.nodes import until
 SCRIPT = Path(__file__).with_name("stream_job.py")
 # A session starts in 10 s, in some times that on a busy machine.
 WAIT_S = 240.0
+# Between two rounds of a writer: as fast as they can, they would leave nothing for the others.
+PAUSE_S = 0.05
 MASTER = "local[2,8]"  # a task may fail seven times before its query does
 
 
@@ -183,7 +185,7 @@ class Writers:
         try:
             with Client(self._endpoints, timeout_s=20) as client:
                 at = 0
-                while not self._stopping.is_set():
+                while not self._stopping.wait(PAUSE_S):
                     keys = [f"w{number}-{at + each}" for each in range(4)]
                     pair = [f"{{w{number}}}{name}-{at}" for name in ("a", "b")]
                     at += 4
