@@ -29,8 +29,8 @@ SHARDS = 2
 NAMES = ("n1", "n2", "n3")
 # Snapshots every second and files of some hundred entries: the log is trimmed all the time.
 TRIMMING = {
-    "log_segment_bytes_max": "32KiB",
-    "snapshot_log_bytes_min": "64KiB",
+    "log_segment_bytes_max": "64KiB",
+    "snapshot_log_bytes_min": "128KiB",
     "snapshot_interval_s": "1",
 }
 
