@@ -154,7 +154,8 @@ def run(
     """Export a view of the log to files, and write a receipt.
 
     An export that was interrupted is continued by the same command. The receipt is written last:
-    a target without one is not complete. Needs Java 17 and: pip install 'onelog[spark]'.
+    a target without one is not complete. A view with state is exported as it is now, or with
+    --as-of-index or --as-of-time as it was. Needs Java 17 and: pip install 'onelog[spark]'.
 
     \b
     Examples:
@@ -188,7 +189,7 @@ def verify(session: Session, target: TargetName, *, data: Data = None) -> None:
 
     Reads every byte of the files. A file that is missing, was added, changed or exchanged is named.
     The log is compared by the headers of its entries; what it no longer keeps is not compared, and
-    is named. Needs no Java.
+    is named, and so is a state. Needs no Java.
 
     \b
     Exit codes:

@@ -76,9 +76,13 @@ def _say_plan(plan: "Plan", done: "Sequence[SplitFacts]", cut_note: str) -> None
         note(f"continues an interrupted export: {len(done)} of {len(plan.splits)} splits are done")
     for each in plan.missing:
         note(f"shard {each.shard}: entries {each.first_index} to {each.last_index} are not kept")
+    from onelog.spark.state import STATE_VIEWS
+
     if plan.since is None:
         for each in plan.ranges:
-            if each.first_index > 1:
+            if plan.contents.view in STATE_VIEWS:
+                note(f"shard {each.shard}: the state right behind entry {each.last_index}")
+            elif each.first_index > 1:
                 note(f"shard {each.shard} begins at entry {each.first_index}")
 
 
@@ -102,6 +106,7 @@ def print_outcome(
 ) -> None:
     """Print what an export did."""
     receipt = outcome.receipt
+    is_state = request.view.shows_state
     document = {
         "target": request.target.name,
         "receipt": outcome.receipt_name,
@@ -125,7 +130,7 @@ def print_outcome(
     else:
         text = (
             f"complete already: {request.target.name}, {outcome.receipt_name}; "
-            "continue it with --since"
+            f"{'export into another target' if is_state else 'continue it with --since'}"
         )
     if outcome.table:
         text += f"; table: {outcome.table}"

@@ -59,6 +59,48 @@ def test_what_was_written_to_a_server_is_exported_and_verified(
     assert cli.json("export", "verify", out, "-e", endpoint)["good"]
 
 
+def test_the_state_and_the_changes_of_a_server_are_exported(
+    cli: Cli, endpoint: str, tmp_path: Path
+) -> None:
+    with Client(endpoint, timeout_s=60) as client:
+        client.kv.put("stated:1", "before")
+        client.kv.put("stated:2", "before")
+        client.kv.put("stated:1", "after")
+    options = ("--key-prefix", "stated:")
+    found = cli.json("export", "kv", tmp_path / "kv", *options)
+    assert found["rows"] == 2
+    rows = pyarrow.parquet.read_table(tmp_path / "kv" / "kv")
+    pairs = dict(zip(rows["key_text"].to_pylist(), rows["value"].to_pylist(), strict=True))
+    assert pairs == {"stated:1": b"after", "stated:2": b"before"}
+    again = cli("export", "kv", tmp_path / "kv", *options)
+    assert again.out.startswith("complete already")
+    assert "export into another target" in again.out
+    report = cli.json("export", "verify", tmp_path / "kv", "-e", endpoint)
+    assert report["good"]
+    assert "it has no entries of its own" in report["log_not_compared"][0]
+    changes = cli.json("export", "kv_changes", tmp_path / "changes", *options)
+    assert changes["rows"] == 3
+    with Client(endpoint, timeout_s=60) as client:
+        client.kv.delete("stated:2")
+    since = ("--since", tmp_path / "changes")
+    assert cli.json("export", "kv_changes", tmp_path / "changes", *options, *since)["rows"] == 1
+    assert cli.json("export", "verify", tmp_path / "changes", "-e", endpoint)["good"]
+
+
+def test_the_state_of_a_directory_as_of_an_index_or_a_time(
+    cli: Cli, shard: Shard, tmp_path: Path
+) -> None:
+    ran = cli("export", "kv", tmp_path / "by", "--data", shard.path, "--as-of-index", "1")
+    assert "shard 0: the state right behind entry 1" in ran.err
+    moment = "1970-01-02T00:00:00Z"
+    found = cli.json(
+        "export", "kv", tmp_path / "time", "--data", shard.path, "--as-of-time", moment
+    )
+    assert 1 < found["ranges"][0]["last_index"] < shard.sealed_index
+    ran = cli("export", "kv", tmp_path / "by", "--data", shard.path, code=1)
+    assert ran.err.startswith("error: TARGET_HAS_ANOTHER_EXPORT: ")
+
+
 def test_an_export_of_a_directory_says_what_it_did_in_words(
     cli: Cli, shard: Shard, tmp_path: Path
 ) -> None:
@@ -151,6 +193,10 @@ def test_on_a_terminal_a_bar_shows_rows_bytes_and_splits(
         (["log", "out", "--since", "nothing/receipt-000001.json"], 1, "NO_RECEIPT"),
         (["log", "out", "--since", "nothing"], 1, "NO_RECEIPT"),
         (["log", "out", "--interval", "5s"], 2, "USAGE"),
+        (["log", "out", "--as-of-index", "5"], 1, "OPTION_UNCONCERNED"),
+        (["kv", "out", "--from-index", "5"], 1, "OPTION_UNCONCERNED"),
+        (["kv", "out", "--as-of-index", "5", "--as-of-time", "now"], 1, "OPTION_CONFLICT"),
+        (["kv", "out", "--follow"], 1, "VIEW_NOT_CONTINUED"),
         (["log", "out", "--from-time", "yesterday"], 2, "USAGE"),
         (["log", "out", "--endpoint", "127.0.0.1:1"], 2, "USAGE"),
         (["log"], 2, "USAGE"),
