@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("stream_job.py")
 # A session starts in 10 s, in some times that on a busy machine.
 WAIT_S = 240.0
 # Between two rounds of a writer: as fast as they can, they would leave nothing for the others.
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 MASTER = "local[2,8]"  # a task may fail seven times before its query does
 
 

@@ -32,7 +32,10 @@ def main() -> None:
         },
     )
     spark.sparkContext.setLogLevel("ERROR")
-    source = spark.readStream.format("onelog").options(**asked["options"]).load()
+    options = asked["options"]
+    if asked["ends"]:
+        options.pop("max_rows", None)  # what is left in one batch: a limit may change
+    source = spark.readStream.format("onelog").options(**options).load()
     written = (
         source.writeStream.format("parquet")
         .option("path", str(folder / "table"))
