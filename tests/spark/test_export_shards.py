@@ -87,7 +87,7 @@ def test_a_state_of_each_shard_has_an_index_of_its_own(cluster: Path, tmp_path: 
     ]  # fmt: skip
     for other in ({"as_of_index": f"0={ends[0]}"}, {"shards": "0"}, {}):
         with pytest.raises(FailedPrecondition) as caught:
-            export(data, target, view="kv", **other)
+            export(data, target, None, view="kv", **other)
         assert caught.value.reason == "TARGET_HAS_ANOTHER_EXPORT"
 
 
