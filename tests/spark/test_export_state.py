@@ -236,12 +236,15 @@ def test_a_complete_state_is_found_by_the_same_request_only(shard: Shard, tmp_pa
     index = receipt.ranges[0].last_index
     shard.write(8)
     seal(shard)
-    for same in ({}, {"as_of_index": str(index)}, {"as_of_index": f"0={index}"}):
-        again = export(shard.path, target, None, view="kv", **same)
+    at = str(index)
+    requests: list[dict[str, Any]] = [{}, {"as_of_index": at}, {"as_of_index": f"0={at}"}]
+    for same in requests:
+        again = export(shard.path, target, view="kv", **same)
         assert (again.is_new, again.receipt) == (False, receipt)
-    for other in ({"as_of_index": "5"}, {"as_of_time": "5"}, {"key_prefix": "k"}):
+    requests = [{"as_of_index": "5"}, {"as_of_time": "5"}, {"key_prefix": "k"}]
+    for other in requests:
         with pytest.raises(FailedPrecondition) as caught:
-            export(shard.path, target, None, view="kv", **other)
+            export(shard.path, target, view="kv", **other)
         assert caught.value.reason == "TARGET_HAS_ANOTHER_EXPORT"
     by_time = directory(tmp_path / "time")
     receipt = export(shard.path, by_time, view="kv", as_of_time="10").receipt
@@ -259,6 +262,12 @@ def test_an_index_inside_of_a_transaction_is_refused_before_the_target_is_bound_
         export(history, target, view="kv", as_of_index=str(rows[0]["transaction"]))
     assert caught.value.reason == "AS_OF_INSIDE_TRANSACTION"
     assert export(history, target, view="kv", as_of_index=str(inside - 2)).is_new
+    # Changes may end there: a transaction takes effect at its end, and its rows are told.
+    out, last = tmp_path / "changes", str(inside)
+    outcome = export(history, directory(out), view="kv_changes", to_index=last)
+    found = file_rows(out, outcome)
+    assert found[-1]["index"] == inside
+    assert found == table_rows(history, "kv_changes", to_index=last)
 
 
 @pytest.mark.parametrize(
