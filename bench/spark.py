@@ -1,9 +1,9 @@
 """Tables of Spark beside Parquet, beside ready batches and beside loops, one JSON line per result.
 
-``python bench/spark.py [--rows N] [--only CASE,…] [--master local[2]]``. Contenders run in turns,
+``python bench/spark.py [--rows N] [--only CASE,…] [--views VIEW,…]``. Contenders run in turns,
 and a result is the median of five ratios within one run; CPU of Java and of Python stands beside.
 ``speed`` is how many times as fast the first is as the other, and ``goal`` the least that it should
-be. Cases: tables, headers, loops, snapshot, export, scaling, appends, memory, planning.
+be. Cases: tables, headers, loops, snapshot, series, export, scaling, appends, memory, planning.
 """
 
 import argparse
@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.spark_data import DRAFTS, write_directory, write_many_segments
-from bench.spark_turns import compare, measure, report
+from bench.spark_turns import TURNS, compare, measure, report
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.options import ReadOptions
 from onelog.spark.session import find_problem, start_session
@@ -32,14 +33,16 @@ LOOP_ROWS_MAX = 60_000  # a loop is slow, and its speed does not depend on how l
 SEGMENTS = 10_000
 GOAL_PLANNING_S = 10
 APPENDS_MAX = 50_000
+BLOCK_POINTS_RATIO = 5  # points from blocks are faster than rows, and have to be more
 
 
 class Bench:
     """A session, and a directory with the data of each view."""
 
-    def __init__(self, root: Path, rows: int, master: str) -> None:
+    def __init__(self, root: Path, rows: int, master: str, views: list[str]) -> None:
         self.root = root
         self.rows = rows
+        self.views = views
         self.master = master
         self._spark: SparkSession | None = None
 
@@ -123,7 +126,7 @@ def consume(frame: "DataFrame") -> None:
 def bench_tables(bench: Bench) -> None:
     """Compare all columns of each view with Parquet, and those of the log with ready batches."""
     register_ready(bench.spark)
-    for view in DRAFTS:
+    for view in bench.views:
         ours = bench.read(view)
         steps = {
             "onelog": partial(consume, ours),
@@ -188,7 +191,7 @@ def bench_loops(bench: Bench) -> None:
     """Compare the columns of each view, without Spark, with a loop over the same entries."""
     from bench.spark_loops import loop_over
 
-    for view in DRAFTS:
+    for view in bench.views:
         entries = LOOP_ROWS_MAX if view != "timeseries_operations" else LOOP_ROWS_MAX // 1_000
         table = bench.table(view, entries)
         rows = read_alone(table)
@@ -230,6 +233,35 @@ def bench_snapshot(bench: Bench) -> None:
     compare(
         "a snapshot", {"table": as_table, "loading": load}, goals={"loading": 5}, rows=bench.rows
     )
+
+
+def bench_series(bench: Bench) -> None:
+    """Report points a second of one process, all columns: from batches, and from blocks."""
+    from bench.spark_loops import write_series
+    from onelog.spark.state import STATE_VIEWS, load_state_table
+
+    batches = bench.table("timeseries_operations")
+    path = write_series(bench.root / "series", bench.rows * BLOCK_POINTS_RATIO)
+    read = ReadOptions.parse({"view": "timeseries", "path": str(path)}, STATE_VIEWS)
+    state = load_state_table(read, {})
+
+    def from_blocks() -> int:
+        parts = state.parts
+        return sum(batch.num_rows for each in parts for batch in state.batches(each, None))
+
+    for case, step, goal in (
+        ("points from batches", partial(read_alone, batches), 1_000_000),
+        ("points from blocks", from_blocks, 5_000_000),
+    ):
+        points = step()
+        costs = [measure(step) for _ in range(TURNS)]
+        report(
+            case,
+            points_per_s=round(points / median(each.wall_s for each in costs)),
+            points_per_cpu_s=round(points / median(each.python_s for each in costs)),
+            goal=goal,
+            points=points,
+        )
 
 
 def bench_export(bench: Bench) -> None:
@@ -322,7 +354,7 @@ def bench_appends(bench: Bench) -> None:
 
 def bench_memory(bench: Bench) -> None:
     """Report how much more than at its start a process needs that reads all columns."""
-    for view in DRAFTS:
+    for view in bench.views:
         table = bench.table(view)
         splits = table.splits()
         pid = os.fork()
@@ -373,6 +405,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "headers": bench_headers,
     "loops": bench_loops,
     "snapshot": bench_snapshot,
+    "series": bench_series,
     "export": bench_export,
     "scaling": bench_scaling,
     "appends": bench_appends,
@@ -383,21 +416,23 @@ CASES: dict[str, Callable[[Bench], None]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--only", help=f"some of {', '.join(CASES)}, with commas")
+    parser.add_argument("--views", help="only these, of cases that go through views")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--directory", type=Path, help="where to write; default: a temporary one")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",") if arguments.only else list(CASES)
-    unknown = set(chosen) - set(CASES)
+    views = arguments.views.split(",") if arguments.views else list(DRAFTS)
+    unknown = {*chosen} - {*CASES} | {*views} - {*DRAFTS}
     if unknown:
-        parser.error(f"--only names {', '.join(sorted(unknown))}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     problem = find_problem()
     if problem is not None:
         report("spark", left_out=str(problem))
         return 0
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
-        bench = Bench(Path(name), arguments.rows, arguments.master)
+        bench = Bench(Path(name), arguments.rows, arguments.master, views)
         try:
             for case in chosen:
                 CASES[case](bench)

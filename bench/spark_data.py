@@ -5,7 +5,8 @@ that they count.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -15,7 +16,7 @@ import numpy as np
 from projections import kv_commands, queue_commands, stream_commands, ts_commands
 from projections.kv_commands import Put
 from projections.queue_message import Enqueue
-from projections.stream_record import Append
+from projections.stream_record import TYPE_APPEND, Append
 from projections.ts_batch import Run, encode_batch
 from projections.ts_names import series_name
 from projections.ts_types import FieldType
@@ -28,10 +29,12 @@ from ual.opening import open_hard_state, open_log
 
 NAMESPACE = "default"
 GROUP_ENTRIES = 256
+SEAL_GROUPS = 64
 POINTS = 1_000  # of a batch: 10 series, one field, 100 times
 SERIES = 10
 START_NS = 1_790_000_000_000_000_000
 STEP_NS = 1_000_000
+STREAM_ID = 1
 
 Drafts = Callable[[int], Iterator[Draft]]
 
@@ -97,22 +100,24 @@ class UnsyncedFiles(DiskFiles):
         """Do nothing."""
 
 
-def write_directory(path: Path, drafts: Iterator[Draft], config: LogConfig | None = None) -> Path:
+def write_directory(path: Path, drafts: Iterator[Draft]) -> Path:
     """Write a data directory with one shard, all of it sealed; return its path."""
-    files = UnsyncedFiles()
-    log = _open(files, path, config or LogConfig(free_bytes_min=0))
-    group: list[Draft] = []
-    groups = 0
-    for draft in drafts:
-        group.append(draft)
-        if len(group) == GROUP_ENTRIES:
-            _append(log, group)
-            group = []
-            groups += 1
-            if groups % 64 == 0:
-                _seal(log)
-    if group:
+    return write_groups(path, groups_of(drafts))
+
+
+def groups_of(drafts: Iterator[Draft]) -> Iterator[list[Draft]]:
+    """Yield drafts as a leader would group them."""
+    while group := list(islice(drafts, GROUP_ENTRIES)):
+        yield group
+
+
+def write_groups(path: Path, groups: Iterable[list[Draft]]) -> Path:
+    """Write groups to a new data directory, all of it sealed; return its path."""
+    log = _open(UnsyncedFiles(), path)
+    for number, group in enumerate(groups, 1):
         _append(log, group)
+        if number % SEAL_GROUPS == 0:
+            _seal(log)
     log.close_active()
     _seal(log)
     log.close()
@@ -121,8 +126,7 @@ def write_directory(path: Path, drafts: Iterator[Draft], config: LogConfig | Non
 
 def write_many_segments(path: Path, count: int) -> Path:
     """Write a directory of this many sealed files, with a put each."""
-    files = UnsyncedFiles()
-    log = _open(files, path, LogConfig(free_bytes_min=0))
+    log = _open(UnsyncedFiles(), path)
     for draft in kv_drafts(count):
         _append(log, [draft])
         log.close_active()
@@ -131,7 +135,7 @@ def write_many_segments(path: Path, count: int) -> Path:
     return path
 
 
-def _open(files: DiskFiles, path: Path, config: LogConfig) -> Log:
+def _open(files: DiskFiles, path: Path) -> Log:
     data = DataDirectory.open_or_create(
         files,
         path,
@@ -143,12 +147,17 @@ def _open(files: DiskFiles, path: Path, config: LogConfig) -> Log:
     )
     data.close()
     paths: ShardPaths = data.shard_path(0)
+    config = LogConfig(free_bytes_min=0)
     log, _ = open_log(files, paths, open_hard_state(files, paths), shard=0, config=config)
     return log
 
 
 def _append(log: Log, group: list[Draft]) -> None:
+    first = log.last_index + 1
     log.append(group, term=1, timestamp_ns=max(log.last_timestamp_ns, START_NS) + STEP_NS)
+    for index, draft in enumerate(group, first):
+        if draft.entry_type == TYPE_APPEND:
+            log.notes.add_record(STREAM_ID, index)  # apply would: sealed files say what they have
 
 
 def _seal(log: Log) -> None:

@@ -2,14 +2,22 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.spark_data import kv_drafts
+import numpy as np
+import pyarrow.compute as pc
+
+from bench.spark_data import START_NS, kv_drafts
+from onelog import Client
+from onelog.errors import ResourceExhausted
 from onelog.spark.columns.operations import OPERATIONS, OWNERS
+from onelog.spark.options import ReadOptions
+from onelog.spark.state import STATE_VIEWS, load_state_table
 from projections import kv_commands, queue_commands, stream_commands, ts_commands
 from projections.payload import read_prefix
 from projections.table import build_projections
@@ -26,6 +34,10 @@ from ual.notes import ApplyNotes, SegmentNotes
 from ual.sealed import SealedSegment
 
 GROUP_ENTRIES = 256
+SERIES = 10
+WRITE_POINTS = 10_000
+BLOCKS_SHARE = 0.9
+BLOCKS_S_MAX = 300.0
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DECODERS: dict[int, Any] = {
     1: kv_commands.decode_command,
@@ -104,6 +116,46 @@ def write_keys(directory: Path, count: int) -> Path:
     write_state(DiskFiles(), directory, header, 1, state.router, notes, free_bytes_min=0)
     (path,) = directory.glob("*.fsnap")
     return path
+
+
+def write_series(directory: Path, points: int) -> Path:
+    """Write points to a server until they are in blocks, and take a snapshot; return its data."""
+    draw = np.random.default_rng(5)
+    each = points // SERIES
+    with serving(directory) as endpoint, Client(endpoint) as client:
+        for first in range(0, each, WRITE_POINTS):
+            count = min(WRITE_POINTS, each - first)
+            times = np.arange(first, first + count) * 1_000_000_000 + START_NS
+            for number in range(SERIES):
+                fields = {"load": np.round(np.cumsum(draw.normal(size=count)), 2)}
+                _write_points(client, times, fields, {"host": f"h{number}"})
+        read = ReadOptions.parse({"view": "series", "endpoint": endpoint}, STATE_VIEWS)
+        deadline = time.monotonic() + BLOCKS_S_MAX
+        while _in_blocks(read) < BLOCKS_SHARE * points:
+            assert time.monotonic() < deadline, "the server makes no blocks"
+            time.sleep(0.5)
+        client.admin.take_snapshot(0)
+    return directory
+
+
+def _write_points(client: Client, times: Any, fields: dict[str, Any], tags: dict[str, str]) -> None:
+    """Write points of a series, as fast as the server makes blocks of them."""
+    deadline = time.monotonic() + BLOCKS_S_MAX
+    while True:
+        try:
+            client.ts.write("cpu", times, fields, tags=tags)
+        except ResourceExhausted:
+            assert time.monotonic() < deadline, "the server makes no blocks"
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _in_blocks(read: ReadOptions) -> int:
+    """Return how many points are in blocks."""
+    table = load_state_table(read, {})
+    batches = [batch for part in table.parts for batch in table.batches(part, None)]
+    return sum(int(pc.sum(batch.column("block_points")).as_py() or 0) for batch in batches)
 
 
 @contextmanager

@@ -144,19 +144,19 @@ def queue_events(past: PastState, entries: Entries, last_index: int) -> Iterator
     """Yield what the entries behind a state up to ``last_index`` did to messages, in order."""
     changes = past.projections.queue.changes
     changes.size_max = U64_MAX
-    teller = _QueueTeller(past.projections)
+    follower = _QueueEvents(past.projections)
     for transaction, unit in past.steps(entries, last_index):
         for entry in unit:
             if entry.owner == OWNER_QUEUE or entry.entry_type == TYPE_EXPIRE:
                 notes = notes_of(changes, entry)
                 assert notes is not None, f"notes of {entry.index} are gone"
-                yield from teller.tell(entry, transaction, notes)
+                yield from follower.events(entry, transaction, notes)
             elif entry.entry_type == TYPE_NAMESPACE_DELETE:
-                yield from teller.tell(entry, transaction, teller.gone())
+                yield from follower.events(entry, transaction, follower.gone())
         changes.reset(past.index + 1)
 
 
-class _QueueTeller:
+class _QueueEvents:
     """Knows queues by id and messages as they were before the next entry."""
 
     def __init__(self, projections: Projections) -> None:
@@ -178,7 +178,7 @@ class _QueueTeller:
         missing = [each for each in sorted(self._names) if queues.queue_by_id(each) is None]
         return [Note(Kind.DELETED, queue_id, []) for queue_id in missing]
 
-    def tell(self, entry: Entry, transaction: int, notes: list[Note]) -> Iterator[QueueEvent]:
+    def events(self, entry: Entry, transaction: int, notes: list[Note]) -> Iterator[QueueEvent]:
         """Yield the events of an entry."""
         head = (entry.timestamp_ns, entry.entry_type, transaction)
         position = 0

@@ -1,7 +1,7 @@
 """Views of what entries did: ``kv_changes`` and ``queue_events``, with what was before and after.
 
 What an entry did is known to who applies it. So a task replays: it takes the newest snapshot below
-its range, or the beginning of the log, goes forward to the range and then tells what each entry
+its range, or the beginning of the log, goes forward to the range and then notes what each entry
 does (``snapshot/changes.py``). Where snapshots stand inside of a range, other tasks begin there.
 
 The log alone is not enough to begin with: a range begins at the first entry behind a kept snapshot,
@@ -77,7 +77,7 @@ CHANGE_VIEWS: dict[str, View] = {
 
 @dataclass(frozen=True, slots=True)
 class ChangesPart:
-    """What one task tells: of a shard, the entries from first to last, both included.
+    """What one task replays: of a shard, the entries from first to last, both included.
 
     ``end_index`` ends the group that the last one is in: a transaction takes effect at its end.
     """
@@ -103,7 +103,7 @@ class ChangesTable:
 
 
 def load_changes_table(read: ReadOptions) -> ChangesTable:
-    """Take the cut, compare the options with what can be told, and plan the tasks."""
+    """Take the cut, compare the options with what there is, and plan the tasks."""
     origin = open_origin(read)
     cut = cut_changes(origin, read.shards)
     parts = plan_changes(origin, cut, find_ranges(read, cut))
@@ -111,7 +111,7 @@ def load_changes_table(read: ReadOptions) -> ChangesTable:
 
 
 def cut_changes(origin: Origin, shards: Sequence[int] | None) -> Cut:
-    """Return the cut, each shard from the first entry on whose changes can be told."""
+    """Return the cut, each shard from the first entry whose changes can be found."""
     cut = origin.cut(shards)
     begun = (_begin(part, find_starts(origin, part.shard)) for part in cut.shards)
     return replace(cut, shards=tuple(begun))
@@ -121,7 +121,7 @@ def _begin(part: ShardCut, starts: Sequence[KeptState]) -> ShardCut:
     if not starts:
         raise OutOfRange(
             f"no snapshot that can be read leads to entry {part.first_index} of shard "
-            f"{part.shard}, where the log begins; what its entries changed cannot be told",
+            f"{part.shard}, where the log begins; what its entries changed cannot be found",
             reason=REASON_DROPPED,
             metadata={"shard": str(part.shard), "first_index": str(part.first_index)},
         )

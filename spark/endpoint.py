@@ -9,6 +9,7 @@ A task makes its own client, since connections do not travel. Executors need grp
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from onelog.v1 import log_pb2
 
 TIMEOUT_S = 60.0
+# Until a cluster has answered once: an endpoint that is mistyped is told soon.
+FIRST_TIMEOUT_S = 15.0
 _DEFAULT_NAMESPACE = "default"
 
 
@@ -151,8 +154,13 @@ class EndpointOrigin:
             for piece, _ in self._pieces(client, split, Selection()):
                 yield piece
 
-    def connect(self) -> "Client":
-        """Return a client of the cluster, to be closed; a task makes its own."""
+    @contextmanager
+    def connect(self) -> "Iterator[Client]":
+        """Open a client of the cluster; a task makes its own.
+
+        Each is asked which cluster it is in: entries are known by index alone, and those of another
+        cluster at the same endpoints would look right.
+        """
         try:
             from onelog.client.options import ClientOptions
             from onelog.client.sync.aio import Client
@@ -162,20 +170,27 @@ class EndpointOrigin:
                 "grpcio and protobuf for the Python of the executors, or read a directory",
                 reason="CLIENT_MISSING",
             ) from error
-        options = ClientOptions(timeout_s=TIMEOUT_S, sessions=False)
-        return Client(self._endpoints, token=self._token, tls=self._tls, options=options)
+        timeout_s = TIMEOUT_S if self._cluster_id else FIRST_TIMEOUT_S
+        options = ClientOptions(timeout_s=timeout_s, sessions=False)
+        with Client(self._endpoints, token=self._token, tls=self._tls, options=options) as client:
+            if self._cluster_id:
+                self._refuse_other(client.admin.topology().cluster_id)
+            yield client
 
     # Inside
 
     def _describe(self, client: "Client", shard: int) -> "log_pb2.DescribeLogResponse":
         answer = client.log.describe(shard)
-        if self._cluster_id and answer.cluster_id != self._cluster_id:
+        self._refuse_other(answer.cluster_id)
+        return answer
+
+    def _refuse_other(self, cluster_id: str) -> None:
+        if self._cluster_id and cluster_id != self._cluster_id:
             raise FailedPrecondition(
-                f"{self.name} is of cluster {answer.cluster_id}, and the table was loaded from "
-                f"cluster {self._cluster_id}",
+                f"{self.name} is of cluster {cluster_id}, and the table was loaded from cluster "
+                f"{self._cluster_id}",
                 reason="OTHER_CLUSTER",
             )
-        return answer
 
     def _pieces(
         self, client: "Client", split: Split, selection: Selection

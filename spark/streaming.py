@@ -29,10 +29,11 @@ A stream has no end: ``to_index`` and ``to_time`` are refused. From files it rea
 do, which ends at the last sealed entry or at a snapshot.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -66,6 +67,8 @@ HOLD_NAME_SIZE_MAX = 128
 # query that moved its hold with every batch would find its own moves to read, without end.
 HOLD_STEP_ENTRIES = 1_000
 HOLD_STEP_S = 600.0
+# How often a batch is planned anew because entries went away between two looks at the log.
+PLANS_MAX = 5
 
 GAP_FIELDS = (
     pa.field("gap_first_index", pa.int64()),
@@ -77,6 +80,7 @@ GAP_OPERATION = "gap"
 GAP_CAUSE = "RETENTION"
 
 _CLUSTER = "cluster"
+T = TypeVar("T")
 _GAP_NAMES = frozenset(each.name for each in GAP_FIELDS)
 
 
@@ -127,7 +131,7 @@ class BatchPartition(InputPartition):
 
 
 class ChangesPartition(InputPartition):
-    """What one task tells by replay."""
+    """What one task replays."""
 
     def __init__(self, part: ChangesPart) -> None:
         super().__init__(part)
@@ -184,6 +188,9 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch: within the limit, where groups end."""
+        return self._planned(lambda: self._find_end(start, limit))
+
+    def _find_end(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         cut = self._cut()
         waiting: list[Range] = []
         ends = {}
@@ -208,6 +215,9 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return what tasks read between two offsets."""
+        return self._planned(lambda: self._find_partitions(start, end))
+
+    def _find_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         cut = self._cut()
         found: list[InputPartition] = []
         ranges: list[Range] = []
@@ -253,19 +263,50 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(partition, GapPartition):
             yield gap_row(partition.gap, self._schema)
         elif isinstance(partition, BatchPartition):
-            shard = partition.split.shard
-            table = self._table(Cut("", 0, ()), {shard: partition.queue_names})
-            columns = frozenset(self._schema.names) - _GAP_NAMES
-            for batch in table.batches(partition.split, columns):
-                yield arrays.conform(batch, self._schema)
+            yield from self._read_split(partition)
         elif isinstance(partition, ChangesPartition):
             for batch in read_changes(self._read, self._origin, partition.part):
                 yield arrays.conform(batch, self._schema)
 
+    def _read_split(self, partition: BatchPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split; with gaps, also what went away since it was planned."""
+        split = partition.split
+        table = self._table(Cut("", 0, ()), {split.shard: partition.queue_names})
+        request = table.request(split.shard, frozenset(self._schema.names) - _GAP_NAMES)
+        while split.first_index <= split.last_index:
+            reached = split.first_index - 1
+            try:
+                for block in self._origin.blocks(split, request.selection):
+                    for batch in table.view.batches(block, request):
+                        yield arrays.conform(batch, self._schema)
+                    if len(block):
+                        reached = int(block.headers["index"][-1])
+            except OutOfRange as error:
+                if not self._stream.with_gaps or error.reason != REASON_DROPPED:
+                    raise
+                (kept,) = self._origin.cut((split.shard,)).shards
+                gone = Range(split.shard, reached + 1, min(kept.first_index - 1, split.last_index))
+                if gone.first_index > gone.last_index:
+                    raise
+                yield gap_row(gone, self._schema)
+                split = replace(split, first_index=gone.last_index + 1)
+            else:
+                return
+
     # Inside
 
+    def _planned(self, plan: Callable[[], T]) -> T:
+        """Plan anew where entries went away in the midst of it and a gap may stand for them."""
+        for _ in range(PLANS_MAX - 1):
+            try:
+                return plan()
+            except OutOfRange as error:
+                if not self._stream.with_gaps or error.reason != REASON_DROPPED:
+                    raise
+        return plan()
+
     def _cut(self) -> Cut:
-        """Return how far each shard can be read; of changes, from where they can be told."""
+        """Return how far each shard can be read; of changes, from where a state leads to them."""
         if self._read.view.is_replayed:
             return cut_changes(self._origin, self._read.shards)
         return self._origin.cut(self._read.shards)
@@ -328,7 +369,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         ) from None
         return begins
 
-    def _connect(self) -> "Client":
+    def _connect(self) -> "AbstractContextManager[Client]":
         from onelog.spark.endpoint import EndpointOrigin
 
         assert isinstance(self._origin, EndpointOrigin), "a hold needs an endpoint"

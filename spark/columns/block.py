@@ -156,10 +156,10 @@ class Transactions:
 def _batch_ends(data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]) -> Indexes:
     """Return the last index of each batch, by the count that its entry says."""
     ends: Indexes = headers["index"].copy()
-    for chosen in _cut(data, offsets, headers, np.arange(len(headers))):
-        fields = Fields(*plain_payloads(data, offsets[chosen], headers[chosen]))
+    for part in _cut(data, offsets, headers):
+        fields = Fields(*plain_payloads(data, offsets[part], headers[part]))
         fields.prefix()
-        ends[chosen] += fields.u16().astype(np.uint64)
+        ends[part] += fields.u16().astype(np.uint64)
     return ends
 
 
@@ -182,9 +182,13 @@ def cut_blocks(
         headers = gather_headers(data, offsets)
     visible = _not_void(headers["index"], voids)
     batches = transactions.find(data, offsets, headers, visible)
-    rows = np.flatnonzero(visible & selection.wants_headers(headers))
-    for chosen in _cut(data, offsets, headers, rows):
-        yield Block.stored(shard, data, offsets[chosen], headers[chosen], batches[chosen])
+    wanted = visible & selection.wants_headers(headers)
+    if not wanted.all():
+        rows = np.flatnonzero(wanted)
+        offsets, headers, batches = offsets[rows], headers[rows], batches[rows]
+    # Blocks are slices: to gather headers once more costs as much as all the rest of this.
+    for part in _cut(data, offsets, headers):
+        yield Block.stored(shard, data, offsets[part], headers[part], batches[part])
 
 
 def plain_payloads(
@@ -232,14 +236,12 @@ def _pieces(
     ]
 
 
-def _cut(
-    data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void], rows: NDArray[np.intp]
-) -> Iterator[NDArray[np.intp]]:
-    """Yield the rows of one block after the other: within the bounds of a block, or one row."""
-    places = offsets[rows].astype(np.int64)
-    totals = np.cumsum(_plain_sizes(data, places, headers[rows]))
+def _cut(data: Bytes, offsets: NDArray[np.int64], headers: NDArray[np.void]) -> Iterator[slice]:
+    """Yield the entries of one block after the other: within the bounds of a block, or one."""
+    places = offsets.astype(np.int64)
+    totals = np.cumsum(_plain_sizes(data, places, headers))
     first = 0
-    while first < len(rows):
+    while first < len(places):
         before = totals[first - 1] if first else 0
         stop = min(
             int(np.searchsorted(totals, before + BLOCK_BYTES_MAX, "right")),
@@ -247,7 +249,7 @@ def _cut(
             first + BLOCK_ENTRIES_MAX,
         )
         stop = max(stop, first + 1)
-        yield rows[first:stop]
+        yield slice(first, stop)
         first = stop
 
 

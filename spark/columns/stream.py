@@ -5,17 +5,15 @@ dead-letter stream, which has no content of its own. ``origin_offset`` is the ``
 leads to, by which the two are joined; the other columns of dead letters say where and why a group
 gave up. What an entry does not say:
 
-* the ``partition``, unless its producer chose one. It follows from the key, or from the offset, and
-  the number of partitions of the stream, and is filled in for streams whose number is known to the
-  reader. It is null for others, and for records of a deleted stream that had the same name;
-* whether an ``append`` repeated a record: such an entry is a row, too, and no record. It has the
-  ``stream``, ``producer_id``, ``epoch`` and ``sequence`` of the row that it repeats;
+* the ``partition``, unless its producer chose one: it follows from the key, or from the offset, and
+  the number of partitions of the stream (docs/streams.md);
+* whether an ``append`` of a transaction repeated a record: such an entry may be a row, too, and is
+  no record. It has the ``stream``, ``producer_id``, ``epoch`` and ``sequence`` of the row that it
+  repeats. Outside of a transaction a repetition is refused, and no row;
 * whether the stream still has the record: it may have been trimmed since.
 
 All other operations of streams are in the view ``stream_operations``.
 """
-
-from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +21,6 @@ from numpy.typing import NDArray
 
 from onelog.spark.columns import arrays
 from onelog.spark.columns.block import Block
-from onelog.spark.columns.fields import Spans
 from onelog.spark.columns.headers import HEADERS
 from onelog.spark.columns.operands import Operands, Part, has, own_schema, whole_schema
 from onelog.spark.columns.operations import TYPES
@@ -50,15 +47,12 @@ _OWN = own_schema(
     pa.field("failed_ns", pa.int64()),
     pa.field("failure", pa.string()),
 )
-_SPECIAL = ("partition", "key_text", "headers", "value")
+_SPECIAL = ("key_text", "headers", "value")
 _PLAIN = pa.schema([field for field in _OWN if field.name not in _SPECIAL])
 
 _KEY, _HEADERS, _PRODUCER, _PARTITION, _TAG = (1 << bit for bit in range(5))
 
-_CRC32C_POLYNOMIAL = np.uint32(0x82F63B78)  # with its bits reversed
-
 Mask = NDArray[np.bool_]
-Partitions = Mapping[tuple[str, str], tuple[int, int]]
 
 
 def _append(part: Part) -> None:
@@ -95,8 +89,6 @@ def _decode(block: Block, output: Output) -> None:
     operands = Operands(block, _LAYOUTS)
     operands.select(_wanted(operands, output.request.selection))
     operands.add_columns(output, _PLAIN, body="value")
-    known = output.request.stream_partitions
-    output.add("partition", lambda: _partition_column(operands, known))
     output.add("key_text", lambda: arrays.to_text(operands.column("key", pa.binary())))
 
 
@@ -109,69 +101,6 @@ def _wanted(operands: Operands, selection: Selection) -> Mask:
         keys, has_key = operands.span("key")
         mask &= has_key & starts_with(data, keys, selection.key_prefix)
     return mask
-
-
-def _partition_column(operands: Operands, known: Partitions) -> pa.Array:
-    given, is_given = operands.row_numbers("partition")
-    if not known:
-        return arrays.numbers(given, pa.int32(), is_given)
-    indexes = operands.block.headers["index"][operands.entries]
-    counts = _partition_counts(operands, known, indexes)
-    # The rule of docs/streams.md: a dead letter stays where it was, a key decides, or the offset.
-    chosen = indexes.copy()
-    keys, has_key = operands.span("key")
-    rows = np.flatnonzero(has_key[operands.entries] & ~is_given & (counts != 0))
-    chosen[rows] = crc32c_of_spans(operands.block.data, keys.take(operands.entries[rows]))
-    died_in, is_dead = operands.row_numbers("dead_partition")
-    chosen[is_dead] = died_in[is_dead]
-    found = np.where(is_given, given, chosen % np.maximum(counts, 1))
-    return arrays.numbers(found, pa.int32(), is_given | (counts != 0))
-
-
-def _partition_counts(
-    operands: Operands, known: Partitions, indexes: NDArray[np.uint64]
-) -> NDArray[np.uint64]:
-    """Return how many partitions the stream of each row has; 0: not known."""
-    namespaces = operands.column("namespace", pa.string()).dictionary_encode()
-    streams = operands.column("stream", pa.string()).dictionary_encode()
-    width = max(len(streams.dictionary), 1)
-    pairs = namespaces.indices.to_numpy().astype(np.int64) * width + streams.indices.to_numpy()
-    distinct, place = np.unique(pairs, return_inverse=True)
-    found = [
-        known.get((namespaces.dictionary[pair // width].as_py(), name.as_py()), (0, 0))
-        for pair, name in ((pair, streams.dictionary[pair % width]) for pair in distinct.tolist())
-    ]
-    table = np.array(found, np.uint64).reshape(-1, 2)
-    # A stream that was created after a record has only the name of the one that the record is of.
-    of_this: Mask = indexes > table[place, 0]
-    counts: NDArray[np.uint64] = np.where(of_this, table[place, 1], np.uint64(0))
-    return counts
-
-
-def _crc32c_table() -> NDArray[np.uint32]:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        odd = (table & np.uint32(1)) != 0
-        table = (table >> np.uint32(1)) ^ np.where(odd, _CRC32C_POLYNOMIAL, np.uint32(0))
-    return table
-
-
-_CRC32C_TABLE = _crc32c_table()
-
-
-def crc32c_of_spans(data: NDArray[np.uint8], spans: Spans) -> NDArray[np.uint32]:
-    """Return the CRC-32C of each span: the first byte of all, then the second of all, and so on."""
-    sums = np.full(len(spans.start), 0xFFFFFFFF, np.uint32)
-    sizes = spans.size
-    rows = np.flatnonzero(sizes > 0)
-    step = 0
-    while len(rows):
-        before = sums[rows]
-        low = (before ^ data[spans.start[rows] + step]) & np.uint32(0xFF)
-        sums[rows] = _CRC32C_TABLE[low] ^ (before >> np.uint32(8))
-        step += 1
-        rows = rows[sizes[rows] > step]
-    return ~sums
 
 
 VIEW = View("stream", whole_schema(_OWN), frozenset(_LAYOUTS), None, _decode)

@@ -47,8 +47,6 @@ class Request:
     selection: Selection = field(default_factory=Selection)
     columns: frozenset[str] | None = None  # None: all
     queue_names: Mapping[int, str] = field(default_factory=dict)  # of the queues that are known
-    # By namespace and name, as of the read's cut or later: a stream's id and how many partitions.
-    stream_partitions: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
 
 
 class Output:

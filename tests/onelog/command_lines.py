@@ -154,6 +154,7 @@ OTHERS = (
     Step("watch kv:order* --from start --limit 1 --json", {"model": "kv", "name": "order{7}"}),
     Step("bench put --count 4 --callers 2 --json", {"workload": "put", "calls": 4, "errors": 0}),
     Step("completion bash", "_onelog_completion"),
+    Step("spark zip executors.zip --json", {"path": "executors.zip", "modules": ANY}),
     Step("config show --shards 5 --json",
          {"cluster.shards": {"value": "5", "origin": "--shards"}}),
 )  # fmt: skip
@@ -189,6 +190,11 @@ STEPS = tuple(step for scene in (*SCENES, MEMBERS, LOG, CLUSTER) for step in sce
 ELSEWHERE = {
     "demo": "tests.onelog.test_demo:test_a_tour_that_is_ended_in_the_middle_leaves_nothing",
     "serve": "tests.onelog.test_cli_binary:test_servers_are_joined_ended_in_order_and_read_offline",
+    "import": "tests.onelog.test_import_command:test_the_document_works_when_pasted",
+    "export run": "tests.spark.jvm.test_export_long:"
+    "test_the_lines_of_the_document_work_when_pasted",
+    "export verify": "tests.spark.jvm.test_export_long:"
+    "test_the_lines_of_the_document_work_when_pasted",
 }
 
 
@@ -225,6 +231,10 @@ NAMES = (
     Wrong("admin hold set nobody --move", 3, "HOLD_UNKNOWN"),
     Wrong("admin hold set nobody --move --from-start", 2, "USAGE"),
     Wrong("admin hold release nobody", 3, "HOLD_UNKNOWN"),
+    Wrong("import nowhere.csv --to keys", 3, "FILE_UNKNOWN"),
+    Wrong("export dance out --data .", 1, "VIEW_UNKNOWN"),
+    Wrong("export verify nowhere", 3, "NO_RECEIPT"),
+    Wrong("spark zip nowhere/executors.zip", 1, "ENOENT"),
     Wrong("bench dance", 2, "USAGE"),
     Wrong("completion dos", 2, "USAGE"),
     Wrong("cluster kill 1 --dir nowhere", 1, "NO_CLUSTER"),
@@ -261,7 +271,9 @@ NUMBERS = (
     Wrong("admin hold set nightly --index 0=1,2", 2, "USAGE"),
     Wrong("admin hold set nightly --max-bytes 16GB", 2, "USAGE"),
     Wrong("admin hold set nightly --max-bytes 0", 2, "USAGE"),
-    Wrong("admin hold set nightly --index 0=18446744073709551615", 3, "INDEX_IN_FUTURE"),
+    Wrong("admin hold set nightly --index 0=18446744073709551615", 1, "INDEX_IN_FUTURE"),
+    Wrong("import rows.csv --to keys --retry-for 5", 2, "USAGE"),
+    Wrong("export run log out --bytes-per-second-max 0", 2, "USAGE"),
     Wrong("bench put --callers 0", 2, "USAGE"),
     Wrong("cluster kill one", 2, "USAGE"),
     Wrong("log dump . --from x", 2, "USAGE"),

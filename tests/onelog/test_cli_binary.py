@@ -55,12 +55,13 @@ AT_ONCE = 3  # processes; a start of one is half a second of work
 SCRIPT = Path(sys.executable).with_name("onelog")
 # Where the package is not installed: what its script calls, see the test of that.
 PROGRAM = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "onelog.cli.main"]
-# With flags for a server, and yet it asks nobody: it shows what they are.
-SILENT = "admin config"
+# With flags for a server, and yet it asks nobody, because it shows what they are; or a test of
+# another file has lines for it.
+SILENT = ("admin config", *ELSEWHERE)
 TALKING = [
     path
     for path, command in ALL.items()
-    if any("--endpoint" in each.opts for each in command.params) and path != SILENT
+    if any("--endpoint" in each.opts for each in command.params) and path not in SILENT
 ]
 
 T = TypeVar("T")

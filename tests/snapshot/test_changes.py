@@ -219,9 +219,9 @@ def test_events_lead_to_all_messages_and_add_up_to_the_law() -> None:
     past, entries = empty(), source_of(world.entries)
     messages: Messages = {}
     counts: Counter[tuple[int, str]] = Counter()
-    told = list(queue_events(empty(), entries, world.index))
+    events_of_all = list(queue_events(empty(), entries, world.index))
     end_of = {entry.index: entry.index + entry.group_left for entry in world.entries}
-    for end, grouped in groupby(told, lambda each: end_of[each.index]):
+    for end, grouped in groupby(events_of_all, lambda each: end_of[each.index]):
         past.advance(entries, end)
         events = list(grouped)
         fold_events(messages, events)
@@ -239,7 +239,7 @@ def test_events_lead_to_all_messages_and_add_up_to_the_law() -> None:
     assert kinds > {"lease_expired", "due", "expired", "cancelled", "created", "prioritised"}
 
 
-def test_queues_that_go_are_told_with_or_without_their_namespace() -> None:
+def test_queues_that_go_have_an_event_with_or_without_their_namespace() -> None:
     world = World()
     world.system(system_commands.NamespaceCreate(Limits()), "room")
     world.draft(encode_queue(QueueCreate("jobs", QueueConfig()), "room"))

@@ -60,8 +60,8 @@ def everything(data_dir: Path) -> dict[str, list[Row]]:
     return {view: rows(view=view, path=str(data_dir)) for view in CHANGE_VIEWS}
 
 
-def told(data_dir: Path, last_index: int) -> Iterator[tuple[str, list[Any]]]:
-    """Return what a replay from the beginning tells, without the columns."""
+def replayed(data_dir: Path, last_index: int) -> Iterator[tuple[str, list[Any]]]:
+    """Return what a replay from the beginning finds, without the columns."""
     log = open_shard(DiskFiles(), data_dir, 0)
 
     def begin() -> PastState:
@@ -71,13 +71,13 @@ def told(data_dir: Path, last_index: int) -> Iterator[tuple[str, list[Any]]]:
     yield "queue_events", list(queue_events(begin(), log.entries, last_index))
 
 
-def test_rows_are_what_a_replay_from_the_beginning_tells(
+def test_rows_are_what_a_replay_from_the_beginning_finds(
     data_dir: Path, everything: dict[str, list[Row]]
 ) -> None:
-    """Three tasks, two of which begin with a snapshot, tell the same."""
+    """Three tasks, two of which begin with a snapshot, find the same."""
     table = table_of(view="kv_changes", path=str(data_dir))
     assert len(table.parts) == 3
-    for view, expected in told(data_dir, table.cut.shards[0].last_index):
+    for view, expected in replayed(data_dir, table.cut.shards[0].last_index):
         found = everything[view]
         assert len(found) == len(expected) > 200
         for row, each in zip(found, expected, strict=True):
@@ -184,7 +184,11 @@ def test_changes_begin_behind_the_oldest_snapshot_where_the_beginning_is_gone(
     for name, value in (("from_index", oldest), ("from_time", snapshot_ns)):
         with pytest.raises(OutOfRange, match=f"COMPACTED: option {name} is {value}"):
             table_of(view="kv_changes", path=path, **{name: str(value)})
-    # A snapshot that is damaged leads nowhere; the newer one does.
+    # One that the log does not go on from leads nowhere, and neither does a damaged one.
+    behind = [each.first_index for each in shard.live.log.segments.segments]
+    shard.live.log.drop_before(next(index for index in behind if index > oldest + 1))
+    assert oldest + 1 < shard.live.log.first_index <= newest
+    assert rows(view="kv_changes", path=path) == [row for row in kept if row["index"] > newest]
     file = shard.live.paths.snapshots / shard.live.log.manifest.snapshots[0].file
     file.write_bytes(b"")
     assert rows(view="kv_changes", path=path) == [row for row in kept if row["index"] > newest]
@@ -229,7 +233,7 @@ def test_batches_of_a_stream_are_the_changes_each_once(shard: Shard, limit: Any)
     assert found == rows(view="kv_changes", path=path)
 
 
-def test_a_stream_that_no_state_leads_to_any_more_is_told(shard: Shard) -> None:
+def test_a_stream_that_no_state_leads_to_any_more_has_a_gap(shard: Shard) -> None:
     path = str(shard.path)
     everything = rows(view="kv_changes", path=path)
     start = stream_of(path=path).initialOffset()
@@ -249,7 +253,7 @@ def test_a_stream_that_no_state_leads_to_any_more_is_told(shard: Shard) -> None:
     assert [row["index"] for row in others] == behind
 
 
-def test_a_cluster_sends_what_changes_are_told_from(tmp_path: Path) -> None:
+def test_a_cluster_sends_what_changes_are_replayed_from(tmp_path: Path) -> None:
     async def test() -> None:
         async with single(tmp_path, shards=2) as node, AsyncClient(node.endpoint) as client:
             changes = {"view": "kv_changes", "endpoint": node.endpoint, "namespaces": "default"}

@@ -148,6 +148,11 @@ def test_ranges_that_are_gone_or_of_another_cluster_are_refused(tmp_path: Path) 
             other = EndpointOrigin([node.endpoint], cluster_id="another")
             with pytest.raises(FailedPrecondition, match="OTHER_CLUSTER"):
                 await asyncio.to_thread(other.splits, [Range(0, 1, 5)], EVERYTHING)
+            # A task plans nothing: it must find out by itself.
+            with pytest.raises(FailedPrecondition, match="OTHER_CLUSTER"):
+                await read_split(other, Split(0, 1, 5, 0))
+            with pytest.raises(FailedPrecondition, match="OTHER_CLUSTER"):
+                await asyncio.to_thread(other.group_end, 0, 1, 5)
 
     run(test())
 

@@ -19,6 +19,7 @@ from onelog.spark.options import ReadOptions
 from onelog.spark.source import OnelogDataSource
 from onelog.spark.streaming import (
     STREAM_OPTIONS,
+    GapPartition,
     OnelogStreamReader,
     StreamOptions,
     schema_with_gaps,
@@ -141,6 +142,54 @@ def test_entries_that_are_gone_are_an_error_or_one_row_with_their_range(shard: S
         index for index, *_ in shard.expected(shard.last_index, second)
     ]
     assert {row["gap_cause"] for row in others} == {None}
+
+
+def test_entries_that_go_away_between_plan_and_task_are_a_gap_too(shard: Shard) -> None:
+    """Retention does not wait for tasks: what they find gone must not end a query with gaps."""
+    path = str(shard.path)
+    shard.seal()
+    second = shard.live.log.segments.segments[1].first_index
+    planned = {}
+    for on_loss in ("gap", "fail"):
+        reader = reader_of(path=path, on_loss=on_loss)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ALL)
+        planned[on_loss] = reader, reader.partitions(start, end)
+    shard.live.log.drop_before(second)
+    reader, partitions = planned["gap"]
+    rows = [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]
+    assert [(row["gap_first_index"], row["gap_last_index"]) for row in rows[:2]] == [
+        (1, second - 1),
+        (None, None),
+    ]
+    assert [row["index"] for row in rows[1:]] == [
+        index for index, *_ in shard.expected(shard.last_index, second)
+    ]
+    reader, partitions = planned["fail"]
+    with pytest.raises(OutOfRange, match="COMPACTED"):
+        list(reader.read(partitions[0]))
+
+
+def test_entries_that_go_away_during_the_plan_are_a_gap_too(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_of(path=str(shard.path), on_loss="gap")
+    start = reader.initialOffset()
+    shard.seal()
+    end = reader.latestOffset(start, ALL)
+    second = shard.live.log.segments.segments[1].first_index
+    splits = reader._origin.splits
+
+    def late(*arguments: Any) -> Any:
+        """Plan after the server has dropped a file."""
+        if shard.live.log.first_index < second:
+            shard.live.log.drop_before(second)
+        return splits(*arguments)
+
+    monkeypatch.setattr(reader._origin, "splits", late)
+    gap, *_ = reader.partitions(start, end)
+    assert isinstance(gap, GapPartition)
+    assert (gap.gap.first_index, gap.gap.last_index) == (1, second - 1)
 
 
 def test_a_beginning_that_is_gone_stops_new_queries_and_no_running_ones(shard: Shard) -> None:

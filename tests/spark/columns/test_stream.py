@@ -3,22 +3,19 @@
 from collections.abc import Callable
 from random import Random
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from crc32c import crc32c
 
 from onelog.spark.columns import stream, stream_operations
 from onelog.spark.columns import view as views
-from onelog.spark.columns.fields import Spans
 from onelog.spark.columns.operations import types_of
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from projections.errors import BadPayload
-from projections.payload import encode_prefix, read_prefix
-from projections.stream_commands import Delete, decode_command, encode_command
+from projections.payload import encode_prefix
+from projections.stream_commands import Delete, encode_command
 from projections.stream_group_commands import Ack
-from projections.stream_record import Append, DeadLetter, choose_partition
+from projections.stream_record import Append, DeadLetter
 from tests.formats.golden import load_golden
 from tests.projections import stream_histories, stream_payload_samples
 from tests.projections.stream_world import StreamWorld
@@ -172,80 +169,6 @@ def test_a_choice_by_key_leaves_records_with_another_or_none_out(prefix: bytes) 
 
     request = Request(Selection(key_prefix=prefix))
     assert rows_of(RECORDS, drafts, request) == expected_rows(RECORDS, drafts, is_wanted)
-
-
-def test_the_partition_of_a_record_is_found_where_the_streams_partitions_are_known() -> None:
-    draws = StreamDraws(Random(21), (Append, Append, Append, DeadLetter))
-    drafts = [draws.draft() for _ in range(1_000)]
-    created = FIRST_INDEX + 300
-    known = {
-        ("default", "orders"): (1, 7),
-        ("default", "events"): (created, 3),
-        ("é", "é"): (FIRST_INDEX - 1, 256),
-    }
-    expected: list[int | None] = []
-    for at, draft in enumerate(drafts):
-        index = FIRST_INDEX + at
-        prefix, reader = read_prefix(draft.payload)
-        command = decode_command(draft.entry_type & 0xFF, reader)
-        assert isinstance(command, Append | DeadLetter)
-        name = command.stream if isinstance(command, Append) else command.target
-        stream_id, count = known.get((prefix.namespace, name), (0, 0))
-        if isinstance(command, Append) and command.partition is not None:
-            expected.append(command.partition)
-        elif not count or index <= stream_id:
-            expected.append(None)
-        elif isinstance(command, Append):
-            expected.append(choose_partition(command, index, count))
-        else:
-            expected.append(command.partition % count)
-    assert {None, *range(7)} <= set(expected)
-
-    (batch,) = batches_of(RECORDS, drafts, Request(stream_partitions=known))
-    assert batch["partition"].to_pylist() == expected
-
-
-def test_a_partition_that_is_filled_in_is_the_one_where_the_state_has_the_record() -> None:
-    rng, world = Random(22), StreamWorld()
-    drafts: list[Draft] = []
-    while len(drafts) < 1_500:
-        new = stream_histories.random_commands(rng, world.stream)
-        world.group(new)
-        drafts += new
-    known = {}
-    for name in world.stream.list_streams("default"):  # type: ignore[union-attr]
-        found = world.stream._streams.find("default", name)
-        known["default", name] = (found.id, len(found.partitions))  # type: ignore[union-attr]
-    blocks = blocks_of(drafts, 1, Selection(types=RECORDS.types))
-    rows = [
-        row
-        for block in blocks
-        for batch in RECORDS.batches(block, Request(stream_partitions=known))
-        for row in batch.to_pylist()
-    ]
-    in_state = {
-        (place & ((1 << 56) - 1), place >> 56, index)
-        for place, indexes in world.records.records.items()
-        for index in indexes
-    }
-    checked = 0
-    for row in rows:
-        stream_id, _ = known.get(("default", row["stream"]), (0, 0))
-        checked += (stream_id, row["partition"], row["index"]) in in_state
-    ids = {stream_id for stream_id, _ in known.values()}
-    assert checked == len([place for place in in_state if place[0] in ids])
-    assert checked > 50
-
-
-def test_a_checksum_of_many_spans_is_that_of_each() -> None:
-    rng = Random(23)
-    parts = [rng.randbytes(size) for size in (0, 1, 2, 3, 4, 9, 100, 4_096, 0, 5)]
-    ends = np.cumsum([len(part) for part in parts])
-    starts = ends - [len(part) for part in parts]
-    data = np.frombuffer(b"".join(parts), np.uint8)
-
-    found = stream.crc32c_of_spans(data, Spans(starts, ends))
-    assert found.tolist() == [crc32c(part) for part in parts]
 
 
 @pytest.mark.parametrize("columns", [["headers"], ["value"], ["key_text", "partition"], []])

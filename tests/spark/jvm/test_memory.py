@@ -1,0 +1,73 @@
+"""Memory of a worker of Spark: large files, large entries, entries of many rows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench.spark_data import NAMESPACE, groups_of, kv_drafts, write_groups
+from onelog.spark.columns.views import VIEWS
+from onelog.spark.options import ReadOptions
+from onelog.spark.table import load_table
+from projections.kv_commands import Put, PutMany, encode_body, encode_command
+from projections.payload import encode_prefix
+from ual.entry import PAYLOAD_SIZE_MAX, Draft
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LIMIT_KIB = 300 << 10
+PUT = 0x0101
+FILE_BYTES_MIN = 60 << 20
+
+
+def groups() -> Iterator[list[Draft]]:
+    """Yield a file with everything in it, then one of small entries alone."""
+    draw = Random(1)
+    head = encode_prefix(NAMESPACE) + b"\x00" + (1).to_bytes(2, "little") + b"k"
+    large = PAYLOAD_SIZE_MAX - len(head)
+    yield from groups_of(kv_drafts(60_000))
+    yield [Draft(PUT, head + draw.randbytes(large))]
+    for letter in b"abc":  # small in the file, and large where they are read
+        yield [Draft(PUT, head + bytes([letter]) * large)]
+    bodies = tuple(encode_body(Put(b"%d" % n, draw.randbytes(10_000))) for n in range(1_000))
+    yield [encode_command(PutMany(bodies), NAMESPACE)]
+    yield [Draft(PUT, head + draw.randbytes(large))]
+    yield from groups_of(kv_drafts(400_000))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = write_groups(tmp_path_factory.mktemp("memory") / "data", groups())
+    sizes = [each.stat().st_size for each in path.rglob("*.flseg")]
+    assert max(sizes) > FILE_BYTES_MIN
+    return path
+
+
+@pytest.mark.spark_long
+@pytest.mark.parametrize("view", ["log", "kv_operations"])
+def test_a_worker_stays_within_its_memory(
+    spark: "SparkSession", directory: Path, view: str
+) -> None:
+    table = load_table(ReadOptions.parse({"view": view, "path": str(directory)}, VIEWS))
+    splits = table.splits()
+
+    def grown(_number: int) -> tuple[int, int]:
+        def peak() -> int:
+            lines = Path("/proc/self/status").read_text().splitlines()
+            (found,) = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+            return found
+
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        start = peak()
+        rows = 0
+        for split in splits:
+            for batch in table.batches(split, None):
+                rows += batch.num_rows
+        return peak() - start, rows
+
+    ((memory_kib, rows),) = spark.sparkContext.parallelize([0], 1).map(grown).collect()
+    assert rows >= 460_000
+    assert memory_kib <= LIMIT_KIB
