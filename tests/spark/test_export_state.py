@@ -72,7 +72,8 @@ def test_the_files_of_a_view_have_the_rows_of_its_table(
     assert len(found) == outcome.receipt.rows > 0
     report = verify_export(directory(out), DirectoryOrigin(str(history)))
     assert report.is_good
-    for file_format in ("orc", "json", "csv"):
+    # Changes are replayed each time, and have no types that states lack.
+    for file_format in ("orc", "json", "csv") if view in STATE_VIEWS else ():
         other = export(history, simulated(SimDisk()), view=view, format=file_format)
         assert other.receipt.rows == len(found)
     (last,) = outcome.receipt.cut
