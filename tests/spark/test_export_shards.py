@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -86,8 +85,7 @@ def test_a_state_of_each_shard_has_an_index_of_its_own(cluster: Path, tmp_path: 
     assert [(each.shard, each.last_index) for each in receipt.ranges] == [
         (0, ends[0]), (1, ends[1] - 1),
     ]  # fmt: skip
-    requests: list[dict[str, Any]] = [{"as_of_index": f"0={ends[0]}"}, {"shards": "0"}, {}]
-    for other in requests:
+    for other in ({"as_of_index": f"0={ends[0]}"}, {"shards": "0"}, {}):
         with pytest.raises(FailedPrecondition) as caught:
             export(data, target, None, view="kv", **other)
         assert caught.value.reason == "TARGET_HAS_ANOTHER_EXPORT"

@@ -72,7 +72,8 @@ def test_the_files_of_a_view_have_the_rows_of_its_table(
     assert len(found) == outcome.receipt.rows > 0
     report = verify_export(directory(out), DirectoryOrigin(str(history)))
     assert report.is_good
-    for file_format in ("orc", "json", "csv"):
+    # Changes are replayed each time, and have no types that states lack.
+    for file_format in ("orc", "json", "csv") if view in STATE_VIEWS else ():
         other = export(history, simulated(SimDisk()), view=view, format=file_format)
         assert other.receipt.rows == len(found)
     (last,) = outcome.receipt.cut
@@ -236,15 +237,12 @@ def test_a_complete_state_is_found_by_the_same_request_only(shard: Shard, tmp_pa
     index = receipt.ranges[0].last_index
     shard.write(8)
     seal(shard)
-    at = str(index)
-    requests: list[dict[str, Any]] = [{}, {"as_of_index": at}, {"as_of_index": f"0={at}"}]
-    for same in requests:
-        again = export(shard.path, target, view="kv", **same)
+    for same in ({}, {"as_of_index": str(index)}, {"as_of_index": f"0={index}"}):
+        again = export(shard.path, target, None, view="kv", **same)
         assert (again.is_new, again.receipt) == (False, receipt)
-    requests = [{"as_of_index": "5"}, {"as_of_time": "5"}, {"key_prefix": "k"}]
-    for other in requests:
+    for other in ({"as_of_index": "5"}, {"as_of_time": "5"}, {"key_prefix": "k"}):
         with pytest.raises(FailedPrecondition) as caught:
-            export(shard.path, target, view="kv", **other)
+            export(shard.path, target, None, view="kv", **other)
         assert caught.value.reason == "TARGET_HAS_ANOTHER_EXPORT"
     by_time = directory(tmp_path / "time")
     receipt = export(shard.path, by_time, view="kv", as_of_time="10").receipt
