@@ -162,6 +162,9 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query begins; make its hold, so that nothing is lost from there."""
+        return self._planned(self._find_begin, is_repeatable=not self._says_beginning)
+
+    def _find_begin(self) -> dict[str, Any]:
         cut = self._cut()
         begins = {each.shard: each.first_index for each in find_ranges(self._read, cut)}
         if self._stream.hold is not None:
@@ -188,7 +191,8 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch: within the limit, where groups end."""
-        return self._planned(lambda: self._find_end(start, limit))
+        may_repeat = self._stream.with_gaps
+        return self._planned(lambda: self._find_end(start, limit), is_repeatable=may_repeat)
 
     def _find_end(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         cut = self._cut()
@@ -215,7 +219,8 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return what tasks read between two offsets."""
-        return self._planned(lambda: self._find_partitions(start, end))
+        may_repeat = self._stream.with_gaps
+        return self._planned(lambda: self._find_partitions(start, end), is_repeatable=may_repeat)
 
     def _find_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         cut = self._cut()
@@ -253,6 +258,10 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return
         with self._connect() as client:
             indexes = {shard: index + 1 for shard, index in ends.items()}
+            if self._read.shards is not None:
+                # A hold is of all shards. Where nobody reads it must keep nothing, or it breaks.
+                rest = {each.shard: each.last_index + 1 for each in self._origin.cut().shards}
+                indexes = rest | indexes
             client.admin.set_hold(self._stream.hold, indexes=indexes, move=True)
         self._moved = ends, now_s
 
@@ -295,15 +304,19 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Inside
 
-    def _planned(self, plan: Callable[[], T]) -> T:
-        """Plan anew where entries went away in the midst of it and a gap may stand for them."""
+    def _planned(self, plan: Callable[[], T], *, is_repeatable: bool) -> T:
+        """Plan anew where entries went away in the midst of it, unless that is a loss to report."""
         for _ in range(PLANS_MAX - 1):
             try:
                 return plan()
             except OutOfRange as error:
-                if not self._stream.with_gaps or error.reason != REASON_DROPPED:
+                if not is_repeatable or error.reason != REASON_DROPPED:
                     raise
         return plan()
+
+    @property
+    def _says_beginning(self) -> bool:
+        return self._read.from_index is not None or self._read.from_time_ns > 0
 
     def _cut(self) -> Cut:
         """Return how far each shard can be read; of changes, from where a state leads to them."""
@@ -348,7 +361,6 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         name = self._stream.hold
         assert name is not None
-        says_beginning = self._read.from_index is not None or self._read.from_time_ns > 0
         with self._connect() as client:
             try:
                 client.admin.set_hold(name, indexes=begins)
@@ -358,7 +370,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     for each in client.admin.list_holds()
                     if each.name == name
                 }
-                if not says_beginning:
+                if not self._says_beginning:
                     return {shard: stands[shard] for shard in begins}
                 for shard, first in begins.items():
                     if stands[shard] > first:

@@ -17,6 +17,7 @@ from onelog.spark.columns.selection import Selection
 from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.endpoint import EndpointOrigin
 from onelog.spark.origin import Range
+from onelog.spark.source import OnelogDataSource
 from onelog.v1 import admin_pb2
 from tests.spark.shard_dirs import Row, read_all, rows_of
 from tests.system.nodes import ServeProcess, nodes, until
@@ -206,3 +207,32 @@ def test_an_abandoned_hold_breaks_at_its_limit_and_the_log_is_trimmed_again(
         until(lambda: client.log.describe(0).first_index > 1, 120)
         with pytest.raises(OutOfRange, match=r"COMPACTED: entries 1 to \d+ of shard 0"):
             kept.splits([Range(0, 1, whole[-1][0])], Selection())
+
+
+def test_a_query_that_says_no_beginning_begins_with_what_is_kept_when_its_hold_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is trimmed between the look at it and the hold."""
+    with (
+        servers(tmp_path, "n1", **TRIMMING) as made,
+        Client(endpoint_of(made["n1"])) as client,
+    ):
+        options = {"view": "log", "endpoint": endpoint_of(made["n1"]), "hold": "late"}
+        source = OnelogDataSource(options)
+        reader = source.streamReader(source.schema())
+        early = reader._cut()
+
+        def look() -> bool:
+            client.kv.put_many({f"k{n}": os.urandom(500) for n in range(100)})
+            return client.log.describe(0).first_index > 1
+
+        until(look, 120)
+        later = reader._cut
+        looks = iter((lambda: early, later, later, later, later))
+        monkeypatch.setattr(reader, "_cut", lambda: next(looks)())
+        begin = int(reader.initialOffset()["0"]) + 1
+        (hold,) = client.admin.list_holds()
+        assert hold.index == begin > 1
+        source = OnelogDataSource({**options, "hold": "other", "from_index": "1"})
+        with pytest.raises(OutOfRange, match="COMPACTED: option from_index is 1"):
+            source.streamReader(source.schema()).initialOffset()

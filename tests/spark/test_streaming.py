@@ -262,5 +262,21 @@ def test_a_hold_is_made_at_the_beginning_and_follows_commits(tmp_path: Path) -> 
     run(test())
 
 
+def test_a_hold_keeps_nothing_of_shards_that_are_not_read(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with single(tmp_path, shards=2) as node, AsyncClient(node.endpoint) as client:
+            reader = reader_of(endpoint=node.endpoint, hold="some", shards="0")
+            start = await asyncio.to_thread(reader.initialOffset)
+            await asyncio.gather(*(client.kv.put(f"k{n}", b"v") for n in range(50)))
+            before = (await client.log.describe(1)).cut_index
+            end = await asyncio.to_thread(reader.latestOffset, start, ALL)
+            await asyncio.to_thread(reader.commit, end)
+            stands = await holds(client)
+            assert stands[0] == int(end["0"]) + 1
+            assert stands[1] > before
+
+    run(test())
+
+
 async def holds(client: AsyncClient) -> dict[int, int]:
     return {each.shard: each.index for each in await client.admin.list_holds()}

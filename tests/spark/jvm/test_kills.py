@@ -4,6 +4,7 @@ Drivers, nodes and writers are processes or threads of their own, and nothing is
 is killed. What the writers were acknowledged is the truth that does not come out of the log.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -171,8 +172,8 @@ def test_a_hold_keeps_what_a_killed_query_has_not_read(
     ):
         query.start()
         with Client(endpoints) as client:
-            until(client.admin.list_holds, 240)
-            with writing(endpoints, value=bytes(500)) as writers:
+            until(lambda: client.admin.list_holds() or None, 240)
+            with writing(endpoints, value=os.urandom(500)) as writers:
                 for shard in range(SHARDS):
                     query.until_batches(2)
                     query.kill()
@@ -203,23 +204,25 @@ def test_without_a_hold_what_is_lost_is_an_error_or_covered_by_gaps(
         with (
             job(tmp_path / "gaps", on_loss="gap", **where) as gaps,
             job(tmp_path / "fails", **where) as fails,
-            writing(endpoints, value=bytes(500)) as writers,
         ):
+            with Client(endpoints) as client:  # little enough to be kept until both have it
+                client.kv.put_many({f"first-{n}": b"value" for n in range(20)})
             for query in (gaps, fails):
                 query.start()
                 query.until_batches(1)
                 query.kill()
-            for _ in range(2):
-                lost_before = first_indexes(endpoints)
-                writers.until_done(500)
-                until_trimmed(endpoints, lost_before)
-                gaps.start()
-                gaps.until_batches(3)
-                gaps.kill()
-            fails.start()
-            said = fails.until_ended()
-            assert "COMPACTED: entries" in said, said[-4000:]
-        gaps.finish()
+            with writing(endpoints, value=os.urandom(500)) as writers:
+                for _ in range(2):
+                    lost_before = first_indexes(endpoints)
+                    writers.until_done(500)
+                    until_trimmed(endpoints, lost_before)
+                    gaps.start()
+                    gaps.until_batches(3)
+                    gaps.kill()
+                fails.start()
+                said = fails.until_ended()
+                assert "COMPACTED: entries" in said, said[-4000:]
+            gaps.finish()
     table = spark.read.parquet(gaps.table)
     rows = table.select("shard", "index", "gap_first_index", "gap_last_index").collect()
     lost = 0
