@@ -25,6 +25,7 @@ from onelog.errors import InvalidArgument, OutOfRange
 from onelog.spark.changes import CHANGE_VIEWS, ChangesTable, load_changes_table
 from onelog.spark.columns.arrays import conform
 from onelog.spark.columns.views import VIEWS
+from onelog.spark.faults import REASON_DROPPED
 from onelog.spark.options import ReadOptions, bad
 from onelog.spark.origin import Split
 from onelog.spark.state import (
@@ -86,6 +87,8 @@ class OnelogDataSource(DataSource):
         try:
             self._table = load(self._read)
         except OutOfRange as error:
+            if error.reason != REASON_DROPPED:
+                raise
             # A stream that goes on from its checkpoint may say a beginning that is long gone, and
             # Spark does not tell here which of the two this is.
             self._refusal = error.with_traceback(None)

@@ -52,7 +52,9 @@ def rows_of(frame: "DataFrame") -> list[dict[str, Any]]:
 
 def comparable(value: Any) -> Any:
     """Return a value of Arrow as Spark shows it: times without a zone, maps as dictionaries."""
-    if isinstance(value, list) and value and isinstance(value[0], tuple):
+    if isinstance(value, list | dict) and not value:
+        return {}  # an empty map is a list for Arrow
+    if isinstance(value, list) and isinstance(value[0], tuple):
         return dict(value)
     return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
 
