@@ -22,7 +22,7 @@ from onelog.errors import FailedPrecondition, NotFound
 from onelog.spark.columns.block import TYPE_BATCH, Block, Transactions, cut_blocks
 from onelog.spark.columns.selection import Selection
 from onelog.spark.faults import reported
-from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, Split
+from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, Split, join_splits
 from onelog.spark.pieces import Piece, open_sealed
 from onelog.spark.places import Places, find_places
 from onelog.spark.queue_ids import find_created, find_in_snapshot
@@ -228,7 +228,7 @@ class _Plan:
             return []
         for attempt in range(LISTINGS_MAX):
             try:
-                return self._join(self._parts(self._files.list()))
+                return join_splits(self._parts(self._files.list()), self._size_bytes)
             except (FileNotFoundError, MissingSegment):
                 # Sealed, replaced or dropped while it was listed; the names of now say which.
                 if attempt + 1 == LISTINGS_MAX:
@@ -271,16 +271,10 @@ class _Plan:
     def _can_hold(self, part: Part, facts: Facts) -> bool:
         """Tell by header, footer and streams table whether a file can have wanted entries."""
         selection, header = self._selection, facts.header
-        if header.last_timestamp_ns < selection.from_time_ns:
+        times = header.first_timestamp_ns, header.last_timestamp_ns
+        if not selection.can_be_within(*times, facts.footer.owner_counts):
             return False
-        if header.first_timestamp_ns > selection.to_time_ns:
-            return False
-        owners = {number for number, count in enumerate(facts.footer.owner_counts) if count}
-        if selection.owners is not None:
-            owners &= selection.owners
-        if selection.types is not None:
-            owners &= {number >> 8 for number in selection.types}
-        if not owners or (selection.only_records and not facts.footer.streams.count):
+        if selection.only_records and not facts.footer.streams.count:
             return False
         return not self._others or not self._files.stream_ids(part, facts) <= self._others
 
@@ -321,19 +315,3 @@ class _Plan:
             if (ends[-1] if ends else first_index - 1) < boundary < last_index:
                 ends.append(boundary)
         return ends
-
-    def _join(self, parts: Iterator[Split]) -> list[Split]:
-        """Join neighbours as long as they are one split's size together."""
-        joined: list[Split] = []
-        for part in parts:
-            last = joined[-1] if joined else None
-            if (
-                last is not None
-                and last.last_index + 1 == part.first_index
-                and last.size_bytes + part.size_bytes <= self._size_bytes
-            ):
-                size = last.size_bytes + part.size_bytes
-                joined[-1] = Split(part.shard, last.first_index, part.last_index, size)
-            else:
-                joined.append(part)
-        return joined

@@ -30,9 +30,9 @@ from onelog.spark.directory import (
     needs_look_back,
 )
 from onelog.spark.faults import REASON_DROPPED, reported
-from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, ShardCut, Split
+from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, ShardCut, Split, join_splits
 from onelog.spark.pieces import Piece, check_piece
-from ual.entry import HEADER_SIZE
+from ual.entry import HEADER_SIZE, OWNER_COUNT_MAX
 from ual.tables import Indexes
 
 if TYPE_CHECKING:
@@ -270,38 +270,22 @@ def _split(
             reason=REASON_DROPPED,
             metadata={"first_index": str(described.first_index)},
         )
-    found: list[Split] = []
+    return join_splits(_parts(described, wanted, selection), size_bytes)
+
+
+def _parts(
+    described: "log_pb2.DescribeLogResponse", wanted: Range, selection: Selection
+) -> Iterator[Split]:
+    """Yield the wanted parts of files, in order."""
     for span in described.spans:
         first = max(span.first_index, wanted.first_index)
         last = min(span.last_index, wanted.last_index)
-        if first > last or not _can_hold(span, selection):
-            continue
-        size = span.size * (last - first + 1) // (span.last_index - span.first_index + 1)
-        before = found[-1] if found else None
-        if (
-            before is not None
-            and before.last_index + 1 == first
-            and before.size_bytes + size <= size_bytes
-        ):
-            found[-1] = Split(wanted.shard, before.first_index, last, before.size_bytes + size)
-        else:
-            found.append(Split(wanted.shard, first, last, size))
-    return found
-
-
-def _can_hold(span: "log_pb2.LogSpan", selection: Selection) -> bool:
-    if span.last_timestamp_ns < selection.from_time_ns:
-        return False
-    if span.first_timestamp_ns > selection.to_time_ns:
-        return False
-    if not span.sealed:
-        return True
-    owners = {number for number, count in enumerate(span.owner_counts) if count}
-    if selection.owners is not None:
-        owners &= selection.owners
-    if selection.types is not None:
-        owners &= {number >> 8 for number in selection.types}
-    return bool(owners)
+        # What is not sealed yet does not say whose entries it has.
+        owner_counts = span.owner_counts if span.sealed else (1,) * OWNER_COUNT_MAX
+        times = span.first_timestamp_ns, span.last_timestamp_ns
+        if first <= last and selection.can_be_within(*times, owner_counts):
+            size = span.size * (last - first + 1) // (span.last_index - span.first_index + 1)
+            yield Split(wanted.shard, first, last, size)
 
 
 def _namespaces(client: "Client") -> list[str]:

@@ -12,7 +12,7 @@ time:
 An origin pickles: it holds what was asked for and no connection or open file.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +64,24 @@ class Split:
     first_index: int
     last_index: int
     size_bytes: int  # about, for progress
+
+
+def join_splits(parts: Iterable[Split], size_bytes: int) -> list[Split]:
+    """Join neighbours as long as they are one split's size together."""
+    joined: list[Split] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last.shard == part.shard
+            and last.last_index + 1 == part.first_index
+            and last.size_bytes + part.size_bytes <= size_bytes
+        ):
+            size = last.size_bytes + part.size_bytes
+            joined[-1] = Split(part.shard, last.first_index, part.last_index, size)
+        else:
+            joined.append(part)
+    return joined
 
 
 # Names of queues, by shard, then by id: an id is of one shard.

@@ -4,6 +4,7 @@ Owners, types and times are decided by headers alone, before a payload is looked
 decided by each view, which knows where its operations hold them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,19 @@ class Selection:
     def only_records(self) -> bool:
         """Whether only records of streams are wanted, which files list by stream."""
         return self.types is not None and self.types <= RECORD_TYPES
+
+    def can_be_within(
+        self, first_timestamp_ns: int, last_timestamp_ns: int, owner_counts: Sequence[int]
+    ) -> bool:
+        """Tell whether a file with these times and entries of owners can have wanted entries."""
+        if last_timestamp_ns < self.from_time_ns or first_timestamp_ns > self.to_time_ns:
+            return False
+        owners = {number for number, count in enumerate(owner_counts) if count}
+        if self.owners is not None:
+            owners &= self.owners
+        if self.types is not None:
+            owners &= {number >> 8 for number in self.types}
+        return bool(owners)
 
     def wants_headers(self, headers: NDArray[np.void]) -> NDArray[np.bool_]:
         """Tell which entries are wanted as far as headers tell."""
