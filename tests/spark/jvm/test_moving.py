@@ -87,20 +87,27 @@ def test_a_table_of_another_cluster_at_the_same_endpoint_is_refused(
 def test_two_queries_of_a_table_agree_or_say_what_was_dropped(
     spark: "SparkSession", tmp_path: Path, where: str
 ) -> None:
-    with server(tmp_path, **TRIMMING) as node:
+    with (
+        server(tmp_path, **TRIMMING) as node,
+        Client(endpoint_of(node)) as client,
+        writing([endpoint_of(node)], value=os.urandom(400)) as writers,
+    ):
         options = {"endpoint": endpoint_of(node), "path": node.flags["data-dir"]}
-        agreed = 0
-        with writing([endpoint_of(node)], value=os.urandom(400)) as writers:
-            writers.until_done(200)
-            for _ in range(4):
-                table = load(spark, view="log", **{where: options[where]})
-                counts = [count for _ in range(3) if (count := count_or_dropped(table)) is not None]
-                assert len(set(counts)) <= 1, counts
-                agreed += len(counts) > 1
-                begin = first_index(node)
-                until(lambda begin=begin: first_index(node) > begin, 120)  # type: ignore[misc]
-                assert count_or_dropped(table) is None
-        assert agreed
+        for number in range(3):
+            name = f"query-{number}"
+            client.admin.set_hold(name, from_start=True)
+            writers.until_done(500)  # files alone show only what is sealed
+            table = load(spark, view="log", **{where: options[where]})
+            count = count_or_dropped(table)
+            assert count
+            writers.until_done(500)  # several files are closed and sealed
+            assert count_or_dropped(table) == count
+            client.admin.release_hold(name)
+            # While files go away it is one or the other, and never another number.
+            assert count_or_dropped(table) in (count, None)
+            begin = first_index(node)
+            until(lambda begin=begin: first_index(node) > begin, 120)  # type: ignore[misc]
+            assert count_or_dropped(table) is None
 
 
 def count_or_dropped(table: "DataFrame") -> int | None:
