@@ -152,7 +152,7 @@ def be_reader(way: str, endpoint: str, last: int, rate: int) -> None:
 
 @contextmanager
 def reading(way: str, endpoints: list[str], last: int, rate: int) -> Iterator[list[float]]:
-    """Let readers run, each at another replica where there are several; say how much they took."""
+    """Run readers, each at another replica where there are several; return what they used."""
     count = READERS if way else 0
     readers = [
         subprocess.Popen(

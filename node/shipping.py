@@ -179,7 +179,7 @@ class Shipping:
         """Let go of the segments before the older kept snapshot, Raft's start first.
 
         What is being shipped stays, what the state refers to or holds (node/retention.py), and
-        everything from ``keep_from`` on; with ``segments_max``, no more than so many go at a time.
+        everything from ``keep_from`` on; with ``segments_max``, at most that many go at a time.
         A segment that turns out to be damaged on the way is set aside, and the trim is for another
         time. Where the disk is about to be full, holds do not count.
         """

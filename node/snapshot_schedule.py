@@ -84,7 +84,7 @@ class SnapshotSchedule:
         )
 
     async def trim_now(self, driver: ShardDriver) -> None:
-        """Let a log lose what it may, without waiting for its turn."""
+        """Trim a log at once, without waiting for its turn."""
         self._trim_at_s[driver.number] = self._clock.now_s()
         await self._trim(driver)
 

@@ -64,7 +64,7 @@ class PlainPuts:
         self._undo = undo
 
     def stop(self) -> None:
-        """Leave every put to the long way from now on: that one notes what was before it."""
+        """Leave every put to the slow path from now on: that one notes what was before it."""
         self._by_prefix = {}
 
     def __call__(self, index: int, payload: bytes) -> Applied | None:

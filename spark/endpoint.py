@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from onelog.v1 import log_pb2
 
 TIMEOUT_S = 60.0
-# Until a cluster has answered once: an endpoint that is mistyped is told soon.
+# Until a cluster has answered once: a mistyped endpoint fails soon.
 FIRST_TIMEOUT_S = 15.0
 _DEFAULT_NAMESPACE = "default"
 

@@ -114,7 +114,7 @@ class Origin(Protocol):
     def queue_names(
         self, cut: Cut, wanted: Sequence[str] | None, namespaces: Sequence[str] | None = None
     ) -> QueueNames:
-        """Return the queues that can be told by name up to a cut.
+        """Return the queues whose names are known up to a cut.
 
         ``wanted``: names that must be found if they are there, however much is read for it.
         """

@@ -26,7 +26,7 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 
 FindRecords = Callable[[bytes, int, int, list[int]], tuple[int, int]]
-"""Find records in ``data`` from a position on, at most so many, and append where each starts.
+"""Find records in ``data`` from a position on, at most ``count``, and append where each starts.
 
 Returns where the first one that is not whole starts, and how many bytes it needs at least.
 """

@@ -69,7 +69,7 @@ class Outcome:
 
 
 class Progress:
-    """Is told how an export goes on; this one does nothing with it."""
+    """Receives the progress of an export; this one ignores it."""
 
     def plan(self, plan: Plan, done: Sequence[SplitFacts], note: str) -> None:
         """Called once, before the first task."""

@@ -157,7 +157,7 @@ def find_error(text: str) -> OnelogError | None:
 
 
 def to_api_error(error: Exception) -> OnelogError:
-    """Return what a user is told; errors of the log are the API's already."""
+    """Return the error to show; errors of the log are the API's already."""
     if isinstance(error, OnelogError):
         return error
     if isinstance(error, UalError):

@@ -169,7 +169,7 @@ def in_use(target: str, owner: str = "") -> FailedPrecondition:
 
 
 def target_error(error: OSError) -> OnelogError:
-    """Return what a user is told of a target that cannot be written."""
+    """Return the error to show for a target that cannot be written."""
     if error.errno in OUT_OF_SPACE:
         return ResourceExhausted(
             f"the target is full: {error}; free some space and run the same command again",

@@ -76,7 +76,7 @@ async def write_until(node: Node, condition: Callable[[], object]) -> None:
 
 
 async def trimmed(node: Node, snapshots: int = 2) -> int:
-    """Let the log lose what it may, after new snapshots; return where it begins."""
+    """Trim the log after new snapshots; return where it begins."""
     driver, log = node.context.drivers[0], log_of(node)
     for _ in range(snapshots):
         await fill(node)

@@ -32,7 +32,7 @@ def three_days(path: Path, groups: int = 20) -> Shard:
 
 
 def seal(shard: Shard) -> Shard:
-    """Let everything that was written be read from files."""
+    """Make everything that was written readable from files."""
     shard.live.log.close_active()
     shard.seal()
     return shard

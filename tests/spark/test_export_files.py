@@ -1,4 +1,4 @@
-"""The files of an export: the rows that the log has, by day, the same bytes whoever writes them."""
+"""The files of an export: the rows that the log has, by day, the same bytes for every writer."""
 
 import csv
 import json
