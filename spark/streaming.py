@@ -47,7 +47,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from onelog.errors import AlreadyExists, FailedPrecondition, OutOfRange
+from onelog.errors import AlreadyExists, FailedPrecondition, NotFound, OutOfRange
 from onelog.spark.changes import ChangesPart, cut_changes, plan_changes, read_changes
 from onelog.spark.columns import arrays
 from onelog.spark.columns.selection import Selection
@@ -262,7 +262,11 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # A hold is of all shards. Where nobody reads it must keep nothing, or it breaks.
                 rest = {each.shard: each.last_index + 1 for each in self._origin.cut().shards}
                 indexes = rest | indexes
-            client.admin.set_hold(self._stream.hold, indexes=indexes, move=True)
+            try:
+                client.admin.set_hold(self._stream.hold, indexes=indexes, move=True)
+            except NotFound:
+                # Released meanwhile: what this query has not read yet is held from here on.
+                client.admin.set_hold(self._stream.hold, indexes=indexes)
         self._moved = ends, now_s
 
     # A task's side

@@ -256,6 +256,11 @@ def test_a_hold_is_made_at_the_beginning_and_follows_commits(tmp_path: Path) -> 
             # A query that lost its checkpoint goes on where its hold stands.
             again = await asyncio.to_thread(reader_of(**options).initialOffset)
             assert again == end
+            # One that was released is made again where the query is.
+            await client.admin.release_hold("nightly")
+            newest = await asyncio.to_thread(reader.latestOffset, end, ALL)
+            await asyncio.to_thread(reader_of(**options).commit, newest)
+            assert await holds(client) == {0: int(newest["0"]) + 1, 1: int(newest["1"]) + 1}
             with pytest.raises(OnelogError, match="HOLD_AHEAD: the hold nightly stands at"):
                 await asyncio.to_thread(reader_of(**options, from_index="1").initialOffset)
 
