@@ -110,7 +110,8 @@ class ReadOptions:
             given.pop(name, None)
         for name in given:
             if name not in _KNOWN:
-                raise bad("OPTION_UNKNOWN", name, given[name], f"one of {', '.join(_KNOWN)}")
+                allowed = f"one of {', '.join((*_KNOWN, *others))}"
+                raise bad("OPTION_UNKNOWN", name, given[name], allowed)
         view = _view(given.get("view"), views)
         _refuse_unconcerned(view, given)
         path, endpoints = _where(given)

@@ -1,11 +1,14 @@
 """Whether the Python of Spark's workers can run our tasks, asked before a job does.
 
 Tasks run in processes that Spark starts, on each executor and also where the driver plans. Their
-Python is ``PYSPARK_PYTHON``, or else whatever ``python3`` is there: it may be of another version
-than the driver's, lack a library, or not exist. A small job of one task a core imports what every
-task needs and says what is missing, once for each application.
+Python is ``PYSPARK_PYTHON``, or else on this machine the driver's own, and on a cluster whatever
+``python3`` is there: it may be of another version than the driver's, lack a library, or not exist.
+A small job of one task a core imports what every task needs and says what is missing, once for each
+application.
 """
 
+import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -38,7 +41,10 @@ def check_workers(spark: "SparkSession") -> None:
     if application in _checked:
         return
     # On this machine one worker is like another.
-    is_here = str(context.master).startswith("local[")
+    is_here = str(context.master).partition("[")[0] == "local"
+    if is_here and "PYSPARK_PYTHON" not in os.environ:
+        # Else it would be the first python3 of the path, which need not be of this environment.
+        context.pythonExec = sys.executable
     count = 1 if is_here else min(context.defaultParallelism, TASKS_MAX)
     try:
         answers = context.parallelize(range(count), count).map(_probe(MODULES)).collect()
