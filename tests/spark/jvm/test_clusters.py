@@ -230,3 +230,32 @@ def test_a_session_without_register_says_that_there_is_no_such_source(
     register(spark)
     with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
         spark.newSession().read.format("onelog").option("view", "log").load("/tmp")
+
+
+@pytest.mark.spark_long
+def test_workers_on_this_machine_use_the_drivers_python(tmp_path: Path) -> None:
+    """The first ``python3`` of the path need not be of the environment that the script runs in."""
+    bare = make_python(tmp_path / "bare", with_libraries=False)
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "python3").symlink_to(bare)
+    shard = Shard(tmp_path / "data")
+    shard.write(60)
+    shard.seal()
+    script = f"""
+from pyspark.sql import SparkSession
+from onelog.spark import register
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+table = spark.read.format("onelog").option("view", "log").load({str(shard.path)!r})
+print("rows", table.count())
+"""
+    left_out = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    path = f"{tmp_path / 'path'}{os.pathsep}{os.environ['PATH']}"
+    root = str(Path(__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**kept, "PATH": path, "PYTHONPATH": root, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True, text=True, timeout=WAIT_S,
+    )  # fmt: skip
+    assert f"rows {len(shard.expected(shard.sealed_index))}\n" in done.stdout, done.stderr
