@@ -17,7 +17,6 @@ import numpy as np
 from onelog.errors import (
     DataLoss,
     FailedPrecondition,
-    InvalidArgument,
     OutOfRange,
     PermissionDenied,
 )
@@ -30,13 +29,13 @@ from onelog.spark.directory import (
     needs_look_back,
 )
 from onelog.spark.faults import REASON_DROPPED, reported
+from onelog.spark.options import parse_tls
 from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, ShardCut, Split, join_splits
 from onelog.spark.pieces import Piece, check_piece
 from ual.entry import HEADER_SIZE, OWNER_COUNT_MAX
 from ual.tables import Indexes
 
 if TYPE_CHECKING:
-    from onelog.client.options import Tls
     from onelog.client.sync.aio import Client
     from onelog.v1 import log_pb2
 
@@ -65,7 +64,7 @@ class EndpointOrigin:
         self._endpoints = tuple(endpoints)
         # Read here, on the driver: executors need no files of keys.
         self._token = (security or {}).get("token")
-        self._tls = _read_tls(security or {})
+        self._tls = parse_tls(security or {})
         self._bytes_per_second_max = bytes_per_second_max
         self._cluster_id = cluster_id
 
@@ -293,28 +292,3 @@ def _namespaces(client: "Client") -> list[str]:
         return list(client.admin.namespaces())
     except PermissionDenied:
         return [_DEFAULT_NAMESPACE]
-
-
-def _read_tls(security: Mapping[str, str]) -> "Tls | None":
-    given = {name: value for name, value in security.items() if name.startswith("tls_")}
-    if not given:
-        return None
-    from onelog.client.options import Tls
-
-    def read(name: str) -> bytes | None:
-        path = given.get(name)
-        if path is None:
-            return None
-        try:
-            with open(path, "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise InvalidArgument(
-                f"option {name} is {path!r}, which cannot be read: {error.strerror}",
-                reason="OPTION_INVALID",
-                metadata={"option": name},
-            ) from error
-
-    return Tls(
-        read("tls_ca"), read("tls_certificate"), read("tls_key"), given.get("tls_server_name")
-    )

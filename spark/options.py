@@ -18,8 +18,8 @@
 ``key_prefix``         only keys that begin with this text; ``key_prefix_hex``: with these bytes
 ``columns``            only these columns
 ``bytes_per_second_max``  for each task, what a server sends; only with ``endpoint``
-``token``              who the reader is, and ``tls_ca``, ``tls_certificate``, ``tls_key`` (paths of
-                       PEM files), ``tls_server_name``: as in ``onelog.connect``
+``token``              who the reader is; ``tls`` (``true``), ``tls_ca``, ``tls_cert``, ``tls_key``
+                       (paths of PEM files, read on the driver) and ``tls_name``: as in the client
 =====================  ============================================================================
 
 A list is separated by commas. A list that begins with ``[`` is a JSON array, for names that have
@@ -30,22 +30,27 @@ is allowed.
 """
 
 import json
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from onelog.errors import InvalidArgument
 from onelog.spark.columns.operations import OPERATIONS, OWNERS
 from onelog.spark.columns.selection import TIME_NS_MAX
 from onelog.spark.columns.view import View
 
+if TYPE_CHECKING:
+    from onelog.client.options import Tls
+
 INDEX_MAX = (1 << 63) - 1
 SHARD_MAX = 65_535
 LIST_ITEMS_MAX = 10_000
 
 _NAMES = frozenset(("namespaces", "streams", "queues", "measurements", "key_prefix"))
-_SECURITY = ("token", "tls_ca", "tls_certificate", "tls_key", "tls_server_name")
-_ONLY_ENDPOINT = ("bytes_per_second_max", *_SECURITY)
+SECURITY = ("token", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name")
+_ONLY_ENDPOINT = ("bytes_per_second_max", *SECURITY)
 _KNOWN = (
     "endpoint", "path", "view", "from_index", "to_index", "from_time", "to_time", "since", "shards",
     "owners", "types", *sorted(_NAMES), "key_prefix_hex", "columns", *_ONLY_ENDPOINT,
@@ -137,7 +142,7 @@ class ReadOptions:
             key_prefix=_key_prefix(given),
             columns=_columns(given, view),
             bytes_per_second_max=_number(given, "bytes_per_second_max", 0, INDEX_MAX) or 0,
-            security=tuple((name, given[name]) for name in _SECURITY if name in given),
+            security=tuple((name, given[name]) for name in SECURITY if name in given),
         )
         read._refuse_contradictions(given)
         return read
@@ -204,6 +209,29 @@ def parse_time(name: str, value: str) -> int:
     if not 0 <= found <= TIME_NS_MAX:
         raise bad("TIME_INVALID", name, value, allowed)
     return found
+
+
+def parse_tls(given: Mapping[str, str]) -> "Tls | None":
+    """Return the certificates; files are read here, on the driver, and travel with the tasks."""
+    parts = {name: given.get(f"tls_{name}", "") for name in ("ca", "cert", "key", "name")}
+    wanted = given.get("tls", "false").lower()
+    if wanted not in ("true", "false"):
+        raise InvalidArgument("the option tls is true or false", reason="OPTION_INVALID")
+    if wanted == "false" and not any(parts.values()):
+        return None
+    if bool(parts["cert"]) != bool(parts["key"]):
+        raise InvalidArgument("tls_cert and tls_key belong together", reason="OPTION_INVALID")
+    from onelog.client.options import Tls
+
+    contents: dict[str, bytes] = {}
+    for name in ("ca", "cert", "key"):
+        if parts[name]:
+            try:
+                with open(os.path.expanduser(parts[name]), "rb") as file:
+                    contents[name] = file.read()
+            except OSError as error:
+                raise InvalidArgument(f"tls_{name}: {error}", reason="OPTION_INVALID") from None
+    return Tls(contents.get("ca"), contents.get("cert"), contents.get("key"), parts["name"] or None)
 
 
 def _view(value: str | None, views: Mapping[str, View]) -> View:

@@ -33,7 +33,7 @@ SAID_SIZE_MAX = 500  # of what Java said, in an error
 # Spark's own program sets it for the Python that it starts.
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
-_CONNECTION = ("endpoints", "token", "tls_ca", "tls_cert", "tls_key", "tls_name", "config")
+_CONNECTION = ("endpoints", "token", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name", "config")
 _HELP = "Views of the log as files: Parquet, ORC, JSON or CSV, with a receipt that proves them."
 
 
@@ -266,12 +266,11 @@ def _where(session: Session, data: str | None) -> dict[str, str]:
     security = {
         "token": settings["token"].text,
         "tls_ca": settings["tls_ca"].text,
-        "tls_certificate": settings["tls_cert"].text,
+        "tls_cert": settings["tls_cert"].text,
         "tls_key": settings["tls_key"].text,
-        "tls_server_name": settings["tls_name"].text,
+        "tls_name": settings["tls_name"].text,
+        "tls": "true" if settings["tls"].is_yes else "",
     }
-    if settings["tls"].is_yes and not settings["tls_ca"].text:
-        raise CommandFailed("USAGE", "an export over TLS needs --tls-ca")
     found = {name: value for name, value in security.items() if value}
     return {"endpoint": settings["endpoints"].text, **found}
 

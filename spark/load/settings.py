@@ -4,17 +4,17 @@
 out of its flags, so that both are refused for the same reasons.
 """
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onelog.client.options import DEFAULT_ENDPOINT, ClientOptions, Tls
+from onelog.client.options import DEFAULT_ENDPOINT, ClientOptions
 from onelog.errors import InvalidArgument
 from onelog.spark.load.progress import Job
 from onelog.spark.load.series import Series
 from onelog.spark.load.shard_writer import Limits
 from onelog.spark.load.targets import Keys, Queue, Stream, Target
+from onelog.spark.options import parse_tls
 
 TTL_S_MAX = 100 * 365 * 86_400.0
 _OF_ALL = frozenset((
@@ -70,7 +70,7 @@ def parse_write(options: Mapping[str, str]) -> WriteSettings:
     return WriteSettings(
         _target(to, given),
         _endpoints(given.get("endpoint", DEFAULT_ENDPOINT)),
-        ClientOptions(token=given.get("token") or None, tls=_tls(given)),
+        ClientOptions(token=given.get("token") or None, tls=parse_tls(given)),
         limits,
         Job(given["job"]) if "job" in given else None,
     )
@@ -124,24 +124,3 @@ def _seconds(given: Mapping[str, str], name: str, default_s: float) -> float:
             metadata={"option": name},
         )
     return seconds
-
-
-def _tls(given: Mapping[str, str]) -> Tls | None:
-    """Return the certificates; files are read here, on the driver, and travel with the writer."""
-    parts = {name: given.get(f"tls_{name}", "") for name in ("ca", "cert", "key", "name")}
-    wanted = given.get("tls", "false").lower()
-    if wanted not in ("true", "false"):
-        raise InvalidArgument("the option tls is true or false", reason="OPTION_INVALID")
-    if wanted == "false" and not any(parts.values()):
-        return None
-    if bool(parts["cert"]) != bool(parts["key"]):
-        raise InvalidArgument("tls_cert and tls_key belong together", reason="OPTION_INVALID")
-    contents: dict[str, bytes] = {}
-    for name in ("ca", "cert", "key"):
-        if parts[name]:
-            try:
-                with open(os.path.expanduser(parts[name]), "rb") as file:
-                    contents[name] = file.read()
-            except OSError as error:
-                raise InvalidArgument(f"tls_{name}: {error}", reason="OPTION_INVALID") from None
-    return Tls(contents.get("ca"), contents.get("cert"), contents.get("key"), parts["name"] or None)
