@@ -8,9 +8,9 @@ in it. Nothing here loops over entries: bounds come from the segment's tables, h
   or is of an owner that nobody asked for. So the next one begins at ``last_index + 1``.
 * It has at most ``bytes_max`` bytes of the file, or one entry that is larger, and at most
   ``voids_max`` ranges: the work for one is bounded.
-* Index and size of each entry are compared with the tables, its checksum is not: whoever takes the
-  bytes compares that. What is left out for its owner nobody else will see, so its checksum, or the
-  file's, is compared here. A difference is ``CorruptFile``.
+* Index and size of each entry are compared with the tables, its checksum is not: the reader of
+  the bytes compares that. What is left out for its owner nobody else will see, so its checksum, or
+  the file's, is compared here. A difference is ``CorruptFile``.
 
 Any thread may read. The bytes are copied by numpy before anything looks at them, which lets other
 threads run: where a page of a mapped file has to come from the disk, the loop does not wait for it.

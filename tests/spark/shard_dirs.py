@@ -61,7 +61,7 @@ class Shard:
             self.live.do(self.work.group(self.last_index + 1))
 
     def write_much(self, entries: int) -> None:
-        """Write random groups with few syncs, until there are more entries by so many."""
+        """Write random groups with few syncs, until this many more entries are there."""
         last = self.last_index + entries
         while self.last_index < last:
             for _ in range(20):

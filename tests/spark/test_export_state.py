@@ -260,7 +260,7 @@ def test_an_index_inside_of_a_transaction_is_refused_before_the_target_is_bound_
         export(history, target, view="kv", as_of_index=str(rows[0]["transaction"]))
     assert caught.value.reason == "AS_OF_INSIDE_TRANSACTION"
     assert export(history, target, view="kv", as_of_index=str(inside - 2)).is_new
-    # Changes may end there: a transaction takes effect at its end, and its rows are told.
+    # Changes may end there: a transaction takes effect at its end, and its rows are complete.
     out, last = tmp_path / "changes", str(inside)
     outcome = export(history, directory(out), view="kv_changes", to_index=last)
     found = file_rows(out, outcome)
