@@ -436,10 +436,13 @@ class Log:
         Streams and voids are known up to ``applied_index``; a scan that filters by them ends
         there. Memory stays bounded by a block of entries, however long the range is.
         """
+        # The end first: a log that continues behind a peer's snapshot replaces its segments, then
+        # moves its indexes. The other way round, a thread that reads would take a suffix of the
+        # old segments for committed that never was.
+        end = self.commit_index if stream_id is None and not skip_voids else self.applied_index
         segments = self.segments
         if first_index < segments.first_index:
-            raise IndexDropped(first_index, segments.first_index, self.commit_index)
-        end = self.commit_index if stream_id is None and not skip_voids else self.applied_index
+            raise IndexDropped(first_index, segments.first_index, end)
         last_index = end if last_index is None else min(last_index, end)
         return segments.scan(
             first_index, last_index, types=types, stream_id=stream_id, skip_voids=skip_voids
@@ -447,7 +450,8 @@ class Log:
 
     def seek_time(self, timestamp_ns: int) -> int | None:
         """Return the first committed index with at least this timestamp, if there is one."""
-        return self.segments.seek_time(timestamp_ns, self.commit_index)
+        end = self.commit_index  # before the segments; see ``scan``
+        return self.segments.seek_time(timestamp_ns, end)
 
     def check(self) -> None:
         """Assert the invariants at the top of this file."""

@@ -22,6 +22,7 @@ from tests.ual.shards import (
 from ual.entry import Entry, check_group, encode_group
 from ual.errors import GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
 from ual.files import DiskFiles
+from ual.log import Log
 from ual.log_config import LogConfig
 from ual.sealed import SealedSegment
 
@@ -388,6 +389,31 @@ def test_readers_in_other_threads_see_whole_entries_while_the_log_changes(tmp_pa
         sys.setswitchinterval(interval_s)
     assert not problems
     assert min(reads) > 0
+
+
+def test_a_reader_of_segments_that_are_replaced_stops_at_what_was_committed_in_them() -> None:
+    """An install replaces the segments, then moves the indexes: a reader may be in between."""
+
+    class Installing(Log):
+        """The indexes move right after a reader has taken the old segments."""
+
+        def __getattribute__(self, name: str) -> object:
+            found: object = super().__getattribute__(name)
+            if name == "segments":
+                self.commit_index = self.applied_index = self.last_index
+            return found
+
+    log = new_log()
+    fill(log, 2)
+    settle(log)
+    committed, time_ns = log.last_index, log.last_timestamp_ns
+    fill(log, 1)
+    log.__class__ = Installing
+
+    assert log.seek_time(time_ns + 1) is None
+
+    log.commit_index = log.applied_index = committed
+    assert [entry.index for entry in log.scan(1)][-1] == committed
 
 
 def test_a_job_that_never_ran_makes_nothing_durable() -> None:

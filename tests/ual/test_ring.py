@@ -103,28 +103,27 @@ def test_a_reader_in_another_thread_never_sees_overwritten_bytes() -> None:
         index = group.last_index + 1
     expected = dict(enumerate((data for group in groups_all for data in stored(group)), start=1))
     wrong: list[int] = []
-    hits = 0
-    done = threading.Event()
+    hit, done = threading.Event(), threading.Event()
 
     def read() -> None:
-        nonlocal hits
         reader = Random(4)
         while not done.is_set():
             wanted = max(1, ring.next_index - reader.randrange(1, 40))
             data = ring.read(wanted)
             if data is not None:
-                hits += 1
                 if data != expected[wanted]:
                     wrong.append(wanted)
+                hit.set()
 
     thread = threading.Thread(target=read)
     thread.start()
     for group in groups_all:
         ring.append(group)
+    has_hit = hit.wait(20)  # a busy machine may not have let it run before
     done.set()
     thread.join(timeout=10)
     assert not wrong
-    assert hits > 0
+    assert has_hit
 
 
 def test_groups_must_follow_each_other() -> None:
