@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 STUBS_IN = --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test spark-test check bench peers crashes kills simulate compose-test picture proto fmt clean
+.PHONY: help serve test spark-test check bench peers unary interop crashes kills simulate compose-test picture proto fmt clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,7 +34,7 @@ serve: $(READY)  ## run a database on this machine, data in ./onelog-data
 # Neighbours stay with one worker as long as nobody is idle: a server that a module shares starts once.
 # Tests of Spark share one session, so they run by themselves, and without Java not at all.
 test: $(TEST_READY)  ## run the whole test suite
-	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal --ignore tests/spark/jvm
+	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal --ignore tests/spark/jvm -m 'not interop'
 	@problem=$$($(BIN)/python -c 'from onelog.spark.session import find_problem; print(find_problem() or "")'); \
 	if [ -z "$$problem" ]; then $(BIN)/pytest tests/spark/jvm -m 'not spark_long'; \
 	else echo "left out: the tests that need Spark (tests/spark/jvm): $$problem"; fi
@@ -54,7 +54,7 @@ check: $(TEST_READY)  ## format, lint, types, import contracts, generated stubs,
 	$(BIN)/pytest -q tests/test_tidy.py
 
 bench: $(TEST_READY)  ## run the benchmarks, one JSON line per result
-	for each in $(sort $(filter-out bench/models_% bench/api_% bench/peers% bench/spark_%,$(wildcard bench/*.py))); do $(BIN)/python $$each || exit 1; done
+	for each in $(sort $(filter-out bench/models_% bench/api_% bench/peers% bench/spark_% bench/unary% bench/watch_%,$(wildcard bench/*.py))); do $(BIN)/python $$each || exit 1; done
 
 # Other systems and their clients, pinned: what is measured should not change by itself.
 PEERS := build/peers
@@ -68,6 +68,25 @@ $(PEERS)/.ready: Makefile
 FLAGS ?=
 peers: $(READY) $(PEERS)/.ready  ## measure beside etcd, NATS and RabbitMQ in turns (FLAGS='--only etcd')
 	$(BIN)/python bench/peers.py $(FLAGS)
+
+unary: $(READY) $(PEERS)/.ready  ## unary calls by h2load beside etcd in turns, then watchers (FLAGS='--turns 2')
+	$(BIN)/python bench/unary.py $(FLAGS)
+	$(BIN)/python bench/watchers.py
+
+# Foreign clients that PyPI does not have, pinned as the peers are.
+INTEROP := build/interop
+INTEROP_NEED := @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1
+INTEROP_PROGRAMS := node:nodejs npm:npm h2load:nghttp2-client nghttp:nghttp2-client curl:curl openssl:openssl
+
+$(INTEROP)/.ready: Makefile
+	@missing=; for each in $(INTEROP_PROGRAMS); do \
+		command -v $${each%%:*} >/dev/null || missing="$$missing $${each##*:}"; done; \
+	[ -z "$$missing" ] || { echo "first: apt-get install$$missing" >&2; exit 1; }
+	npm install --prefix $(INTEROP) --no-fund --no-audit --loglevel error $(INTEROP_NEED)
+	@touch $@
+
+interop: $(TEST_READY) $(INTEROP)/.ready  ## foreign clients against a real server: grpc-js, nghttp, curl, h2load
+	$(BIN)/pytest -m interop tests/system tests/bench
 
 SEEDS ?= 50
 crashes: $(READY)  ## a long crash sweep over SEEDS random workloads (default 50)

@@ -16,7 +16,6 @@ installed is skipped, with a line that says what to install.
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
 import time
@@ -30,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.api import Cluster, serving
 from bench.api_cases import CASES
-from bench.peers_processes import Load, PeerFailed, loading
+from bench.peers_processes import Load, exit_code_of, loading
 from bench.peers_rows import ROWS, Row, verdict
 from bench.peers_servers import RABBITMQ_SERVER, VENV, echo, etcd, nats, rabbitmq
 
@@ -39,7 +38,6 @@ QUICK_TURNS, QUICK_S = 1, 0.1
 SHARDS = 1
 # Besides the time that is measured: to fill a queue before it is emptied takes longest.
 ANSWER_S = 180.0
-INTERRUPTED, TERMINATED = 130, 143
 
 
 @dataclass(frozen=True)
@@ -204,16 +202,7 @@ def main() -> int:
         return 0
     turns = QUICK_TURNS if arguments.quick else arguments.turns
     seconds = QUICK_S if arguments.quick else arguments.seconds
-    # Whoever is told to end does so by the same way as everybody else: all processes first.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    try:
-        run(arguments.rows, arguments.venv.absolute(), turns, seconds)
-    except PeerFailed as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0
+    return exit_code_of(lambda: run(arguments.rows, arguments.venv.absolute(), turns, seconds))
 
 
 if __name__ == "__main__":

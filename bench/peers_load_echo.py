@@ -16,6 +16,7 @@ from bench.peers_load import BATCH, VALUE, Ask, Step, serve
 from onelog.v1 import pipeline_pb2
 
 METHOD = "/echo.Echo/Echo"
+UNARY_METHOD = "/echo.Echo/EchoOnce"
 MESSAGE_SIZE_MAX = 16 << 20
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_SIZE_MAX),

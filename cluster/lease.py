@@ -18,7 +18,7 @@ What it rests on:
   had just heard a leader, unless it never took part in any term.
 * Who is a voter is asked when the lease is, not when promises are made: of the membership in effect
   and of any other that a successor could know of, majorities meet (cluster/membership.py). That
-  needs a leader that has applied an entry of its term (``ReadRounds.holds_lease``).
+  needs a leader that has applied an entry of its term (``ReadRounds.may_look``).
 * A leadership that is handed over is an election in spite of all promises. So the leader gives its
   lease up before it asks the target, until its term ends: the target may get the message late.
 

@@ -6,8 +6,8 @@ index is applied. Reads that arrive while a round is on its way share the next o
 of readers costs one round at a time. A leader notes nothing before the no-op of its term is
 applied: until then it does not know what its predecessors committed.
 
-A leader with a lease needs no round (cluster/lease.py). Then a clock is trusted, for those who
-agree to that.
+A leader that is the only voter needs no round: nobody else can lead or commit. Nor does a leader
+with a lease (cluster/lease.py). Then a clock is trusted, for those who agree to that.
 
 A callback is called once, by ``deliver``, which belongs outside of Raft's own work: a callback may
 raise, and the others are called all the same, by the next ``deliver`` at the latest.
@@ -38,12 +38,15 @@ class ReadRounds:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def holds_lease(self) -> bool:
+    def may_look(self, *, by_lease: bool) -> bool:
         """Whether a read may look at once: nobody can have committed what is not applied here."""
         member = self._member
-        is_current = member.has_applied_noop and member.applied >= member.commit
-        return is_current and member.leadership.holds_lease
+        if member.state != LEADER or not member.has_applied_noop:
+            return False
+        is_alone = len(member.membership.voters) == 1
+        if not is_alone and not (by_lease and member.leadership.holds_lease):
+            return False
+        return member.applied >= member.commit
 
     def add(self, callback: ReadCallback) -> None:
         """Call back when a read may look at the state, or with the reason why it may not."""

@@ -30,6 +30,7 @@ from node.as_of_build import BuildCancelled, Pace, PastBuild, dispose
 from node.shard import NodeClock, Shard
 from node.shard_driver import ShardDriver
 from node.status_mapping import error_of_reason
+from node.waits import own_task
 from onelog.errors import OutOfRange, ResourceExhausted, Unavailable
 from projections.reasons import Reason
 from projections.table import Projections
@@ -155,6 +156,7 @@ class PastStates:
         shard = self._drivers[number].shard
         if index > shard.log.applied_index:
             raise error_of_reason(Reason.INDEX_IN_FUTURE, shard.log.applied_index)
+        await own_task()
         async with asyncio.timeout(max(0.0, deadline_s - self._clock.now_s())):
             while True:
                 if self._is_closed:

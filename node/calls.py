@@ -1,40 +1,44 @@
-"""From gRPC to handlers: what every call of the API has in common, in one place.
+"""From exchanges to handlers: what every call of the API has in common, in one place.
 
 A service is an object with a coroutine for each unary call and an async generator for each stream,
-named as in the proto but in snake case, taking (request, call). Handlers know nothing of gRPC: they
-raise, and what they raise becomes a status here (node/status_mapping.py). ``Elsewhere`` means that
-nothing was done yet and another node has to: the call is forwarded, once. While nobody leads, it
-waits a little for who will.
+named as in the proto but in snake case, taking (request, call); where both sides stream it is a
+coroutine that takes (messages, call, send). Handlers know nothing of the wire: they raise, and what
+they raise becomes a status (node/exchange.py). ``Elsewhere`` means that nothing was done yet and
+another node has to: the call is forwarded, once. While nobody leads, it waits a little for who
+will.
+
+The first step of a unary handler runs without a task (node/exchange.py). What needs one there,
+``asyncio.timeout`` above all, awaits ``own_task`` before (node/waits.py).
 
 * A call has a deadline always: the client's, within bounds, else the default. Streams have none.
 * What is under way is counted (node/admission.py), and refused when it is too much.
 * A stream whose client does not read gets ``STALL_S`` for each message, then it is dropped
-  (SLOW_READER). gRPC takes no more than its window, so nothing piles up before that.
+  (SLOW_READER). The next message is asked for when the last has left, so nothing piles up.
 * When the node stops, new calls are refused, and streams end with STOPPING: go elsewhere.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
-import grpc.aio  # type: ignore[import-untyped]
 from google.protobuf import message_factory  # type: ignore[import-untyped]
-from google.protobuf.message import Message  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from node.admission import Admission
-from node.context import NodeContext, Service
+from node.context import Kind, Method, NodeContext, Service
+from node.exchange import STALL_S, Exchange
 from node.forwarding import FORWARDED_KEY, PASSED_KEYS, SHARD_KEY, Elsewhere, Forwarder
-from node.status_mapping import abort, answer_too_large, too_large
+from node.status_mapping import answer_too_large, error_of_exception, too_large
 from node.tracing import Metadata, Span, with_parent
 from onelog import traceparent
 from onelog.errors import InvalidArgument, OnelogError, ResourceExhausted, Unavailable
 
 DEADLINE_DEFAULT_S = 10.0
 DEADLINE_MAX_S = 300.0
-STALL_S = 30.0
-# A request that arrives during an election waits for the winner: so long, in pauses like these.
+# How long a request that arrives during an election waits for the winner, and in which pauses.
 LEADER_WAIT_S = 1.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.005, 0.05
 # What a node answers that has not begun.
@@ -76,36 +80,42 @@ class Calls:
         limits = context.config.limits
         self.context = context
         self.admission = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
-        self.forwarder = Forwarder(context.forward_credentials, limits.message_bytes_max)
+        self.forwarder = Forwarder(context.forward_tls, limits.message_bytes_max)
         self.tracer = context.tracer
         self.stall_s = STALL_S
         self._streams: set[asyncio.Task[Any]] = set()
-        self._writing: set[asyncio.Task[Any]] = set()  # of these, those that are just sending
         self._ending: asyncio.Task[None] | None = None
 
-    def service(self, descriptor: Any, handlers: object) -> Service:
-        """Return the service of a proto whose calls ``handlers`` carries out."""
-        methods = {}
+    def service(self, descriptor: Any, handlers: object, *, is_open: bool = False) -> Service:
+        """Return the service of a proto whose calls ``handlers`` carries out.
+
+        A method that they lack is answered UNIMPLEMENTED. See ``Method`` for ``is_open``.
+        """
+        methods = []
+        serve: Callable[..., Coroutine[Any, Any, bytes | None]]
         for method in descriptor.methods:
             handler = getattr(handlers, snake_case(method.name), None)
             if handler is None:
-                continue  # gRPC answers UNIMPLEMENTED
-            path = f"/{descriptor.full_name}/{method.name}"
-            response = message_factory.GetMessageClass(method.output_type)
+                continue
             if method.client_streaming:
-                kind, serve = grpc.stream_stream_rpc_method_handler, self._both
+                kind, serve = Kind.BOTH, self._both
             elif method.server_streaming:
-                kind, serve = grpc.unary_stream_rpc_method_handler, self._stream
+                kind, serve = Kind.STREAM, self._stream
             else:
-                kind, serve = grpc.unary_unary_rpc_method_handler, self._unary
+                kind, serve = Kind.UNARY, self._unary
             request = message_factory.GetMessageClass(method.input_type)
-            methods[method.name] = kind(
-                serve(path, response, handler),
-                request_deserializer=request.FromString,
-                response_serializer=_serialize,
+            response = message_factory.GetMessageClass(method.output_type)
+            methods.append(
+                Method(
+                    descriptor.full_name,
+                    method.name,
+                    kind,
+                    partial(_decode, request.FromString),
+                    partial(serve, response, handler),
+                    is_open,
+                )
             )
-        generic = grpc.method_handlers_generic_handler(descriptor.full_name, methods)
-        return Service(descriptor.full_name, lambda server: _add(server, generic))
+        return Service(descriptor.full_name, tuple(methods))
 
     async def somewhere(
         self,
@@ -145,7 +155,7 @@ class Calls:
     async def forward(
         self, call: Call, elsewhere: Elsewhere, request: Message, shard: int | None = None
     ) -> bytes:
-        """Let the endpoint that serves the shard carry the call out; return its answer's bytes."""
+        """Forward a call to the endpoint that serves the shard; return the bytes of the answer."""
         assert elsewhere.endpoint is not None
         timeout_s = call.deadline_s - self.context.clock.now_s()
         if timeout_s <= 0:
@@ -171,76 +181,65 @@ class Calls:
             call.metadata = with_parent(call.metadata, span.traceparent)
         return span
 
-    # What gRPC calls
+    # What the port calls
 
-    def _unary(self, method: str, response: type[Any], handler: Any) -> Any:
-        admission = self.admission
+    async def _unary(
+        self, response: type[Any], handler: Any, exchange: Exchange, request: Any, size: int
+    ) -> bytes:
+        call = self._open(exchange, response)
+        with self._admitted(exchange, call, size) as call.span:
+            answer = await self.somewhere(
+                call,
+                lambda: handler(request, call),
+                lambda elsewhere: self.forward(call, elsewhere, request),
+            )
+            return self._fitting(answer)
 
-        async def serve(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            span: Span | None = None
+    async def _stream(
+        self, response: type[Any], handler: Any, exchange: Exchange, request: Any, size: int
+    ) -> None:
+        call = self._open(exchange, response, has_deadline=False)
+        with self._admitted(exchange, call, size):
             try:
-                call = self._open(method, response, context)
-                if self.tracer is not None:
-                    span = call.span = self.begin_span(call)
-                size = request.ByteSize()
-                admission.enter(call.client, size)
-                try:
-                    answer = await self.somewhere(
-                        call,
-                        lambda: handler(request, call),
-                        lambda elsewhere: self.forward(call, elsewhere, request),
-                    )
-                finally:
-                    admission.leave(call.client, size)
-                return self._fitting(answer)
-            except Exception as error:  # noqa: BLE001 - the root of a call
-                await abort(context, error, self.context.metrics.rpc_refused, span)
-            finally:
-                if span is not None:
-                    span.end()
+                await self._send_all(handler(request, call), exchange)
+            except Elsewhere as elsewhere:
+                if call.is_forwarded or elsewhere.endpoint is None:
+                    raise elsewhere.error() from None
+                data = request.SerializeToString()
+                messages = self.forwarder.stream(
+                    elsewhere.endpoint, call.method, data, call.metadata
+                )
+                await self._send_all(messages, exchange)
 
-        return serve
-
-    def _stream(self, method: str, response: type[Any], handler: Any) -> Any:
-        async def serve(request: Any, context: grpc.aio.ServicerContext) -> None:
-            span: Span | None = None
-            try:
-                call = self._open(method, response, context, has_deadline=False)
-                if self.tracer is not None:
-                    span = self.begin_span(call)
-                size = request.ByteSize()
-                self.admission.enter(call.client, size)
-                try:
-                    await self._send_all(handler(request, call), context)
-                except Elsewhere as elsewhere:
-                    if call.is_forwarded or elsewhere.endpoint is None:
-                        raise elsewhere.error() from None
-                    data = request.SerializeToString()
-                    await self._send_all(
-                        self.forwarder.stream(elsewhere.endpoint, method, data, call.metadata),
-                        context,
-                    )
-                finally:
-                    self.admission.leave(call.client, size)
-            except Exception as error:  # noqa: BLE001 - the root of a call
-                await abort(context, error, self.context.metrics.rpc_refused, span)
-            finally:
-                if span is not None:
-                    span.end()
-
-        return serve
-
-    def _both(self, method: str, response: type[Any], handler: Any) -> Any:
+    async def _both(
+        self, response: type[Any], handler: Any, exchange: Exchange, messages: Any, _size: int
+    ) -> None:
         """Streams in both directions; what each message takes is the handler's to count."""
+        call = self._open(exchange, response, has_deadline=False)
+        await handler(messages, call, partial(self.send, exchange))
 
-        async def serve(messages: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> None:
+    @contextmanager
+    def _admitted(self, exchange: Exchange, call: Call, size: int) -> Iterator[Span | None]:
+        """Count a call and trace it, until it ends."""
+        if exchange.method.is_open:
+            yield None
+            return
+        span = None if self.tracer is None else self.begin_span(call)
+        try:
+            self.admission.enter(call.client, size)
             try:
-                call = self._open(method, response, context, has_deadline=False)
-                await handler(messages, call, lambda message: self.send(context, message))
-            except Exception as error:  # noqa: BLE001 - the root of a call
-                await abort(context, error, self.context.metrics.rpc_refused)
-
-        return serve
+                yield span
+            finally:
+                self.admission.leave(call.client, size)
+        except Exception as error:
+            if span is None:
+                raise
+            public = error_of_exception(error)
+            span.fail(public.reason, public.code)
+            raise public from error
+        finally:
+            if span is not None:
+                span.end()
 
     def _fitting(self, answer: Any) -> bytes:
         data = _serialize(answer)
@@ -254,7 +253,7 @@ class Calls:
             raise too_large(size, limit)
 
     def check_answer(self, size: int) -> None:
-        """Refuse to send an answer that gRPC would end the call for, without a reason."""
+        """Refuse to send an answer that is more than a client expects."""
         limit = self.context.config.limits.message_bytes_max
         if size > limit:
             message = (
@@ -262,44 +261,41 @@ class Calls:
             )
             raise answer_too_large(message, limit, size=size)
 
-    async def send(self, context: grpc.aio.ServicerContext, message: Any) -> None:
+    async def send(self, exchange: Exchange, message: Any) -> None:
         """Send one message of a stream; drops a client that does not take it."""
+        if exchange.send(_serialize(message)):
+            return
         try:
             async with asyncio.timeout(self.stall_s):
-                await context.write(message)
+                await exchange.sent()
         except TimeoutError:
             raise ResourceExhausted(
                 f"nothing was read for {self.stall_s:g} s; resume from the last message",
                 reason="SLOW_READER",
             ) from None
 
-    async def _send_all(
-        self, messages: AsyncIterator[Any], context: grpc.aio.ServicerContext
-    ) -> None:
-        """Send what comes until it ends or the node stops."""
-        task = asyncio.current_task()
+    async def _send_all(self, messages: AsyncIterator[Any], exchange: Exchange) -> None:
+        """Send what comes until it ends, or the node stops and this is not about the node."""
+        task, stop = asyncio.current_task(), self.context.stopping
         assert task is not None
-        with self.ending(task):
+        is_open = exchange.method.is_open
+        with nullcontext() if is_open else self.ending(task):
             try:
                 async with aclosing(messages) as each:  # type: ignore[type-var]
                     async for message in each:
-                        self._writing.add(task)
-                        try:
-                            await self.send(context, message)
-                        finally:
-                            self._writing.discard(task)
-                        if self.context.stopping.is_set():
+                        await self.send(exchange, message)
+                        if stop.is_set() and not is_open:
                             raise stopping()
             except asyncio.CancelledError:
                 # Either the client went, or the node stops.
-                if not self.context.stopping.is_set() or context.cancelled():
+                if is_open or not stop.is_set() or exchange.is_over:
                     raise
                 task.uncancel()
                 raise stopping() from None
 
     @contextmanager
     def ending(self, task: "asyncio.Task[Any]") -> Iterator[None]:
-        """Let the end of the node cancel a task that would go on for ever: others go on with it."""
+        """Cancel this task when the node stops: it would continue for ever."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end_streams(), name="end-streams")
         self._streams.add(task)
@@ -311,10 +307,7 @@ class Calls:
     async def _end_streams(self) -> None:
         await self.context.stopping.wait()
         for task in tuple(self._streams):
-            # One that is just sending looks by itself afterwards: gRPC cannot tell the client
-            # how a stream ended whose last message was cut short.
-            if task not in self._writing:
-                task.cancel()
+            task.cancel()
 
     async def close(self) -> None:
         """Let go of the connections to others."""
@@ -322,24 +315,20 @@ class Calls:
             self._ending.cancel()
         await self.forwarder.close()
 
-    def _open(
-        self,
-        method: str,
-        response: type[Any],
-        context: grpc.aio.ServicerContext,
-        *,
-        has_deadline: bool = True,
-    ) -> Call:
-        if self.context.stopping.is_set():
+    def _open(self, exchange: Exchange, response: type[Any], *, has_deadline: bool = True) -> Call:
+        method = exchange.method
+        if self.context.stopping.is_set() and not method.is_open:
             raise stopping()
         now_s = self.context.clock.now_s()
-        left_s, remaining_s = float("inf"), context.time_remaining()
+        left_s, remaining_s = float("inf"), exchange.time_remaining()
         if has_deadline:
             left_s = DEADLINE_DEFAULT_S if remaining_s is None else min(remaining_s, DEADLINE_MAX_S)
-        call = Call(method, response, context.peer(), now_s, now_s + left_s)
+        call = Call(method.path, response, exchange.client, now_s, now_s + left_s)
         if remaining_s is not None:
             call.client_deadline_s = now_s + remaining_s
-        for key, value in context.invocation_metadata() or ():
+        for key, value in exchange.wire.metadata:
+            if type(value) is not str:
+                continue
             if key == FORWARDED_KEY:
                 call.is_forwarded = True
             elif key == SHARD_KEY:
@@ -360,7 +349,7 @@ def snake_case(name: str) -> str:
 
 
 def stopping() -> Unavailable:
-    """Return what a call is told that the end of the node cuts short."""
+    """Return the error of a call that the end of the node cuts short."""
     message = "this node is shutting down; another one goes on"
     return Unavailable(message, reason="STOPPING", retry_after_s=0.1)
 
@@ -370,12 +359,20 @@ def _serialize(message: Any) -> bytes:
     return message if type(message) is bytes else message.SerializeToString()
 
 
-def _add(server: grpc.aio.Server, generic: Any) -> None:
-    server.add_generic_rpc_handlers((generic,))
+def _decode(parse: Callable[[bytes], Any], data: bytes) -> Any:
+    """Return a message of its bytes; refuse bytes that are none."""
+    try:
+        return parse(data)
+    except DecodeError as error:
+        raise InvalidArgument(
+            f"the request is no message of its kind: {error}", reason="REQUEST_MALFORMED"
+        ) from None
 
 
 async def gather(*parts: Awaitable[MessageT]) -> list[MessageT]:
     """Run parts of a call together; the first error ends the others, and is raised as it is."""
+    if len(parts) == 1:
+        return [await parts[0]]
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         return list(await asyncio.gather(*tasks))

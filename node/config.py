@@ -148,6 +148,9 @@ class LimitSettings:
         16 << 20, "One message of a client, or to one.", kind=Kind.SIZE,
         minimum=64 << 10, maximum=1 << 30,
     )  # fmt: skip
+    connections_max: int = setting(
+        16_384, "Connections of clients; more are closed.", minimum=1, maximum=1 << 20
+    )
     streams_max: int = setting(
         1024, "Calls under way on one connection.", minimum=1, maximum=1 << 20
     )
@@ -161,6 +164,10 @@ class LimitSettings:
     log_streams_max: int = setting(
         16, "ReadLogFrames and ReadSnapshot under way in all; more are refused.",
         minimum=1, maximum=4096,
+    )  # fmt: skip
+    log_bytes_per_s_beside_writes: int = setting(
+        32 << 20, "Bytes a second of ReadLogFrames and ReadSnapshot in all while entries are "
+        "written; 0 for no limit.", kind=Kind.SIZE, minimum=0,
     )  # fmt: skip
 
 

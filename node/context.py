@@ -7,12 +7,12 @@ that is set; what has not ended after ``shutdown.drain_s`` is cut.
 """
 
 import asyncio
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
-
-import grpc.aio  # type: ignore[import-untyped]
 
 from node.as_of import PastStates
 from node.config import Config
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cluster.transport import PeerTransport
     from node.balance import LeaderBalance
     from node.edge import Edge
+    from node.exchange import Exchange
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +54,7 @@ class NodeContext:
     # Whoever moves a leadership on purpose tells it (``hold``), or it would be moved back.
     balance: "LeaderBalance | None" = None
     # How this node calls other nodes' API endpoints when it forwards; None: without TLS.
-    forward_credentials: grpc.ChannelCredentials | None = None
+    forward_tls: ssl.SSLContext | None = None
     # Writes spans of requests, if the settings want that.
     tracer: Tracer | None = None
     # What all services share; see ``node.edge.edge_of``.
@@ -67,12 +68,41 @@ class NodeContext:
         self.snapshots.close()
 
 
+class Kind(Enum):
+    """What a method takes and gives."""
+
+    UNARY = "a request, an answer"
+    STREAM = "a request, a stream of answers"
+    BOTH = "a stream of requests, a stream of answers"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Method:
+    """One method of the API, as the port calls it."""
+
+    service: str
+    name: str
+    kind: Kind
+    # Makes a request of its bytes; raises InvalidArgument.
+    decode: Callable[[bytes], Any]
+    # Carries a call out: given the exchange, the request (of BOTH: the requests as they come) and
+    # the bytes of the request. Returns the bytes of the answer if it is UNARY.
+    serve: "Callable[[Exchange, Any, int], Coroutine[Any, Any, bytes | None]]"
+    # Answered in every stage of the node and counted apart: health and reflection.
+    is_open: bool = False
+    path: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Derive the path once: it is compared with that of every call."""
+        object.__setattr__(self, "path", f"/{self.service}/{self.name}")
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A gRPC service: its full name, for health and reflection, and how a server gets it."""
+    """A gRPC service: its full name, for health and reflection, and its methods."""
 
     name: str
-    add_to: Callable[[grpc.aio.Server], None]
+    methods: tuple[Method, ...]
 
 
 ServiceFactory = Callable[[NodeContext], Service]

@@ -6,17 +6,16 @@ are, and so does whatever the other side answers, errors included. Forwarded cal
 like any other, so they are spread over several connections (onelog/spread.py).
 """
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from functools import partial
 
-import grpc.aio  # type: ignore[import-untyped]
-
-from node.api_port import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 from onelog import traceparent
+from onelog.channel import Channel, RpcError
 from onelog.errors import NotLeader, OnelogError, OutcomeUnknown, Unavailable
-from onelog.spread import OWN_CONNECTION, Spread
-from onelog.status import DETAILS_KEY, error_of
+from onelog.spread import Spread
+from onelog.status import error_of
 
 FORWARDED_KEY = "onelog-forwarded"
 SHARD_KEY = "onelog-shard"
@@ -48,19 +47,9 @@ class Elsewhere(Exception):
 class Forwarder:
     """Connections to other endpoints of the API, made when they are needed."""
 
-    def __init__(self, credentials: grpc.ChannelCredentials | None, message_bytes_max: int) -> None:
-        self._credentials = credentials
-        self._options = (
-            ("grpc.max_send_message_length", message_bytes_max),
-            ("grpc.max_receive_message_length", message_bytes_max),
-            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-            ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-            # A stream that is passed on may be silent for hours.
-            ("grpc.http2.max_pings_without_data", 0),
-            OWN_CONNECTION,
-        )
-        self._channels: dict[str, Spread[grpc.aio.Channel]] = {}
+    def __init__(self, tls: ssl.SSLContext | None, message_bytes_max: int) -> None:
+        self._connect = partial(Channel, tls=tls, message_bytes_max=message_bytes_max)
+        self._channels: dict[str, Spread[Channel]] = {}
         self.count = 0
 
     async def unary(
@@ -75,12 +64,11 @@ class Forwarder:
         self.count += 1
         with self._place(endpoint) as channel:
             try:
-                answer: bytes = await channel.unary_unary(method)(
-                    request, timeout=timeout_s, metadata=((FORWARDED_KEY, "1"), *metadata)
+                return await channel.unary(
+                    method, request, timeout_s, ((FORWARDED_KEY, "1"), *metadata)
                 )
-            except grpc.aio.AioRpcError as error:
+            except RpcError as error:
                 raise _error(error) from error
-        return answer
 
     async def stream(
         self,
@@ -92,11 +80,11 @@ class Forwarder:
         """Yield the answers, each when the one before was taken; ends the call with itself."""
         self.count += 1
         with self._place(endpoint) as channel:
-            call = channel.unary_stream(method)(request, metadata=((FORWARDED_KEY, "1"), *metadata))
+            call = channel.stream(method, request, ((FORWARDED_KEY, "1"), *metadata))
             try:
                 async for message in call:
                     yield message
-            except grpc.aio.AioRpcError as error:
+            except RpcError as error:
                 raise _error(error) from error
             finally:
                 call.cancel()
@@ -106,31 +94,24 @@ class Forwarder:
         channels, self._channels = self._channels, {}
         for spread in channels.values():
             for channel in spread.connections:
-                await channel.close(None)
+                await channel.close()
 
-    def _place(self, endpoint: str) -> AbstractContextManager[grpc.aio.Channel]:
+    def _place(self, endpoint: str) -> AbstractContextManager[Channel]:
         spread = self._channels.get(endpoint)
         if spread is None:
             spread = self._channels[endpoint] = Spread(partial(self._connect, endpoint))
         return spread.place()
 
-    def _connect(self, endpoint: str) -> grpc.aio.Channel:
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(endpoint, self._options)
-        return grpc.aio.secure_channel(endpoint, self._credentials, self._options)
 
-
-def _error(error: grpc.aio.AioRpcError) -> OnelogError:
+def _error(error: RpcError) -> OnelogError:
     """Return what a client is told of a forwarded call that failed.
 
-    Without details it was the connection. If there was none, nothing was sent. Otherwise the
-    request may have got through and been carried out: nobody may say that nothing happened.
+    Without details it was the connection. If the leader has not looked at the request, nothing was
+    done. Otherwise it may have been carried out: nobody may say that nothing happened.
     """
-    has_details = any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ())
-    if has_details or error.code() != grpc.StatusCode.UNAVAILABLE:
+    if error.details is not None or error.code != Unavailable.code:
         return error_of(error)
-    text = error.details() or ""
-    if "failed to connect" in text.lower():
+    if error.is_unprocessed:
         return Unavailable(
             "the leader cannot be reached", reason="LEADER_UNREACHABLE", retry_after_s=RETRY_S
         )

@@ -7,8 +7,10 @@ normally after a shutdown that was asked for; whatever else ends it comes out as
 import gc
 import logging
 import re
+import resource
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from node.config_sources import SETTINGS, Flag, Loaded, flags, help_text, load
@@ -27,8 +29,8 @@ _WORKER = re.compile(r"([0-9]{1,3}):([0-9a-f-]{36})")
 # A group makes thousands of objects that live for milliseconds, hardly one of them in a cycle: to
 # look at them after every 700 took a twentieth to a tenth of an append's or enqueue's CPU time.
 GARBAGE_OBJECTS = 20_000
-# A thread that has synced, and gRPC's, wait so long for one that is busy: by default 5 ms, which is
-# more than a sync takes.
+# A thread that has synced waits so long for one that is busy: by default 5 ms, which is more than a
+# sync takes.
 THREAD_SWITCH_S = 0.0005
 
 _log = logging.getLogger("onelog.node")
@@ -56,6 +58,7 @@ def serve(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         run_until_complete(Supervisor(config, command).run())
     else:
         _tune_interpreter()
+        _allow_open_files()
         run_until_complete(_serve(loaded, place))
 
 
@@ -64,6 +67,13 @@ def _tune_interpreter() -> None:
     gc.freeze()  # modules and classes stay
     gc.set_threshold(GARBAGE_OBJECTS)
     sys.setswitchinterval(THREAD_SWITCH_S)
+
+
+def _allow_open_files() -> None:
+    """Raise the limit of open files as far as this process may: each connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # where the most is without a limit, it may not be set
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(loaded: Loaded, place: tuple[int, UUID] | None) -> None:

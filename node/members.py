@@ -13,6 +13,7 @@ from node.balance import HOLD_S, transfer
 from node.edge import Edge
 from node.forwarding import Elsewhere
 from node.shard_driver import ShardDriver
+from node.waits import own_task
 from onelog.errors import FailedPrecondition, NotFound
 
 # A learner that lacks more proposals than this would hold up commits as a voter.
@@ -81,6 +82,7 @@ class Members:
                 raise FailedPrecondition("there is nobody else", reason="TRANSFER_FAILED")
             target = max(others, key=member.match_of)
         left_s = max(0.0, deadline_s - self._edge.context.clock.now_s())
+        await own_task()
         async with asyncio.timeout(left_s):
             error = await transfer(driver, target, hold_s=hold_s)
             if error is not None:

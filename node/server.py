@@ -5,10 +5,10 @@ is; the cluster is founded, joined or known; shards recover on a thread; peers a
 leaders known the process is ready. Calls of clients get through once all shards have recovered
 (``node/gate.py``).
 
-Stopping, on SIGTERM or SIGINT or when asked: not ready any more; new calls are refused; those under
-way get ``shutdown.drain_s``; leaderships are handed over within ``shutdown.transfer_s``; the logs
-are synced and closed; the directory is free. A second signal ends the process at once, which loses
-nothing that was acknowledged: it is what a crash is.
+Stopping, on SIGTERM or SIGINT or when asked: not ready any more; clients are asked to go elsewhere
+and new calls are refused; those under way get ``shutdown.drain_s``; leaderships are handed over
+within ``shutdown.transfer_s``; the logs are synced and closed; the directory is free. A second
+signal ends the process at once, which loses nothing that was acknowledged: it is what a crash is.
 
 An error in any part ends ``run`` with that error, after the rest was closed.
 """
@@ -24,29 +24,28 @@ from contextlib import suppress
 from http import HTTPStatus
 from uuid import UUID
 
-import grpc.aio  # type: ignore[import-untyped]
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
-
 from cluster.membership import Membership
-from node.api_port import make_api
+from node.api_server import CUT_S, ApiServer
 from node.as_of import PastStates
 from node.balance import LeaderBalance
 from node.config import Config
 from node.context import NodeContext, Service, ServiceFactory
 from node.credentials import (
-    forward_channel_credentials,
+    forward_tls,
     peer_client_tls,
     peer_server_tls,
 )
+from node.edge import edge_of
 from node.errors import ConfigError, NodeError
 from node.formation import Formation, Place
 from node.gate import Gate
+from node.health import Health
 from node.holds import Holding
 from node.http import HttpLimits, HttpServer, Response
 from node.metrics import CONTENT_TYPE, Metrics
 from node.peer_port import PeerPort, watch_siblings
 from node.readiness import Readiness
+from node.reflection import make_reflection
 from node.replicas import RecoveryStopped, Replicas, ReplicasConfig, SystemClock
 from node.shard_driver import ShardDriver
 from node.snapshot_metrics import SnapshotMetrics
@@ -61,8 +60,6 @@ from ual.files import DiskFiles
 # How often readiness is looked at, and the other workers of this node are asked for leaders.
 LOOK_S = 0.1
 SIBLINGS_S = 0.5
-# What is cut at last gets so long to notice.
-CUT_S = 0.2
 EXIT_AT_ONCE = 1
 
 _log = logging.getLogger("onelog.node.server")
@@ -90,7 +87,7 @@ class Server:
         self._node = node
         self._factories = services
         self._stop = asyncio.Event()
-        self._health = health.aio.HealthServicer()
+        self._health = Health()
         self._gate = Gate(
             self.readiness,
             self.metrics,
@@ -131,25 +128,26 @@ class Server:
             ),
         )
         port = PeerPort(str(config.listen.peers.plus(worker)), peer_server_tls(config.security))
-        api: grpc.aio.Server | None = None
+        api: ApiServer | None = None
         tracer: Tracer | None = None
         try:
             tracer = self._open_tracer(claim.node)
             await self._listen_http(http)
             # The ports are part of what a node says of itself: they come first.
-            api, self.api_port = make_api(config, worker, self._gate)
+            api = ApiServer(config, worker, self._gate)
+            self.api_port = await api.bind()
             await port.start()
             place = Place(
                 config, claim.node, worker, self._endpoints(self.api_port), self._peer_address(port)
             )
             self._make_context(place, tracer)
             self._add_services(api)
-            await api.start()
+            api.start()
             await self._serve(place, claim, port, api)
         finally:
             self.readiness.stop()
             if api is not None:
-                await api.stop(None)
+                await api.stop(0.0)
             if self.context is not None:
                 await self.context.close()
             await port.stop()
@@ -204,7 +202,7 @@ class Server:
             Holding(drivers, self.clock),
             self.clock.now_s(),
             drivers,
-            forward_credentials=forward_channel_credentials(self.config.security),
+            forward_tls=forward_tls(self.config.security),
             tracer=tracer,
         )
 
@@ -218,23 +216,18 @@ class Server:
         dropped = self.metrics.trace_spans_dropped
         return open_tracer(path, self.config.trace.ratio, about, dropped)
 
-    def _add_services(self, api: grpc.aio.Server) -> None:
+    def _add_services(self, api: ApiServer) -> None:
         assert self.context is not None
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, api)
         self._services = [make(self.context) for make in self._factories]
-        for each in self._services:
-            each.add_to(api)
+        calls = edge_of(self.context).calls
         names = [each.name for each in self._services]
-        reflection.enable_server_reflection(
-            (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), api
-        )
+        for each in (*self._services, self._health.service(calls), *make_reflection(calls, names)):
+            api.add(each)
 
     # Serving
 
-    async def _serve(
-        self, place: Place, claim: Claim, port: PeerPort, api: grpc.aio.Server
-    ) -> None:
-        await self._set_health(is_ready=False)
+    async def _serve(self, place: Place, claim: Claim, port: PeerPort, api: ApiServer) -> None:
+        self._set_health(is_ready=False)
         system = await self._form(place, claim, port)
         if system is None:
             return
@@ -372,7 +365,7 @@ class Server:
         self,
         context: NodeContext,
         replicas: Replicas,
-        api: grpc.aio.Server,
+        api: ApiServer,
         siblings: dict[int, str],
     ) -> None:
         """Serve until asked to stop or something fails; then end in order."""
@@ -414,12 +407,13 @@ class Server:
             if isinstance(error, Exception):
                 raise error
 
-    async def _leave(self, context: NodeContext, replicas: Replicas, api: grpc.aio.Server) -> None:
+    async def _leave(self, context: NodeContext, replicas: Replicas, api: ApiServer) -> None:
         """Stop serving, in the order that hurts clients least."""
         shutdown = self.config.shutdown
         self.readiness.stop()
         context.stopping.set()
-        await self._set_health(is_ready=False)
+        self._set_health(is_ready=False)
+        api.drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(shutdown.drain_s):
                 await self._gate.idle()
@@ -442,15 +436,13 @@ class Server:
                 _log.info("ready" if is_ready else "not ready: %s", *(
                     () if is_ready else (self.readiness.report()["waiting_for"],)
                 ))  # fmt: skip
-                await self._set_health(is_ready=is_ready)
+                self._set_health(is_ready=is_ready)
             await asyncio.sleep(LOOK_S)
 
-    async def _set_health(self, *, is_ready: bool) -> None:
+    def _set_health(self, *, is_ready: bool) -> None:
         self.metrics.ready.set(is_ready)
-        status = health_pb2.HealthCheckResponse
-        value = status.SERVING if is_ready else status.NOT_SERVING
         for name in ("", *(each.name for each in self._services)):
-            await self._health.set(name, value)
+            self._health.set(name, is_serving=is_ready)
 
     # HTTP
 

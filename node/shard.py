@@ -288,11 +288,15 @@ class Shard:
             elif min_index > self.log.applied_index:
                 then_read = self._then_read(callback, level)
                 self._stale_reads.add(then_read, None, min_index, deadline_s)
-            elif level is Level.LEASE and self.reads.holds_lease:
+            elif self.may_look(level):
                 self._answers.append((callback, None))
             else:
                 self.reads.add(callback)
         self._deliver()
+
+    def may_look(self, level: Level) -> bool:
+        """Whether a read at the leader needs no round and may look at the projections now."""
+        return self.failure is None and self.reads.may_look(by_lease=level is Level.LEASE)
 
     def _then_read(self, callback: ReadCallback, level: Level) -> ReadCallback:
         """Begin a read at the leader when what it waits for is here."""

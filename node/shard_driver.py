@@ -141,22 +141,20 @@ class ShardDriver:
     ) -> "asyncio.Future[ClusterError | None]":
         """Return a future that is None when a read of this level may look at the projections.
 
-        Whoever waits for it looks in the same step of the loop in which it goes on. A stale read
-        that waits for no index, or one by a lease that is held, has its answer when this returns.
+        Whoever waits for it looks in the same step of the loop in which it goes on. A read that
+        needs no round (cluster/reads.py) and waits for no index has its answer when this returns.
         """
         future: asyncio.Future[ClusterError | None] = self._loop.create_future()
         if self._stopping:
             future.set_result(Stopping("this node is shutting down"))
-        elif not min_index and self._needs_round(level):
+        elif min_index or level is Level.STALE:
+            self._read_apart(future, deadline_s, level, max_staleness_s, min_index)
+        elif self.shard.may_look(level):
+            future.set_result(None)
+        else:
             self._reads.append((deadline_s, future))
             self._schedule()
-        else:
-            self._read_apart(future, deadline_s, level, max_staleness_s, min_index)
         return future
-
-    def _needs_round(self, level: Level) -> bool:
-        is_leased = level is Level.LEASE and self.shard.reads.holds_lease
-        return level is not Level.STALE and not is_leased
 
     def change_membership(
         self, membership: Membership, deadline_s: float

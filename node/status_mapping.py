@@ -15,11 +15,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-import grpc.aio  # type: ignore[import-untyped]
 from google.protobuf import any_pb2  # type: ignore[import-untyped]
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
-from grpc_status import rpc_status  # type: ignore[import-untyped]
-from prometheus_client import Counter
 
 from cluster.errors import (
     ClusterError,
@@ -38,7 +35,6 @@ from cluster.errors import (
     TransferFailed,
 )
 from node.shard_driver import Stopping
-from node.tracing import Span
 from onelog import errors
 from onelog.errors import OnelogError
 from onelog.status import DOMAIN
@@ -216,21 +212,6 @@ def status_of(error: OnelogError) -> status_pb2.Status:
 
 def _pack(add: Callable[[], any_pb2.Any], detail: Any) -> None:
     add().Pack(detail)
-
-
-async def abort(context: Any, error: Exception, refused: Counter, span: Span | None = None) -> None:
-    """End a call with the status of an error, and count it by its reason, which its span has too.
-
-    An abort that was decided before stays as it is.
-    """
-    if isinstance(error, grpc.aio.AbortError):
-        raise error
-    public = error_of_exception(error)
-    refused.labels(public.reason).inc()
-    if span is not None:
-        span.fail(public.reason, public.code)
-    status = rpc_status.to_status(status_of(public))
-    await context.abort(status.code, status.details, status.trailing_metadata)
 
 
 def put_error(target: common_pb2.Error, error: OnelogError) -> None:

@@ -32,6 +32,7 @@ from node.stream_requests import (
     names_of,
     ns_of,
 )
+from node.waits import own_task
 from onelog.v1 import common_pb2, stream_pb2
 from projections.limits import U64_MAX
 from projections.payload import SessionRef, read_prefix
@@ -119,6 +120,7 @@ class Fetches:
             if line.is_idle and wait_s == 0 and self._before(asked) is None:
                 return self._nothing(asked, answer)
             try:
+                await own_task()
                 async with asyncio.timeout(max(until_s - self._clock.now_s(), ANSWER_S)):
                     await line.turn.acquire()
             except TimeoutError:

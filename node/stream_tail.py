@@ -10,7 +10,6 @@ Where several streams of a tail begin at different places, what lies between is 
 cursor has passed it. A stream that is deleted ends its tails.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -21,6 +20,7 @@ from node.events_stream import DELETED, StreamHappening
 from node.status_mapping import error_of_reason
 from node.stream_records import filter_of, found, offset_at_time, put_record, read_page
 from node.stream_requests import check_stream, partition_of
+from node.waits import Wake
 from node.watch import (
     INDEX_MAX,
     PROGRESS_DEFAULT_MS,
@@ -129,8 +129,10 @@ class Records:
 class RecordFeed(Feed):
     """One tail in one shard."""
 
+    __slots__ = ("_new_after", "_records")
+
     def __init__(
-        self, source: Source, records: Records, cursor: int, new_after: int, wake: asyncio.Event
+        self, source: Source, records: Records, cursor: int, new_after: int, wake: Wake
     ) -> None:
         super().__init__(source, records, cursor, 0, wake)
         self._records = records
@@ -189,7 +191,7 @@ class Tails:
         by_shard = self._by_shard(request.streams)
         positions = {edge.check_shard(each.shard): each for each in request.cursor.positions}
         local, remote = await places(edge, sorted(by_shard), positions, call)
-        wake = asyncio.Event()
+        wake = Wake()
         feeds: list[Feed] = []
         parts = {
             endpoint: (_part_of(request, by_shard, theirs), theirs)
@@ -234,7 +236,7 @@ class Tails:
         streams: Sequence[stream_pb2.TailStart],
         wanted: RecordFilter,
         position: common_pb2.Position | None,
-        wake: asyncio.Event,
+        wake: Wake,
     ) -> RecordFeed:
         """Return the part of a tail in a shard, begun; everything is found wrong before."""
         source = source_of(self._edge, shard)

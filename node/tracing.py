@@ -101,7 +101,10 @@ class Span:
         self.shards.add(shard)
         child = Span(self._add, name, _INTERNAL, self.trace_id, self.span_id)
         child.shards.add(shard)
-        until.add_done_callback(child._there)
+        if until.done():
+            child._there(until)  # a callback would come after the end of the request
+        else:
+            until.add_done_callback(child._there)
 
     def _there(self, future: "asyncio.Future[Any]") -> None:
         if future.cancelled():

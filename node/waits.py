@@ -7,6 +7,9 @@ leader is deposed, a state is taken over from a peer, the node stops.
 
 A condition is called outside of Raft's work and may not raise, wait, or take long. Who waits holds
 no lock and no lease: a client that hangs up cancels the wait, and nothing stays behind.
+
+``Wake`` is a flag for one waiter. ``own_task`` is for waits of other kinds: the first step of a
+unary call runs outside of any task (node/exchange.py), where ``asyncio.timeout`` cannot be used.
 """
 
 import asyncio
@@ -22,6 +25,57 @@ WAITERS_MAX = 10_000
 RECHECK_S = 0.25
 
 Condition = Callable[[], bool]
+
+
+async def own_task() -> None:
+    """Continue in a task, where ``asyncio.timeout`` and the like may be used."""
+    if asyncio.current_task() is None:
+        await asyncio.sleep(0)
+
+
+class Wake:
+    """A flag that one task waits for.
+
+    An ``asyncio.Event`` with a timeout takes 1.5 KB for each task that waits: there are thousands
+    of watchers, and each has one of these.
+    """
+
+    __slots__ = ("_future", "_is_set", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] | None = None
+        self._is_set = False
+
+    def set(self) -> None:
+        """Wake the task, or keep it from waiting."""
+        self._is_set = True
+        if self._future is not None:
+            _wake(self._future)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._is_set = False
+
+    async def wait(self, wait_s: float | None = None) -> bool:
+        """Wait until it is set; False: it was not in time."""
+        if self._is_set:
+            return True
+        assert self._future is None, "somebody waits already"
+        future = self._future = self._loop.create_future()
+        timer = None if wait_s is None else self._loop.call_later(wait_s, _wake, future)
+        try:
+            await future
+        finally:
+            self._future = None
+            if timer is not None:
+                timer.cancel()
+        return self._is_set
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Waits:
@@ -53,12 +107,11 @@ class Waits:
             )
         future: asyncio.Future[None] = self._loop.create_future()
         self._enter(future, condition)
+        timer = self._loop.call_later(wait_s, _wake, future)
         try:
-            async with asyncio.timeout(wait_s):
-                await future
-        except TimeoutError:
-            pass
+            await future
         finally:
+            timer.cancel()
             self._leave(future)
         return condition()
 

@@ -19,7 +19,6 @@ of another cluster, or of one before it was restored: it is refused, since nothi
 """
 
 import asyncio
-from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -35,6 +34,7 @@ from node.calls import LEADER_WAIT_S, Call, gather
 from node.edge import Edge, invalid
 from node.forwarding import Elsewhere
 from node.status_mapping import error_of_reason
+from node.waits import Wake
 from node.watch_feeds import EventPage, Feed, Filters, Page, source_of
 from onelog.v1 import common_pb2, pipeline_pb2
 from projections.reasons import Reason
@@ -67,7 +67,7 @@ class Watches:
         shards = sorted({edge.check_shard(shard) for shard in request.shards}) or range(edge.shards)
         positions = {edge.check_shard(each.shard): each for each in request.cursor.positions}
         local, remote = await places(edge, shards, positions, call)
-        wake = asyncio.Event()
+        wake = Wake()
         feeds: list[Feed] = []
         parts = {
             endpoint: (_part_of(request, theirs), theirs) for endpoint, theirs in remote.items()
@@ -104,7 +104,7 @@ class Watches:
         shard: int,
         filters: Filters,
         position: common_pb2.Position | None,
-        wake: asyncio.Event,
+        wake: Wake,
         *,
         with_previous: bool,
     ) -> Feed:
@@ -123,7 +123,7 @@ async def follow(
     feeds: Sequence[Feed],
     others: "Others",
     new_page: Callable[[], Page],
-    wake: asyncio.Event,
+    wake: Wake,
     progress_s: float,
 ) -> AsyncGenerator[Any, None]:
     """Yield messages of what feeds and other processes have, each with the cursor behind it.
@@ -144,10 +144,7 @@ async def follow(
             continue
         if not all(feed.is_waiting for feed in feeds):
             continue
-        try:
-            async with asyncio.timeout(progress_s):
-                await wake.wait()
-        except TimeoutError:
+        if not await wake.wait(progress_s):
             yield _message(feeds, others, page.message)
 
 
@@ -219,6 +216,11 @@ def put_part(target: common_pb2.Cursor, cursor: common_pb2.Cursor, shards: Seque
 class Others:
     """The shards that other processes of this node hold: what those send, passed on."""
 
+    __slots__ = (
+        "_call", "_edge", "_messages", "_method", "_parts", "_positions", "_response", "_room",
+        "_tasks", "_wake",
+    )  # fmt: skip
+
     def __init__(
         self,
         edge: Edge,
@@ -226,7 +228,7 @@ class Others:
         response: Any,
         parts: Mapping[str, tuple[bytes, Sequence[int]]],
         call: Call,
-        wake: asyncio.Event,
+        wake: Wake,
     ) -> None:
         """``parts``: what is asked of which endpoint, and about which shards."""
         self._edge = edge
@@ -236,7 +238,8 @@ class Others:
         self._call = call
         self._wake = wake
         self._tasks: list[asyncio.Task[None]] = []
-        self._messages: deque[tuple[Any, int]] = deque()  # with the bytes that each came in
+        # With the bytes that each came in; few, so no deque, which takes a page of memory.
+        self._messages: list[tuple[Any, int]] = []
         self._room = asyncio.Semaphore(MESSAGES_WAITING_MAX)
         self._positions: dict[int, common_pb2.Position] = {}
 
@@ -271,7 +274,7 @@ class Others:
     def fill(self, page: Page) -> None:
         """Put what has come into a message; raises why one of the others has ended."""
         while self._messages and page.has_room(self._messages[0][1]):
-            message, size = self._messages.popleft()
+            message, size = self._messages.pop(0)
             self._room.release()
             page.pass_on(message, size)
             self._take(message)

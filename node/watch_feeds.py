@@ -18,6 +18,7 @@ from node.edge import Edge, invalid, namespace_of
 from node.events import events_of, took_effect
 from node.happening import Happening
 from node.shard_driver import ShardDriver
+from node.waits import Wake
 from node.watch_past import PastReader, Told
 from onelog.errors import OutOfRange
 from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
@@ -304,7 +305,14 @@ class Feed:
 
     Invariant: events up to ``_cursor`` were sent, and ``_sent`` more of the entry behind it; what
     is buffered follows. While the past is read nothing is buffered, and the feed is not live.
+
+    There are thousands, most of them idle: an idle one has no buffer, and no reader of the past.
     """
+
+    __slots__ = (
+        "_buffer", "_count", "_cursor", "_past", "_reading", "_sent", "_size", "_source", "_wake",
+        "_with_previous", "filters", "is_live",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -312,7 +320,7 @@ class Feed:
         filters: Interest,
         cursor: int,
         sent: int,
-        wake: asyncio.Event,
+        wake: Wake,
         *,
         with_previous: bool = False,
     ) -> None:
@@ -322,10 +330,10 @@ class Feed:
         self._wake = wake
         self._cursor = cursor
         self._sent = sent
-        self._buffer: deque[Told] = deque()
+        self._buffer: deque[Told] | None = None
         self._count = self._size = 0
         self._with_previous = with_previous
-        self._past = PastReader(source, filters, with_previous=with_previous)
+        self._past: PastReader | None = None
         self._reading: asyncio.Task[list[Told]] | None = None
 
     @property
@@ -362,6 +370,8 @@ class Feed:
         ):
             self.is_live = False
             return
+        if self._buffer is None:
+            self._buffer = deque()
         self._buffer.append((index, events, size))
         self._count += count
         self._size += size
@@ -392,6 +402,8 @@ class Feed:
             buffer.popleft()
             self._count -= len(events)
             self._size -= size
+        if not buffer:
+            self._buffer = None
         if buffer or page.is_full or self.is_live:
             return
         source = self._source
@@ -423,6 +435,8 @@ class Feed:
         def is_enough(count: int, size: int) -> bool:
             return count >= BUFFER_EVENTS_MAX or size >= BUFFER_BYTES_MAX
 
+        if self._past is None:
+            self._past = PastReader(self._source, self.filters, with_previous=self._with_previous)
         self._reading = asyncio.create_task(self._past.read(entries, last_index, is_enough))
         self._reading.add_done_callback(self._on_past_read)
 
@@ -433,6 +447,8 @@ class Feed:
 
     def _take_past(self, told: list[Told]) -> None:
         self._reading = None
+        if self._buffer is None:
+            self._buffer = deque()
         self._buffer.extend(told)
         self._count += sum(len(events) for _, events, _ in told)
         self._size += sum(size for _, _, size in told)

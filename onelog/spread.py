@@ -1,9 +1,9 @@
 """Several connections to one endpoint: for calls that stay, so that none keeps others from going.
 
 A server takes so many calls at a time on one connection (``streams_max``); one more waits in the
-client until another ends, without a word. Watches, tails and long polls do not end. So each takes a
-place on a connection that has one, and another connection is made when all places are taken. A
-connection that nobody uses any more costs nothing for long: gRPC closes it by itself.
+client until another ends. Watches, tails and long polls do not end. So each takes a place on a
+channel that has one, and another channel is made when all places are taken. One that nobody uses
+costs nothing for long: its connection is closed when it is idle (onelog/channel.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -12,9 +12,6 @@ from typing import Generic, TypeVar
 
 # Far below what a server takes, and what proxies in between do: 100 is the usual least.
 CALLS_PER_CONNECTION = 100
-
-# Without it, gRPC lets channels to the same endpoint share one connection.
-OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
 
 ConnectionT = TypeVar("ConnectionT")
 

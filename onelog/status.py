@@ -1,21 +1,35 @@
 """From a failed call to an exception: reads the ``google.rpc`` details that a server sends.
 
-A status without details did not come from the database but from gRPC itself (no connection, a
+A status without details did not come from the database but from the transport (no connection, a
 deadline on this side, a proxy): it has the class of its code and that code's name as its reason.
-Those that stand for limits of ours are told by their words, since gRPC says nothing else of them.
+Where our own client knows that a server has not looked at the call, nothing was done, and the
+reason says so. grpcio, which generated stubs use, says some of that in words alone.
 """
 
 from typing import Any
 
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.rpc import (  # type: ignore[import-untyped]
+    code_pb2,
+    error_details_pb2,
+    status_pb2,
+)
 
-from onelog.errors import OnelogError, ResourceExhausted, TooLarge, Unavailable, make_error
+from onelog.channel import RpcError
+from onelog.errors import (
+    DeadlineExceeded,
+    OnelogError,
+    ResourceExhausted,
+    TooLarge,
+    Unavailable,
+    make_error,
+)
 from onelog.v1 import common_pb2
 
 DOMAIN = "onelog"
 DETAILS_KEY = "grpc-status-details-bin"
-# What gRPC answers in place of the server when that has too much to do, or when the connection has
-# (HTTP/2, REFUSED_STREAM: before anything was looked at), and how long to wait then.
+# What grpcio answers in place of the server when that has too much to do, or when the connection
+# has (HTTP/2, REFUSED_STREAM: before anything was looked at), and how long to wait then.
 _CALLS_FULL = "Concurrent RPC limit exceeded"
 _STREAM_REFUSED = "Received RST_STREAM with error code 7"
 RETRY_S = 0.1
@@ -25,20 +39,45 @@ _REQUEST_TOO_LARGE = (
 )
 
 
-def error_of(rpc_error: Any) -> OnelogError:
-    """Return what a ``grpc.RpcError`` (or an ``AioRpcError``) of a call means."""
-    code: int = rpc_error.code().value[0]
-    details: str = rpc_error.details() or ""
-    for key, value in rpc_error.trailing_metadata() or ():
-        if key == DETAILS_KEY:
-            status = status_pb2.Status.FromString(value)
-            if status.code == code:
-                return error_of_status(status)
-    return _error_of_grpc(code, details) or make_error(code, details, rpc_error.code().name)
+def error_of(failure: Any) -> OnelogError:
+    """Return what a failed call means: an ``RpcError`` of ours or of grpcio, ``grpc.aio`` too."""
+    if isinstance(failure, RpcError):
+        code, message, details = failure.code, failure.message, failure.details
+        is_unprocessed = failure.is_unprocessed
+    else:
+        code, message = failure.code().value[0], failure.details() or ""
+        trailers = dict(failure.trailing_metadata() or ())
+        details, is_unprocessed = trailers.get(DETAILS_KEY), False
+    if details is not None:
+        try:
+            status = status_pb2.Status.FromString(details)
+        except DecodeError:
+            status = None  # of somebody in between
+        if status is not None and status.code == code:
+            return error_of_status(status)
+    if is_unprocessed:
+        return _not_begun(code, message)
+    return _error_of_grpc(code, message) or make_error(code, message, _name_of(code))
+
+
+def _not_begun(code: int, message: str) -> OnelogError:
+    """Return what it means that a server has not looked at a call, or never got it."""
+    if code == DeadlineExceeded.code:
+        return DeadlineExceeded(message, reason="EXPIRED")
+    if code == ResourceExhausted.code:
+        return TooLarge(message)
+    if code == Unavailable.code:
+        return Unavailable(message, reason="STREAM_REFUSED", retry_after_s=RETRY_S)
+    return make_error(code, message, _name_of(code))
+
+
+def _name_of(code: int) -> str:
+    name: str = code_pb2.Code.Name(code) if code in code_pb2.Code.values() else "UNKNOWN"
+    return name
 
 
 def _error_of_grpc(code: int, details: str) -> OnelogError | None:
-    """Return what a limit of gRPC itself means; nothing was done then."""
+    """Return what a limit that grpcio tells in words means; nothing was done then."""
     if code == Unavailable.code and _STREAM_REFUSED in details:
         return Unavailable(details, reason="STREAM_REFUSED", retry_after_s=RETRY_S)
     if code != ResourceExhausted.code:

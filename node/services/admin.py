@@ -28,6 +28,7 @@ from node.services.admin_status import (
 )
 from node.services.every_shard import every_shard
 from node.status_mapping import error_of_reason
+from node.waits import own_task
 from onelog.errors import AlreadyExists, NotFound, OnelogError
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from projections.namespaces import Limits
@@ -119,6 +120,7 @@ class AdminService:
         """Take a snapshot of a shard here."""
         driver = self._edge.replica(self._edge.check_shard(request.shard))
         clock = self._edge.context.clock
+        await own_task()
         async with asyncio.timeout(max(0.0, call.deadline_s - clock.now_s())):
             record = await self._edge.context.snapshots.take(driver)
         return admin_pb2.TakeSnapshotResponse(

@@ -7,6 +7,10 @@ leader. They send what is committed and applied here, so it is the same on every
 Streams may take hours and must not be felt: a step reads at most a megabyte, on the threads that
 read the log, and the next step begins when its client has taken the last one. How many there are at
 a time is limited (``limits.log_streams_max``), and each may ask for a limit of bytes a second.
+
+Bulk reads give way to writes. While entries are applied, all streams of a process together send
+``limits.log_bytes_per_s_beside_writes``; a database that nobody writes to sends as fast as it can.
+Two readers on the nodes' own machine otherwise took most of its cores (docs/performance.md).
 """
 
 import asyncio
@@ -36,6 +40,8 @@ RETRY_BEHIND_S = 0.1
 # A paced stream sends about this many frames a second, as long as they do not get too small.
 PACED_FRAMES_PER_S = 8
 PACED_FRAME_BYTES_MIN = 16 << 10
+# Beside writes frames are smaller: what a reader does with one delays whatever shares its cores.
+BESIDE_WRITES_FRAME_BYTES_MAX = 256 << 10
 _LINEARIZABLE = common_pb2.ReadOptions()
 
 
@@ -45,7 +51,9 @@ class LogService:
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self._streams = 0
-        self._streams_max = edge.context.config.limits.log_streams_max
+        limits = edge.context.config.limits
+        self._streams_max = limits.log_streams_max
+        self._beside_writes = _Pace(limits.log_bytes_per_s_beside_writes)
 
     async def describe_log(self, request: log_pb2.DescribeLogRequest, call: Call) -> bytes:
         """Describe a shard's log where it is led, behind a read."""
@@ -80,16 +88,21 @@ class LogService:
         with self._turn():
             while at <= wanted.last_index:
                 await self._reach(driver, wanted.shard, wanted.last_index, call)
-                shard = driver.shard
-                make = partial(next_frame, shard.log, at, wanted)
+                shard, applied = driver.shard, self._applied_count()
+                bytes_max = wanted.bytes_max
+                if self._beside_writes.is_behind:
+                    bytes_max = min(bytes_max, BESIDE_WRITES_FRAME_BYTES_MAX)
+                make = partial(next_frame, shard.log, at, wanted, bytes_max)
                 try:
                     last_index, size, frame = await loop.run_in_executor(edge.readers, make)
                 except CorruptFile as error:
                     shard.shipping.note_damage(error)
                     raise
                 await pace.wait()
+                await self._beside_writes.wait()
                 yield frame
                 pace.sent(size)
+                self._give_way(size, applied)
                 at = last_index + 1
 
     async def read_snapshot(
@@ -105,9 +118,12 @@ class LogService:
             )
             position = 0
             while position < record.size:
+                applied = self._applied_count()
                 read = partial(next_chunk, record, file, position)
                 position, chunk = await loop.run_in_executor(edge.readers, read)
+                await self._beside_writes.wait()
                 yield chunk
+                self._give_way(len(chunk), applied)
 
     def _wanted(self, request: log_pb2.ReadLogFramesRequest) -> Wanted:
         """Return what is asked for, refusing what nobody can mean."""
@@ -158,6 +174,15 @@ class LogService:
         except Elsewhere:
             return False
 
+    def _applied_count(self) -> int:
+        """Return how many entries this process has applied, of all shards."""
+        return sum(each.shard.log.applied_index for each in self._edge.context.drivers.values())
+
+    def _give_way(self, size: int, applied_before: int) -> None:
+        """Count bytes against the rate beside writes, if entries were applied meanwhile."""
+        if self._applied_count() != applied_before:
+            self._beside_writes.sent(size)
+
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Count a stream, or refuse it."""
@@ -181,6 +206,11 @@ class _Pace:
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
         self._due_s = 0.0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the frames before still have to have their time."""
+        return self._due_s > asyncio.get_running_loop().time()
 
     async def wait(self) -> None:
         """Wait until the frames before have had their time."""

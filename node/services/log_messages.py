@@ -49,18 +49,20 @@ def frame_limits(message_bytes_max: int) -> tuple[int, int]:
     return bytes_max, min(FRAME_VOIDS_MAX, message_bytes_max * 3 // 8 // VOID_BYTES_MAX)
 
 
-def next_frame(log: Log, first_index: int, wanted: Wanted) -> tuple[int, int, bytes]:
+def next_frame(
+    log: Log, first_index: int, wanted: Wanted, bytes_max: int
+) -> tuple[int, int, bytes]:
     """Return the last index of the next frame, how many bytes of entries it has, and itself."""
     frame = read_frame(
         log,
         first_index,
         wanted.last_index,
         owners=wanted.owners,
-        bytes_max=wanted.bytes_max,
+        bytes_max=bytes_max,
         voids_max=wanted.voids_max,
     )
     size = len(frame.data)
-    if size > wanted.bytes_max and size + FRAME_OVERHEAD_MAX > wanted.message_bytes_max:
+    if size > bytes_max and size + FRAME_OVERHEAD_MAX > wanted.message_bytes_max:
         limit = wanted.message_bytes_max
         raise answer_too_large(
             f"entry {first_index} of shard {wanted.shard} has {size} bytes, and a message {limit}; "

@@ -117,8 +117,6 @@ class Session:
     """One run of a command."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        # What gRPC itself would write to stderr is not for people: what fails is told in one line.
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self.output = Output(as_json=given["as_json"])
         flags = {name: given[name] for name in _CONNECTION if given.get(name)}
         if "endpoints" in flags:

@@ -10,9 +10,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
-import grpc.aio  # type: ignore[import-untyped]
-
-from onelog.client.channels import Channel, Channels
+from onelog.channel import Channel, RpcError
+from onelog.client.channels import METHODS, Channels
 from onelog.client.costs import COLLECTING, ask, take
 from onelog.client.options import ClientOptions
 from onelog.client.retrying import Backoff, Verdict, judge
@@ -136,8 +135,7 @@ class Calls:
         """Yield the answers of a server stream; opens it again where it broke off.
 
         ``request`` makes the request for what is still wanted, and ``timeout_s`` is how long the
-        stream may be without a connection that works. gRPC's windows are the flow control: what is
-        not taken here is not sent there.
+        stream may be without a connection that works. What is not taken here is not sent there.
         """
         loop = asyncio.get_running_loop()
         backoff, broken_s = self._backoff(), loop.time()
@@ -179,28 +177,28 @@ class Calls:
     async def _attempt(self, channel: Channel, path: str, request: Any, timeout_s: float) -> Any:
         if timeout_s <= 0:
             raise DeadlineExceeded("no time was left for the call", reason="EXPIRED")
-        await channel.ready(min(timeout_s, self._options.connect_timeout_s))
+        if not channel.is_ready:
+            await channel.ready(min(timeout_s, self._options.connect_timeout_s))
+        method, data = METHODS[path], request.SerializeToString()
         try:
-            metadata = with_parent(channel.metadata)
-            return await channel.method(path)(request, timeout=timeout_s, metadata=metadata)
-        except grpc.aio.AioRpcError as failure:
+            metadata = with_parent(self._channels.metadata)
+            answer = await channel.unary(method.path, data, timeout_s, metadata)
+        except RpcError as failure:
+            self._channels.check_open()
             raise error_of(failure) from None
-        except asyncio.CancelledError:
-            raise_if_closed()
-            raise
+        return method.parse(answer)
 
     async def _stream(self, endpoint: str, path: str, request: Any) -> AsyncGenerator[Any, None]:
         with self._channels.place(endpoint) as channel:
             await channel.ready(self._options.connect_timeout_s)
-            call = channel.method(path)(request, metadata=with_parent(channel.metadata))
+            method, data = METHODS[path], request.SerializeToString()
+            call = channel.stream(method.path, data, with_parent(self._channels.metadata))
             try:
                 async for answer in call:
-                    yield answer
-            except grpc.aio.AioRpcError as failure:
+                    yield method.parse(answer)
+            except RpcError as failure:
+                self._channels.check_open()
                 raise error_of(failure) from None
-            except asyncio.CancelledError:
-                raise_if_closed()
-                raise
             finally:
                 call.cancel()
 

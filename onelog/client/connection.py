@@ -61,6 +61,8 @@ class Connection:
         self.sessions = Sessions(self.calls, options)
         self._batches: dict[Batch, Lane] = {}
         self._pipes: dict[str, Pipe] = {}
+        self._to_flush: list[Lane] = []
+        self._is_flushing = False
         self._write_lanes: list[WriteLane] = []
         self._early_lanes: list[WriteLane] = []
         self._lanes_by_partition: list[WriteLane] = []
@@ -273,12 +275,39 @@ class Connection:
 
     # For the lanes
 
-    def pipe(self, endpoint: str) -> Pipe:
-        """Return the pipe to an endpoint."""
+    def flush_soon(self, lane: Lane) -> None:
+        """Call ``flush`` of a lane at the end of this iteration of the loop."""
+        self._to_flush.append(lane)
+        self._schedule_flush()
+
+    def post(self, batch: Batch, lane: Lane) -> None:
+        """Send a batch to its endpoint, with all others of this iteration."""
+        endpoint = batch.endpoint
         pipe = self._pipes.get(endpoint)
         if pipe is None:
-            pipe = self._pipes[endpoint] = Pipe(self.channels.of(endpoint), self.options)
-        return pipe
+            channel, metadata = self.channels.of(endpoint), self.channels.metadata
+            pipe = self._pipes[endpoint] = Pipe(channel, metadata, self.options)
+        pipe.send(batch, lane)
+        self._schedule_flush()
+
+    def take_back(self, batch: Batch) -> None:
+        """Forget a batch that was posted: its answer, if one comes, is for nobody."""
+        self._pipes[batch.endpoint].take_back(batch)
+
+    def _schedule_flush(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what was called in the last iteration: lanes make batches, pipes messages."""
+        try:
+            while self._to_flush:
+                self._to_flush.pop().flush()
+        finally:
+            self._is_flushing = False
+        for pipe in self._pipes.values():
+            pipe.flush()
 
     def endpoint_of(self, shard: int) -> str:
         """Return where the leader of a shard is asked."""

@@ -24,7 +24,6 @@ from typing import Any, Protocol
 from onelog.client.batch import OPERATION_SIZE, Batch, Waiting
 from onelog.client.costs import COLLECTING, Decode, taking
 from onelog.client.options import ClientOptions
-from onelog.client.pipe import Pipe
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.sessions import Session
 from onelog.client.tracing import PARENT, note, traced
@@ -47,8 +46,14 @@ class Dispatch(Protocol):
     loop: AbstractEventLoop
     options: ClientOptions
 
-    def pipe(self, endpoint: str) -> Pipe:
-        """Return the pipe to an endpoint."""
+    def flush_soon(self, lane: "Lane") -> None:
+        """Call ``flush`` of a lane at the end of this iteration of the loop."""
+
+    def post(self, batch: Batch, lane: "Lane") -> None:
+        """Send a batch to its endpoint, with all others of this iteration."""
+
+    def take_back(self, batch: Batch) -> None:
+        """Forget a batch that was posted: its answer, if one comes, is for nobody."""
 
     def endpoint_of(self, shard: int) -> str:
         """Return where the leader of a shard is asked."""
@@ -188,7 +193,8 @@ class Lane:
             batch.complete_run()
             self._dispatch.entered(batch.count, batch.size)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what may be sent now."""
         self._is_scheduled = False
         if self._open is not None and self._is_full(self._open):
             self._count(self._open)
@@ -225,7 +231,7 @@ class Lane:
     def _post(self, batch: Batch, endpoint: str) -> None:
         batch.endpoint = endpoint
         batch.sent_s = monotonic()
-        self._dispatch.pipe(endpoint).send(batch, self)
+        self._dispatch.post(batch, self)
 
     def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
         """Give every waiter its result; what is worth another attempt has one."""
@@ -305,7 +311,7 @@ class Lane:
         if batch.sent_s > now_s:
             return
         if batch.is_answered:
-            self._dispatch.pipe(batch.endpoint).take_back(batch)
+            self._dispatch.take_back(batch)
             self._finish(batch)
         elif now_s - batch.sent_s >= self._dispatch.options.attempt_timeout_s:
             self._overdue(batch)
@@ -327,7 +333,7 @@ class Lane:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._dispatch.flush_soon(self)
 
     def _forget(self, batch: Batch) -> None:
         self._dispatch.ended(batch)

@@ -9,12 +9,15 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from onelog.errors import FailedPrecondition
 
 T = TypeVar("T")
 
+# How long a call that was interrupted may take to notice.
+CANCEL_S = 1.0
 # Items that wait between the loop and the one who iterates.
 ITEMS_AHEAD = 256
 
@@ -35,17 +38,22 @@ class LoopThread:
         return self._is_closed
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine of the core returns; interrupted, it is cancelled."""
+        """Return what a coroutine of the core returns; interrupted, it is cancelled.
+
+        Then its end is waited for: what it iterated over can be closed after that, not before.
+        """
+        call: _Call[T] | None = None
         try:
             loop = self._started()
+            call = _Call(coroutine)
+            loop.call_soon_threadsafe(call.begin)
+            return call.outcome.result()
         except BaseException:
-            coroutine.close()
-            raise
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
+            if call is None:
+                coroutine.close()
+            elif not call.outcome.done():
+                loop.call_soon_threadsafe(call.cancel)
+                call.ended.wait(CANCEL_S)
             raise
 
     def iterate(self, items: AsyncIterator[T], ahead: int = ITEMS_AHEAD) -> Iterator[T]:
@@ -97,6 +105,46 @@ class LoopThread:
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
+
+
+class _Call(Generic[T]):
+    """A coroutine from the thread that wants its result to the loop that runs it.
+
+    Unlike ``asyncio.run_coroutine_threadsafe`` it can be cancelled at any moment, also by an
+    interrupt between two lines of the caller's, and says when it has ended.
+    """
+
+    __slots__ = ("_coroutine", "_task", "ended", "outcome")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self.outcome: Future[T] = Future()
+        self.ended = threading.Event()
+        self._coroutine: Coroutine[Any, Any, T] | None = coroutine
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Run it; on the loop."""
+        if self._coroutine is not None:
+            self._task = asyncio.get_running_loop().create_task(self._coroutine)
+            self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        """End it; on the loop."""
+        if self._task is not None:
+            self._task.cancel()
+        elif self._coroutine is not None:
+            self._coroutine.close()
+            self._coroutine = None
+            self.ended.set()
+
+    def _end(self, task: "asyncio.Task[T]") -> None:
+        self.ended.set()
+        if task.cancelled():
+            self.outcome.cancel()
+        elif (error := task.exception()) is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
 
 
 class Items(Iterator[T], Generic[T]):

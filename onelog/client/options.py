@@ -66,7 +66,7 @@ class ClientOptions:
     # How often the topology is asked for although nothing failed.
     topology_refresh_s: float = 30.0
 
-    # One gRPC message in either direction; a server takes no more either.
+    # One message in either direction; a server takes no more either.
     message_bytes_max: int = 16 << 20
 
     # Transport security and who the caller is.

@@ -74,7 +74,7 @@ class ReadLane(Lane):
         error = DeadlineExceeded(f"{batch.endpoint} has not answered for a while")
         self._dispatch.attempt_failed(None, batch.endpoint, error)
         if any(self._dispatch.endpoint_of(each[3]) != batch.endpoint for each in batch.waiters):
-            self._dispatch.pipe(batch.endpoint).take_back(batch)
+            self._dispatch.take_back(batch)
             batch.sent_s = float("inf")
             self._resend(batch)
 

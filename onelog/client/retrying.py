@@ -18,8 +18,8 @@ from onelog.errors import (
     Unavailable,
 )
 
-# What gRPC itself says when a connection breaks or a server goes away in the middle of a call. The
-# database gives reasons of its own, or details; of these nobody knows how far the call got.
+# What the transport says when a connection breaks or a server goes away in the middle of a call.
+# The database gives reasons of its own, or details; of these nobody knows how far the call got.
 _OF_THE_CONNECTION = frozenset(("UNAVAILABLE", "INTERNAL", "CANCELLED", "UNKNOWN"))
 
 

@@ -9,9 +9,8 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
-import grpc.aio  # type: ignore[import-untyped]
-
-from onelog.client.channels import Channels
+from onelog.channel import RpcError
+from onelog.client.channels import METHODS, Channels
 from onelog.client.options import ClientOptions
 from onelog.client.routing import shard_of
 from onelog.errors import FailedPrecondition, NotFound, OnelogError, Unavailable
@@ -141,7 +140,7 @@ class Topology:
                         self._learn(task.result())
                     except Unavailable as unavailable:
                         error = unavailable
-                    except grpc.aio.AioRpcError as failure:
+                    except RpcError as failure:
                         error = error_of(failure)
                     else:
                         return
@@ -154,11 +153,11 @@ class Topology:
     async def _ask(self, endpoint: str) -> admin_pb2.GetTopologyResponse:
         channel = self._channels.of(endpoint)
         await channel.ready(self._options.connect_timeout_s)
-        answer: admin_pb2.GetTopologyResponse = await channel.method("Admin/GetTopology")(
-            admin_pb2.GetTopologyRequest(),
-            timeout=self._options.connect_timeout_s,
-            metadata=channel.metadata,
+        method = METHODS["Admin/GetTopology"]
+        data = await channel.unary(
+            method.path, b"", self._options.connect_timeout_s, self._channels.metadata
         )
+        answer: admin_pb2.GetTopologyResponse = method.parse(data)
         return answer
 
     def _learn(self, answer: admin_pb2.GetTopologyResponse) -> None:

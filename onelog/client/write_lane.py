@@ -319,7 +319,7 @@ class WriteLane(Lane):
                     batch.error = error
                     if judge(error) is Verdict.FINAL:
                         batch.fail(error)
-        self._flush()
+        self.flush()
 
     def _send(self, batch: Batch) -> None:
         if batch.session is not None:
@@ -360,7 +360,7 @@ class WriteLane(Lane):
         elif batch.session is None and self._has_session:
             self._under_way.remove(batch)
             self._queued.appendleft(batch)
-            self._flush()
+            self.flush()
         else:
             self._send(batch)
 
@@ -372,7 +372,7 @@ class WriteLane(Lane):
         elif dispatch.endpoint_of(self.shard) == batch.endpoint:
             dispatch.attempt_failed(self.shard, batch.endpoint, error)
         else:
-            dispatch.pipe(batch.endpoint).take_back(batch)
+            dispatch.take_back(batch)
             batch.is_uncertain = batch.is_uncertain or batch.is_written
             self._send(batch)
 

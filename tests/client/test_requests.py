@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import message_factory  # type: ignore[import-untyped]
+from google.protobuf import descriptor_pool, message_factory  # type: ignore[import-untyped]
 
 from onelog import (
     AsyncClient,
@@ -21,7 +21,7 @@ from onelog import (
     Retention,
     Rule,
 )
-from onelog.client.channels import _SERVICES
+from onelog.client.channels import METHODS
 from onelog.client.connection import Connection
 from onelog.client.queue_values import enqueued_in
 from onelog.client.values import Appended, Enqueued, Message, Record, Settled
@@ -45,10 +45,11 @@ class Sent:
         async def call(
             _self: Connection, path: str, request: Any, _timeout_s: float, **_: Any
         ) -> Any:
-            service, name = path.split("/")
-            method = _SERVICES[service].methods_by_name[name]
+            found = METHODS[path]
+            service = descriptor_pool.Default().FindServiceByName(found.path.split("/")[1])
+            method = service.methods_by_name[found.path.split("/")[2]]
             assert isinstance(request, message_factory.GetMessageClass(method.input_type))
-            answer = message_factory.GetMessageClass(method.output_type)()
+            answer = found.answer()
             sent.path, sent.request = path, request
             sent.answer(answer)
             return answer

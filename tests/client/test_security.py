@@ -9,7 +9,7 @@ import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from onelog import AsyncClient, Tls
-from onelog.errors import Unauthenticated, Unavailable
+from onelog.errors import InvalidArgument, Unauthenticated, Unavailable
 from onelog.v1 import admin_pb2
 from tests.client.scripted import run
 from tests.cluster.test_transport_tls import certificate
@@ -57,3 +57,11 @@ def test_a_client_trusts_what_it_was_told_to_and_shows_its_token(tmp_path: Path)
         await server.stop(None)
 
     run(test())
+
+
+def test_certificates_that_are_none_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
+    """A server that is down and a file that is wrong need other hands."""
+    key, chain = certificate(tmp_path, "server")
+    for tls in (Tls(ca=b"no PEM"), Tls(ca=chain, certificate=chain), Tls(certificate=key, key=key)):
+        with pytest.raises(InvalidArgument, match="CERTIFICATE_INVALID"):
+            AsyncClient("127.0.0.1:1", tls=tls)

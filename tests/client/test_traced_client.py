@@ -159,7 +159,10 @@ def test_a_read_that_another_lane_takes_over_stays_in_its_trace() -> None:
     """It is taken over in a callback that began in somebody else's block."""
     loop = asyncio.new_event_loop()
     dispatch: Any = SimpleNamespace(
-        loop=loop, options=ClientOptions(), began=lambda _batch, _lane: None
+        loop=loop,
+        options=ClientOptions(),
+        began=lambda _batch, _lane: None,
+        flush_soon=lambda _lane: None,
     )
     first, second = (ReadLane(dispatch, f"127.0.0.1:{port}") for port in (1, 2))
     with traced(PARENT):

@@ -93,20 +93,20 @@ def test_who_promises_nothing_gives_no_lease() -> None:
 def test_fewer_promises_than_a_majority_are_no_lease() -> None:
     lone = led()
     lone.hear(PEER, promise(lone))
-    assert lone.shard.reads.holds_lease
+    assert lone.shard.reads.may_look(by_lease=True)
 
     voters = [PEER, OTHER, UUID(int=4)]
     lone.member.leadership.reconfigure(voters, voters)  # as a change of members does
-    assert not lone.shard.reads.holds_lease
+    assert not lone.shard.reads.may_look(by_lease=True)
     lone.hear(OTHER, promise(lone))
-    assert lone.shard.reads.holds_lease
+    assert lone.shard.reads.may_look(by_lease=True)
 
 
 def test_learners_promises_do_not_count() -> None:
     lone = led()
     lone.member.leadership.reconfigure([PEER, OTHER], [OTHER])
     lone.hear(PEER, promise(lone))
-    assert not lone.shard.reads.holds_lease
+    assert not lone.shard.reads.may_look(by_lease=True)
 
 
 def test_a_group_of_one_always_has_a_lease() -> None:
@@ -116,6 +116,26 @@ def test_a_group_of_one_always_has_a_lease() -> None:
     lone.shard.tick()
     lone.clock.time_s += 3600.0
     assert read(lone) == [None]
+
+
+def test_only_a_leader_that_is_the_only_voter_looks_without_asking() -> None:
+    """No round could tell it anything, since nobody else can lead."""
+    lone = LoneShard(founders=[ME])
+    lone.pass_time(1.0)
+    assert not lone.shard.reads.may_look(by_lease=False), (
+        "the first entry of its term is not applied"
+    )
+    lone.sync()
+    lone.shard.tick()
+    assert lone.shard.reads.may_look(by_lease=False)
+
+    membership = lone.member.membership.with_learner(PEER)
+    lone.shard.change_membership(membership, float("inf"), lone.outcomes.append)
+    lone.sync()
+    lone.shard.tick()
+    assert lone.shard.reads.may_look(by_lease=False), "a learner counts nowhere"
+
+    assert not led().shard.reads.may_look(by_lease=False), "one of three"
 
 
 def test_a_leader_that_has_applied_nothing_of_its_term_has_no_lease() -> None:
@@ -159,7 +179,7 @@ def test_a_leadership_begins_without_promises_of_the_one_before() -> None:
     lone.hear(OTHER, Stale(9))
     lone.lead()
     lone.clock.time_s -= 5.0  # as if all of this had taken no time
-    assert not lone.shard.reads.holds_lease
+    assert not lone.shard.reads.may_look(by_lease=True)
 
 
 def test_a_leader_that_hands_over_has_no_lease_in_its_term_any_more() -> None:
@@ -176,13 +196,13 @@ def test_a_leader_that_hands_over_has_no_lease_in_its_term_any_more() -> None:
         lone.hear(PEER, promise(lone))
     assert len(ends) == 1
     assert lone.member.state == LEADER
-    assert not lone.shard.reads.holds_lease
+    assert not lone.shard.reads.may_look(by_lease=True)
 
     lone.hear(OTHER, Stale(9))
     lone.lead()
     lone.member.start_round()
     lone.hear(PEER, promise(lone))
-    assert lone.shard.reads.holds_lease
+    assert lone.shard.reads.may_look(by_lease=True)
 
 
 # Voters

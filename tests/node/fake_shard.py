@@ -8,6 +8,7 @@ from cluster.errors import ClusterError
 from cluster.messages import Message
 from node.durability import Durability
 from node.requests import Outcome, ShardConfig
+from node.stale_reads import Level
 from ual.entry import Draft
 from ual.jobs import SyncJob
 
@@ -50,6 +51,9 @@ class FakeShard:
     @property
     def is_due(self) -> bool:
         return self.member.is_due and not self.is_syncing
+
+    def may_look(self, _level: Level) -> bool:
+        return False
 
     def tick(self) -> None:
         self.ticks.append(time.monotonic())

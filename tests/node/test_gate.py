@@ -16,9 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from node.config_sources import load
-from node.context import NodeContext, Service
+from node.context import Kind, Method, NodeContext, Service
+from node.exchange import Exchange
 from node.readiness import Stage
 from node.server import Server
+from onelog.errors import NotFound
 
 WAIT_S = 20.0
 NAME = "tests.Echo"
@@ -35,28 +37,24 @@ class Echo:
 
     def make(self, context: NodeContext) -> Service:
         self.context = context
-        handlers = {
-            "Unary": grpc.unary_unary_rpc_method_handler(
-                self.unary, Check.FromString, Check.SerializeToString
-            ),
-            "Stream": grpc.unary_stream_rpc_method_handler(
-                self.stream, Check.FromString, Check.SerializeToString
-            ),
-        }
-        handler = grpc.method_handlers_generic_handler(NAME, handlers)
-        return Service(NAME, lambda server: server.add_generic_rpc_handlers((handler,)))
+        methods = (
+            Method(NAME, "Unary", Kind.UNARY, Check.FromString, self.unary),
+            Method(NAME, "Stream", Kind.STREAM, Check.FromString, self.stream),
+        )
+        return Service(NAME, methods)
 
-    async def unary(self, request: Any, context: Any) -> Any:
+    async def unary(self, _exchange: Exchange, request: Any, _size: int) -> bytes:
         self.entered += 1
         await self.go.wait()
         if request.service == "fail":
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no")
-        return request
+            raise NotFound("no")
+        answer: bytes = request.SerializeToString()
+        return answer
 
-    async def stream(self, request: Any, _context: Any) -> AsyncIterator[Any]:
+    async def stream(self, exchange: Exchange, request: Any, _size: int) -> None:
         """Go on until the node stops, as a service with streams must."""
         assert self.context is not None
-        yield request
+        exchange.send(request.SerializeToString())
         await self.context.stopping.wait()
 
 
@@ -201,8 +199,7 @@ def test_calls_that_never_end_are_cut_after_the_time_to_drain(tmp_path: Path) ->
             call = asyncio.ensure_future(at.call())
             await until(lambda: at.echo.entered == 1)
             at.server.stop()
-            with pytest.raises(grpc.aio.AioRpcError):
-                await call
+            assert await refused(call, grpc.StatusCode.UNAVAILABLE) == "STOPPING"
 
     run(main())
 

@@ -12,7 +12,7 @@ import grpc.aio  # type: ignore[import-untyped]
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from node import api_port
+from node import api_server
 from node.config import LimitSettings
 from onelog import errors
 from onelog.client.aio import AsyncClient
@@ -54,8 +54,8 @@ async def end_of(call: Any) -> OnelogError:
 
 
 def rpc_tasks() -> int:
-    """How many calls gRPC has a task for, in this process."""
-    return sum(task.get_name() == "rpc_task" for task in asyncio.all_tasks())
+    """How many calls have a task in this process."""
+    return sum(task.get_name().startswith("/") for task in asyncio.all_tasks())
 
 
 async def check_served(channel: grpc.aio.Channel) -> None:
@@ -76,7 +76,7 @@ def test_half_open_calls_of_one_connection_keep_nobody_out_and_end_with_a_reason
         async with single(tmp_path, shards=1, limits=LIMITS) as node:
             gate = node.server._gate
             gate.arrival_s = 1.5
-            counts = gate.arriving_open if "Health" in method else gate.arriving
+            counts = gate.open_calls if "Health" in method else gate.arriving
             async with connection(node) as flooder, connection(node) as other:
                 flood = [half_open(flooder, method) for _ in range(32)]
                 await until(lambda: counts.requests == SHARE)
@@ -94,9 +94,11 @@ def test_half_open_calls_of_one_connection_keep_nobody_out_and_end_with_a_reason
     run(test())
 
 
-def test_half_open_calls_of_many_connections_do_not_keep_health_out_and_pass(
+def test_half_open_calls_of_many_connections_keep_only_their_own_kind_out_and_pass(
     tmp_path: Path,
 ) -> None:
+    """A call that comes with its request waits for nothing, so it takes no place of those."""
+
     async def test() -> None:
         async with single(tmp_path, shards=1, limits=LIMITS) as node:
             gate = node.server._gate
@@ -114,11 +116,11 @@ def test_half_open_calls_of_many_connections_do_not_keep_health_out_and_pass(
                 stub = health_pb2_grpc.HealthStub(five)
                 health = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
                 assert health.status
-                error = await refusal(five.unary_unary(GET)(b""))
+                error = await end_of(half_open(five))
                 assert error.reason == "TOO_MANY_REQUESTS"
                 assert judge(error) is Verdict.AGAIN
-                # A client of ours waits until it is over.
                 await client.kv.put("k", b"v")
+                assert gate.arriving.requests == 16
                 await asyncio.gather(*map(end_of, flood))
                 await until(lambda: not gate.arriving.requests)
                 await check_served(five)
@@ -145,14 +147,10 @@ def test_a_half_open_call_that_is_given_up_gives_its_place_back(tmp_path: Path) 
 
 
 def test_what_grpc_itself_refuses_is_known_to_clients(tmp_path: Path) -> None:
-    """Those have no details: their words are pinned here."""
+    """Other servers and proxies answer without details: their words are pinned here."""
 
     async def test() -> None:
         async with single(tmp_path, shards=1, limits=LIMITS) as node:
-            put = kv.PutRequest(key=b"k", value=bytes(128 << 10))
-            error = await refusal(node.kv.Put(put))
-            assert (type(error), error.reason) == (errors.TooLarge, "TOO_LARGE")
-            assert judge(error) is Verdict.FINAL
             own = (("grpc.max_send_message_length", 1_000),)
             async with grpc.aio.insecure_channel(node.endpoint, options=own) as channel:
                 error = await refusal(channel.unary_unary(GET)(bytes(2_000)))
@@ -189,6 +187,7 @@ def test_what_grpc_itself_refuses_is_known_to_clients(tmp_path: Path) -> None:
 
 BAD_UTF8 = b"\x0a\x02\xff\xfe"  # of the first field of a request, its namespace
 TOO_LARGE = kv.PutRequest(key=b"k", value=bytes(66 << 10)).SerializeToString()
+FAR_TOO_LARGE = kv.PutRequest(key=b"k", value=bytes(128 << 10)).SerializeToString()
 
 
 @pytest.mark.parametrize(
@@ -199,6 +198,8 @@ TOO_LARGE = kv.PutRequest(key=b"k", value=bytes(66 << 10)).SerializeToString()
         ("/onelog.v1.KV/Scan", BAD_UTF8, "REQUEST_MALFORMED"),
         ("/onelog.v1.Pipeline/Execute", b"\xff\xff\xff", "REQUEST_MALFORMED"),
         ("/onelog.v1.KV/Put", TOO_LARGE, "TOO_LARGE"),
+        ("/onelog.v1.KV/Put", FAR_TOO_LARGE, "TOO_LARGE"),
+        ("/onelog.v1.Pipeline/Execute", FAR_TOO_LARGE, "TOO_LARGE"),
         (GET, None, "REQUEST_MALFORMED"),
     ],
 )
@@ -214,6 +215,10 @@ def test_a_request_that_is_none_is_an_invalid_argument(
             error = await end_of(call)
             assert isinstance(error, errors.InvalidArgument)
             assert error.reason == reason
+            if reason == "TOO_LARGE":
+                assert request_bytes is not None
+                expected = {"size": str(len(request_bytes)), "limit": str(64 << 10)}
+                assert error.metadata == expected
             assert judge(error) is Verdict.FINAL
             counted = node.server.metrics.registry.get_sample_value
             await until(lambda: counted("onelog_rpc_refused_total", {"reason": reason}) == 1)
@@ -279,8 +284,9 @@ class Wire:
 def test_a_client_that_is_gone_without_a_word_loses_its_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_port, "KEEPALIVE_MS", 200)
-    monkeypatch.setattr(api_port, "KEEPALIVE_TIMEOUT_MS", 200)
+    monkeypatch.setattr(api_server, "LOOK_S", 0.05)
+    monkeypatch.setattr(api_server, "KEEPALIVE_S", 0.2)
+    monkeypatch.setattr(api_server, "KEEPALIVE_TIMEOUT_S", 3.0)
 
     async def test() -> None:
         async with single(tmp_path, shards=1, limits=LIMITS) as node:
@@ -313,4 +319,4 @@ def test_one_connection_has_a_part_of_all_calls() -> None:
         (16_384, 1, 1),
     ):
         limits = LimitSettings(concurrent_rpcs_max=calls_max, streams_max=streams_max)
-        assert api_port.connection_calls_max(limits) == expected
+        assert api_server.connection_calls_max(limits) == expected

@@ -21,9 +21,12 @@ from node.status_mapping import (
     status_of,
 )
 from onelog import errors
+from onelog.channel import RpcError
+from onelog.client.retrying import Verdict, judge
 from onelog.errors import OnelogError, class_of
 from onelog.status import DETAILS_KEY, error_of, error_of_result
 from onelog.v1 import common_pb2
+from onelog.wire.grpc import Status
 from projections.errors import BadDocument, BadPayload
 from projections.reasons import Reason
 from projections.result import Refused
@@ -59,7 +62,16 @@ def over_the_wire(error: OnelogError) -> OnelogError:
         trailing_metadata=grpc.aio.Metadata(*status.trailing_metadata),
         details=status.details,
     )
-    return error_of(rpc_error)
+    found, ours = error_of(rpc_error), error_of(ours_of(rpc_error))
+    assert (type(found), str(found), found.metadata) == (type(ours), str(ours), ours.metadata)
+    assert found.retry_after_s == ours.retry_after_s
+    return found
+
+
+def ours_of(failure: grpc.aio.AioRpcError) -> RpcError:
+    """Return what our own client raises where grpcio raises this."""
+    details = dict(failure.trailing_metadata()).get(DETAILS_KEY)
+    return RpcError(Status(failure.code().value[0], failure.details(), details))
 
 
 def in_an_answer(error: OnelogError) -> OnelogError:
@@ -181,10 +193,29 @@ def test_a_status_without_details_has_the_class_of_its_code() -> None:
         rpc_error = grpc.aio.AioRpcError(
             code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="no connection"
         )
-        error = error_of(rpc_error)
-        assert error.reason == code.name
-        assert isinstance(error, class_of(code.value[0], ""))
-        assert error.message == "no connection"
+        for error in (error_of(rpc_error), error_of(ours_of(rpc_error))):
+            assert error.reason == code.name
+            assert isinstance(error, class_of(code.value[0], ""))
+            assert error.message == "no connection"
+    assert error_of(RpcError(Status(99, "of the future"))).reason == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "reason"),
+    [
+        (14, errors.Unavailable, "STREAM_REFUSED"),
+        (4, errors.DeadlineExceeded, "EXPIRED"),
+        (8, errors.TooLarge, "TOO_LARGE"),
+        (3, errors.InvalidArgument, "INVALID_ARGUMENT"),
+    ],
+)
+def test_a_call_that_no_server_has_looked_at_was_not_done(
+    code: int, kind: type[OnelogError], reason: str
+) -> None:
+    """A write without a session is sent again then, and never otherwise."""
+    error = error_of(RpcError(Status(code, "not sent", is_unprocessed=True)))
+    assert (type(error), error.reason) == (kind, reason)
+    assert judge(error) is not Verdict.UNKNOWN
 
 
 def test_an_unknown_reason_of_a_newer_server_still_has_the_right_class() -> None:
@@ -204,3 +235,10 @@ def test_details_of_another_status_are_not_believed() -> None:
         details="broken",
     )
     assert type(error_of(rpc_error)) is errors.Unavailable
+    assert type(error_of(ours_of(rpc_error))) is errors.Unavailable
+
+
+def test_details_that_cannot_be_read_are_ignored() -> None:
+    """Somebody in between may have put them there."""
+    error = error_of(RpcError(Status(9, "broken", b"\xff\xff")))
+    assert (type(error), error.message) == (errors.FailedPrecondition, "broken")

@@ -77,9 +77,11 @@ def test_commands_use_the_file(
     monkeypatch.delenv("ONELOG_ENDPOINTS")
     cli("admin", "namespaces", "create", "filed", "-e", endpoint)
     write(f'endpoints = "{endpoint}"\nnamespace = "filed"\ndurability = "async"')
-    cli("kv", "put", "where", "here")
-    assert cli("kv", "get", "where", "--namespace", "filed").out == "here\n"
-    cli("kv", "get", "where", "--namespace", "default", code=3)
+    cli("kv", "put", "{where}", "here")
+    # An ASYNC write is visible once it is committed: so is everything ahead of a SYNC write.
+    cli("kv", "put", "{where}2", "later", "--durability", "sync")
+    assert cli("kv", "get", "{where}", "--namespace", "filed").out == "here\n"
+    cli("kv", "get", "{where}", "--namespace", "default", code=3)
     rows = cli.lines("admin", "config", "--token", "secret")
     shown = {row["setting"]: row["value"] for row in rows}
     assert shown["namespace"] == "filed"

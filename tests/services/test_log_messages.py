@@ -90,7 +90,7 @@ def test_an_entry_that_just_fits_in_a_message_is_sent() -> None:
     log.notes.add_void(1, 1)
     wanted = Wanted(0, log.last_index, frozenset(), bytes_max, voids_max, limit)
 
-    last, size, data = next_frame(log, 1, wanted)
+    last, size, data = next_frame(log, 1, wanted, bytes_max)
 
     assert (last, size) == (1, limit - FRAME_OVERHEAD_MAX)
     assert len(data) <= limit

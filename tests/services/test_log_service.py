@@ -371,6 +371,32 @@ def test_streams_are_limited_in_number_and_in_bytes_a_second(tmp_path: Path) -> 
     run(test())
 
 
+def test_bulk_reads_give_way_to_writes_and_to_nothing_else(tmp_path: Path) -> None:
+    """A job that reads the whole log must not take the database from those who write to it."""
+
+    async def test() -> None:
+        # So slow that a stream which gives way once does not end within any deadline.
+        limits = LimitSettings(log_bytes_per_s_beside_writes=1)
+        async with single(tmp_path, **SMALL, limits=limits) as node:
+            last = await fill(node)
+            # Of a slow stream the frames are small: there are several, and time for a write.
+            several: dict[str, Any] = {"bytes_per_second_max": 400_000}
+            found = await read(node, 1, last, **several)
+            assert found.frames > 4
+
+            async def overwrite() -> None:
+                while True:
+                    await write(node, put(b"k", b"v"))
+
+            writer = asyncio.create_task(overwrite())
+            stream = node.log.ReadLogFrames(wanted(1, last, **several), timeout=3)
+            error = await failure(stream)
+            writer.cancel()
+            assert isinstance(error, errors.DeadlineExceeded)
+
+    run(test())
+
+
 def test_an_entry_above_a_megabyte_is_a_frame_and_one_above_a_message_is_named(
     tmp_path: Path,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from node.stream_tail import TAIL_METHOD, RecordPage
+from node.waits import Wake
 from node.watch import MESSAGES_WAITING_MAX, Others, follow
 from node.watch_feeds import PAGE_BYTES_MAX
 from onelog.client.options import Scope
@@ -37,7 +38,7 @@ class Siblings:
         self.said: dict[str, asyncio.Queue[bytes | Exception]] = {
             each: asyncio.Queue() for each in ("a", "b")
         }
-        self.wake = asyncio.Event()
+        self.wake = Wake()
         edge: Any = SimpleNamespace(calls=SimpleNamespace(forwarder=self))
         parts = {"a": (b"", [0]), "b": (b"", [1])}
         call: Any = SimpleNamespace(metadata=())

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from node.events import KeyHappening
 from node.events_stream import StreamHappening
 from node.happening import Happening
 from node.stream_tail import RecordPage
-from node.watch_feeds import PAGE_BYTES_MAX, EventPage
+from node.watch_feeds import PAGE_BYTES_MAX, EventPage, Feed
 from onelog.client.aio import AsyncClient
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import queue_pb2
@@ -57,22 +58,22 @@ def test_records_that_compress_well_make_no_large_messages(tmp_path: Path) -> No
     on_a_node(tmp_path, test, shards=1)
 
 
-def test_what_waits_for_a_watcher_is_counted_as_it_is_sent(tmp_path: Path) -> None:
+def test_what_waits_for_a_watcher_is_counted_as_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test(node: Node) -> None:
         await create_streams(node, S)
         await Watcher(node).begin()
-        edge = node.context.edge
-        assert edge is not None
-        (feed,) = edge.sources[0]._feeds
         held = 0
-        take = feed.take
+        take = Feed.take
 
-        def counting(events: list[Happening]) -> None:
+        def counting(feed: Feed, events: list[Any]) -> None:
             nonlocal held
-            take(events)
-            held = max(held, sum(len(e.record.value) for _, es, _ in feed._buffer for e in es))
+            take(feed, events)
+            kept: list[Any] = [each for _, its, _ in feed._buffer or () for each in its]
+            held = max(held, sum(len(each.record.value) for each in kept))
 
-        feed.take = counting
+        monkeypatch.setattr(Feed, "take", counting)
         await fill(node)
         assert 0 < held <= 2 * RECORD
 

@@ -142,7 +142,7 @@ class Judge:
         last_term = max((term for term, _ in leading), default=0)
         for term, replica in leading:
             assert replica.shard is not None
-            if term < last_term and replica.shard.reads.holds_lease:
+            if term < last_term and replica.shard.reads.may_look(by_lease=True):
                 self._fail(f"{replica.name} has a lease of term {term}, {last_term} has a leader")
 
     def look(self, replica: Replica) -> None:

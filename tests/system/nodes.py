@@ -85,6 +85,13 @@ class ServeProcess:
         return self.process is not None and self.process.poll() is None
 
     @property
+    def rss_mib(self) -> float:
+        """The memory that it has now."""
+        assert self.process is not None
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE") / (1 << 20)
+
+    @property
     def output(self) -> str:
         return (self.directory / "output").read_text()
 

@@ -1,6 +1,7 @@
 """What ``grpcurl`` does, as far as docs/api.md uses it: calls by what reflection says, as JSON.
 
-``reflecting.py -plaintext [-d JSON] HOST:PORT list | describe SYMBOL | SERVICE/METHOD``
+``reflecting.py -plaintext [-reflect v1alpha | v1] [-d JSON] HOST:PORT
+list | describe SYMBOL | SERVICE/METHOD``
 
 It knows nothing of onelog: names, fields and types come from the server. JSON is that of protobuf,
 as grpcurl prints it: names in camel case, 64-bit numbers as text, bytes as base64, defaults left
@@ -17,6 +18,7 @@ from google.protobuf import descriptor_pb2, json_format  # type: ignore[import-u
 from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # type: ignore[import-untyped]
     ProtoReflectionDescriptorDatabase,
 )
@@ -30,16 +32,30 @@ def say(text: str, to: TextIO = sys.stdout) -> None:
     to.write(f"{text}\n")
 
 
+class Reflection(ProtoReflectionDescriptorDatabase):  # type: ignore[misc]
+    """Descriptors by either name of the service; the messages of both are the same on the wire."""
+
+    def __init__(self, channel: grpc.Channel, version: str) -> None:
+        super().__init__(channel)
+        self._stub = self  # whom the database asks
+        self.ServerReflectionInfo = channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            reflection_pb2.ServerReflectionRequest.SerializeToString,
+            reflection_pb2.ServerReflectionResponse.FromString,
+        )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("-plaintext", action="store_true", required=True)
+    parser.add_argument("-reflect", choices=("v1alpha", "v1"), default="v1alpha")
     parser.add_argument("-d", dest="data", default="{}")
     parser.add_argument("address")
     parser.add_argument("what")
     parser.add_argument("symbol", nargs="?")
     arguments = parser.parse_args()
     with grpc.insecure_channel(arguments.address) as channel:
-        database = ProtoReflectionDescriptorDatabase(channel)
+        database = Reflection(channel, arguments.reflect)
         pool = DescriptorPool(database)
         if arguments.what == "list":
             say("\n".join(sorted(database.get_services())))

@@ -1,0 +1,201 @@
+"""Clients that mean harm, against a real node: each is answered as said, and others go on.
+
+The attackers are processes of their own (tests/system/attackers.py). An innocent client puts and
+gets all the time on its own connection, and none of its calls may fail. Nothing here depends on how
+fast the machine is; bench/attacks.py measures what the innocent client notices.
+"""
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.attackers import FLOODS, LARGE_BYTES, LARGE_KEY, LEAVING
+from tests.system.certificates import authority, signed
+from tests.system.innocent import Busy, Innocent
+from tests.system.nodes import ServeProcess, nodes
+from tests.system.processes import ROOT
+from tests.wire.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, PROTOCOL_ERROR, REFUSED_STREAM
+
+ATTACK_S = 0.8
+ATTACK_S_MAX = 30.0
+# One connection may hold 64 MiB on its way in, as much on its way out, and a window of 8 MiB.
+GROWTH_MIB_MAX = 300
+# Of the four connections that attack below, with a limit of 64 MiB for all of them.
+ROUNDS_MAX = 10
+CROWD_GROWTH_MIB_MAX = 160
+OTHER_LINES = 3
+RESOURCE_EXHAUSTED, INVALID_ARGUMENT, UNIMPLEMENTED = "8", "3", "12"
+# Files that a node needs beside its connections, and this process, too.
+OTHER_FILES = 500
+HANDSHAKES = 300
+
+# What ends the connection, and with which code.
+SENT_AWAY = {
+    "rapid reset": ENHANCE_YOUR_CALM,
+    "rapid reset of headers": ENHANCE_YOUR_CALM,
+    "continuations": ENHANCE_YOUR_CALM,
+    "empty continuations": ENHANCE_YOUR_CALM,
+    "a bomb of HPACK": ENHANCE_YOUR_CALM,
+    "a table beyond the limit": COMPRESSION_ERROR,
+    "tables that change": COMPRESSION_ERROR,
+    "settings": ENHANCE_YOUR_CALM,
+    "pings": ENHANCE_YOUR_CALM,
+    "empty frames": ENHANCE_YOUR_CALM,
+    "padding": ENHANCE_YOUR_CALM,
+    "priorities": ENHANCE_YOUR_CALM,
+    "header lists beyond the limit": ENHANCE_YOUR_CALM,
+    "half-open calls": ENHANCE_YOUR_CALM,
+    "bombs of gzip": ENHANCE_YOUR_CALM,
+    "fields by reference": ENHANCE_YOUR_CALM,
+    "garbage": PROTOCOL_ERROR,
+    "http/1.1": PROTOCOL_ERROR,
+}
+# What is answered call by call, or held back, and the answers that must be among those that came.
+HELD_BACK: dict[str, dict[str, str]] = {
+    "windows in drops": {},
+    "zero windows": {},
+    "a reader that reads nothing": {},
+    "calls without waiting": {"statuses": INVALID_ARGUMENT},
+    "methods that nobody has": {"statuses": UNIMPLEMENTED},
+    "questions of one byte": {},
+    "questions with long answers": {},
+    "questions whose answers nobody reads": {},
+    "empty messages of a pipeline": {},
+    "half messages": {"statuses": RESOURCE_EXHAUSTED},
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    with nodes(tmp_path_factory.mktemp("attacked"), "a") as made:
+        found = made["a"].start()
+        found.until_ready()
+        client = Innocent(found.flags["listen"])
+        client.put(LARGE_KEY, bytes(LARGE_BYTES))
+        client.close()
+        yield found
+
+
+def started(node: ServeProcess, name: str, **how: float) -> "subprocess.Popen[str]":
+    flags = [part for key, value in how.items() for part in (f"--{key}", str(value))]
+    if name in SENT_AWAY:
+        flags.append("--until-goaway")
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.system.attackers", name, node.flags["listen"], *flags],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def attack(
+    node: ServeProcess,
+    name: str,
+    *,
+    count: int = 1,
+    growth_mib_max: float = GROWTH_MIB_MAX,
+    trusted: Path | None = None,
+    **how: float,
+) -> list[dict[str, Any]]:
+    """Attack beside an innocent client; return what attackers say once all bounds have held."""
+    before_mib, lines, begin_s = node.rss_mib, len(node.output.splitlines()), time.monotonic()
+    largest_mib = before_mib
+    with Busy(node.flags["listen"], trusted) as innocent:
+        attackers = [started(node, name, **how) for _ in range(count)]
+        while any(each.poll() is None for each in attackers):
+            largest_mib = max(largest_mib, node.rss_mib)
+            time.sleep(0.01)
+        said = [each.communicate()[0] for each in attackers]
+    assert node.is_running, node.output[-3000:]
+    assert innocent.failure is None, innocent.failure
+    assert innocent.durations_s
+    assert largest_mib - before_mib <= growth_mib_max
+    more = node.output.splitlines()[lines:]
+    assert len(more) <= time.monotonic() - begin_s + OTHER_LINES, more[:10]
+    assert not [line for line in more if "Traceback" in line]
+    return [json.loads(each.splitlines()[-1]) for each in said]
+
+
+def test_every_flood_has_an_answer_here() -> None:
+    """Or one could be added that nobody tries against a node."""
+    assert FLOODS.keys() == SENT_AWAY.keys() | HELD_BACK.keys()
+
+
+@pytest.mark.parametrize("name", SENT_AWAY)
+def test_a_client_that_breaks_a_rule_is_sent_away_and_others_go_on(
+    name: str, node: ServeProcess
+) -> None:
+    """Each ends its own connection with the code of its limit."""
+    (found,) = attack(node, name, times=1000, seconds=ATTACK_S_MAX)
+    assert found["goaways"].keys() == {str(SENT_AWAY[name])}, found
+    if name == "half-open calls":
+        assert found["resets"].keys() == {str(REFUSED_STREAM)}, found
+
+
+@pytest.mark.parametrize("name", HELD_BACK)
+def test_a_client_that_takes_all_that_is_allowed_keeps_nobody_else_waiting_forever(
+    name: str, node: ServeProcess
+) -> None:
+    """Calls that are within the rules are answered or held back, with bounded memory."""
+    (found,) = attack(node, name, seconds=ATTACK_S)
+    for where, answer in HELD_BACK[name].items():
+        assert answer in found[where], found
+    assert not found["goaways"].keys() - {str(ENHANCE_YOUR_CALM)}, found
+
+
+@pytest.mark.parametrize("name", ["half messages", "zero windows"])
+def test_all_connections_together_hold_no_more_than_is_allowed(name: str, tmp_path: Path) -> None:
+    """A limit for each connection is none for a thousand of them."""
+    limits = {"limits_in_flight_bytes_max": "16MiB"}
+    with nodes(tmp_path, "a", **limits) as made:
+        node = made["a"].start()
+        node.until_ready()
+        client = Innocent(node.flags["listen"])
+        client.put(LARGE_KEY, bytes(LARGE_BYTES))
+        client.close()
+        # How much they hold depends on how fast they are, and of all lines about bad peers the log
+        # has one a second: what matters is said sooner or later.
+        closed = 0
+        for _ in range(ROUNDS_MAX):
+            found = attack(node, name, count=4, growth_mib_max=CROWD_GROWTH_MIB_MAX, seconds=2.0)
+            closed += sum(each["closed"] for each in found)
+            if closed and node.logged("is sent away, which holds"):
+                break
+        else:
+            pytest.fail(f"nobody was sent away, {closed} connections were closed")
+
+
+def test_idle_connections_cost_little_memory(node: ServeProcess) -> None:
+    """10,000 of them, or as many as this process may have files."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(10_000, allowed - OTHER_FILES)
+    (found,) = attack(node, "idle connections", times=wanted, seconds=0.1)
+    assert found["connections"] == wanted
+    assert not found["closed"]
+
+
+def test_connections_that_leave_at_once_leave_nothing_behind(node: ServeProcess) -> None:
+    (found,) = attack(node, LEAVING, times=2000, seconds=ATTACK_S_MAX)
+    assert found["connections"] == 2000
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates")
+def test_handshakes_that_never_end_are_ended_and_keep_nobody_out(tmp_path: Path) -> None:
+    """Each counts as a connection: without an end they would become all that there may be."""
+    trusted = authority(tmp_path, "authority")
+    own = signed(tmp_path, "node", trusted)
+    with nodes(tmp_path, "a") as made:
+        node = made["a"]
+        node.flags |= {"tls-cert": str(own.chain), "tls-key": str(own.key)}
+        node.start().until_ready()
+        name, seconds = "handshakes that never end", ATTACK_S_MAX
+        found = attack(node, name, trusted=trusted.chain, times=HANDSHAKES, seconds=seconds)
+        assert found[0]["closed"] == HANDSHAKES
