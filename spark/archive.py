@@ -1,7 +1,8 @@
 """The zip that takes our code to Spark's executors: ``--py-files`` of a cluster.
 
 It holds the modules that a task imports, and no library: executors need numpy, pyarrow, zstandard
-and crc32c, for views with state also what the projections need, and grpcio for a live cluster.
+and crc32c, for views with state also what the projections need, and for a live cluster hpack and
+protobuf.
 The same sources give the same bytes, so a zip that is made again is not shipped again.
 """
 

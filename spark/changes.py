@@ -106,7 +106,7 @@ def load_changes_table(read: ReadOptions) -> ChangesTable:
     """Take the cut, compare the options with what there is, and plan the tasks."""
     origin = open_origin(read)
     cut = cut_changes(origin, read.shards)
-    parts = plan_changes(origin, cut, find_ranges(read, cut))
+    parts = plan_changes(origin, cut, find_ranges(read, origin, cut))
     return ChangesTable(read, origin, cut, tuple(parts))
 
 

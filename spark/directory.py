@@ -14,6 +14,7 @@ may have more; ``Cut.note`` says so.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from onelog.errors import FailedPrecondition, NotFound
 from onelog.spark.columns.block import TYPE_BATCH, Block, Transactions, cut_blocks
 from onelog.spark.columns.selection import Selection
 from onelog.spark.faults import reported
-from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, Split, join_splits
+from onelog.spark.origin import SPLIT_BYTES, Checksums, Cut, QueueNames, Range, Split, join_splits
 from onelog.spark.pieces import Piece, open_sealed
 from onelog.spark.places import Places, find_places
 from onelog.spark.queue_ids import find_created, find_in_snapshot
@@ -109,6 +110,17 @@ class DirectoryOrigin:
                     if len(piece.headers):
                         return min(find_group_end(piece), last_index)
         return last_index
+
+    def checksums(self, places: Sequence[tuple[int, int]]) -> Checksums:
+        """See ``Origin.checksums``."""
+        found: Checksums = {}
+        with reported():
+            there = self._find()
+            for shard, index in places:
+                with suppress(IndexDropped):
+                    for piece, _ in self._shard(there, shard).pieces(index, index):
+                        found[shard, index] = int(piece.headers["crc"][0])
+        return found
 
     def queue_names(
         self,

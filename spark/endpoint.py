@@ -5,11 +5,11 @@ it. Tasks read frames; where a node fails, lags or has dropped the range, anothe
 the next index. Bytes from the network are trusted as little as those of a disk: checksum, index and
 size of each entry are compared before a row of its frame leaves.
 
-A task makes its own client, since connections do not travel. Executors need grpcio for that.
+A task makes its own client, since connections do not travel. Executors need hpack and protobuf.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -30,7 +30,16 @@ from onelog.spark.directory import (
 )
 from onelog.spark.faults import REASON_DROPPED, reported
 from onelog.spark.options import parse_tls
-from onelog.spark.origin import SPLIT_BYTES, Cut, QueueNames, Range, ShardCut, Split, join_splits
+from onelog.spark.origin import (
+    SPLIT_BYTES,
+    Checksums,
+    Cut,
+    QueueNames,
+    Range,
+    ShardCut,
+    Split,
+    join_splits,
+)
 from onelog.spark.pieces import Piece, check_piece
 from ual.entry import HEADER_SIZE, OWNER_COUNT_MAX
 from ual.tables import Indexes
@@ -40,9 +49,10 @@ if TYPE_CHECKING:
     from onelog.v1 import log_pb2
 
 TIMEOUT_S = 60.0
-# Until a cluster has answered once: a mistyped endpoint fails soon.
-FIRST_TIMEOUT_S = 15.0
+# Until a node has answered once: two attempts. A cluster that is known may be gone for longer.
+CONNECT_S = 5.0
 _DEFAULT_NAMESPACE = "default"
+_EVERYTHING = Selection()
 
 
 class EndpointOrigin:
@@ -125,9 +135,24 @@ class EndpointOrigin:
         """See ``Origin.group_end``."""
         with reported(), self.connect() as client:
             for last in (index, last_index):
-                for piece, _ in self._pieces(client, Split(shard, index, last, 0), Selection()):
+                for piece, _ in self._pieces(client, Split(shard, index, last, 0)):
                     return min(find_group_end(piece), last_index)
         return last_index
+
+    def checksums(self, places: Sequence[tuple[int, int]]) -> Checksums:
+        """See ``Origin.checksums``."""
+        found: Checksums = {}
+        if not places:
+            return found
+        with reported(), self.connect() as client:
+            for shard, index in places:
+                try:
+                    for piece, _ in self._pieces(client, Split(shard, index, index, 0)):
+                        found[shard, index] = int(piece.headers["crc"][0])
+                except OutOfRange as error:
+                    if error.reason != REASON_DROPPED:
+                        raise
+        return found
 
     def queue_names(
         self,
@@ -150,7 +175,7 @@ class EndpointOrigin:
     def pieces(self, split: Split) -> Iterator[Piece]:
         """Yield all entries of a range, verified, refused ones included."""
         with reported(), self.connect() as client:
-            for piece, _ in self._pieces(client, split, Selection()):
+            for piece, _ in self._pieces(client, split):
                 yield piece
 
     @contextmanager
@@ -166,12 +191,16 @@ class EndpointOrigin:
         except ImportError as error:
             raise FailedPrecondition(
                 f"{error.name} is missing here, and reading from an endpoint needs it: install "
-                "grpcio and protobuf for the Python of the executors, or read a directory",
+                "hpack, protobuf and googleapis-common-protos for the Python of the executors, or "
+                "read a directory",
                 reason="CLIENT_MISSING",
             ) from error
-        timeout_s = TIMEOUT_S if self._cluster_id else FIRST_TIMEOUT_S
-        options = ClientOptions(timeout_s=timeout_s, sessions=False)
-        with Client(self._endpoints, token=self._token, tls=self._tls, options=options) as client:
+        options = ClientOptions(timeout_s=TIMEOUT_S, sessions=False)
+        connect_s = TIMEOUT_S if self._cluster_id else CONNECT_S
+        with closing(
+            Client(self._endpoints, token=self._token, tls=self._tls, options=options)
+        ) as client:
+            client.scoped(timeout_s=connect_s).connect()
             if self._cluster_id:
                 self._refuse_other(client.admin.topology().cluster_id)
             yield client
@@ -192,7 +221,7 @@ class EndpointOrigin:
             )
 
     def _pieces(
-        self, client: "Client", split: Split, selection: Selection
+        self, client: "Client", split: Split, selection: Selection = _EVERYTHING
     ) -> Iterator[tuple[Piece, Indexes]]:
         """Yield the frames of a split, verified."""
         frames = client.log.frames(
@@ -216,7 +245,7 @@ class EndpointOrigin:
         first = max(described.first_index, index - BATCH_ENTRIES_MAX)
         if first < index:
             before = Split(split.shard, first, index - 1, 0)
-            for piece, voids in self._pieces(client, before, Selection()):
+            for piece, voids in self._pieces(client, before):
                 learn_transactions(split.shard, piece, voids, transactions)
 
 
@@ -268,6 +297,14 @@ def _split(
             f"more: the log begins at {described.first_index}",
             reason=REASON_DROPPED,
             metadata={"first_index": str(described.first_index)},
+        )
+    if wanted.last_index > described.cut_index:
+        raise OutOfRange(
+            f"entries up to {wanted.last_index} of shard {wanted.shard} were there when the range "
+            f"was planned, and the log ends at {described.cut_index}: it was restored to an "
+            "earlier state; load the table again",
+            reason="INDEX_IN_FUTURE",
+            metadata={"last_index": str(described.cut_index)},
         )
     return join_splits(_parts(described, wanted, selection), size_bytes)
 

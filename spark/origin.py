@@ -86,6 +86,8 @@ def join_splits(parts: Iterable[Split], size_bytes: int) -> list[Split]:
 
 # Names of queues, by shard, then by id: an id is of one shard.
 QueueNames = dict[int, dict[int, str]]
+# The crc32c of entries, by shard and index.
+Checksums = dict[tuple[int, int], int]
 
 
 class Origin(Protocol):
@@ -109,6 +111,13 @@ class Origin(Protocol):
 
     def group_end(self, shard: int, index: int, last_index: int) -> int:
         """Return the last entry of the group that holds an index, at most ``last_index``."""
+        ...
+
+    def checksums(self, places: Sequence[tuple[int, int]]) -> Checksums:
+        """Return the crc32c of single entries, by shard and index, as their headers have it.
+
+        Entries that are not kept any more are left out.
+        """
         ...
 
     def queue_names(

@@ -8,8 +8,12 @@ unexpectedly.
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +63,8 @@ def start_session(
         **(settings or {}),
     }.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with _interrupt_waits():
+        session = builder.getOrCreate()
     from onelog.spark.source import register
 
     register(session)
@@ -78,6 +83,34 @@ def quiet_settings(master: str) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
         }
     return settings
+
+
+@contextmanager
+def _interrupt_waits() -> Iterator[None]:
+    """Raise an interrupt when Java runs, and not while it starts.
+
+    Interrupted there, PySpark removes the file in which Java tells its port. Java fails to write it
+    and stays for ever, with the standard output of this process open.
+    """
+    came: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        came.append(number)
+
+    is_ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if is_ours:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        # Spark sets a handler of its own, which cancels its jobs first.
+        if is_ours and signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def find_missing_package() -> FailedPrecondition | None:

@@ -1,13 +1,18 @@
-"""``since=RECEIPT``: a read of what follows behind the last entries of an export."""
+"""``since=RECEIPT``: a read of what follows behind the last entries of an export.
 
+A receipt has the checksum of the last entry of each shard. A log that has another one there was
+restored to an earlier state and has grown since: what follows in it does not follow that export.
+"""
+
+from collections.abc import Collection
 from pathlib import Path
 
 from onelog.errors import FailedPrecondition, InvalidArgument
-from onelog.spark.export.receipt import RECEIPT_SIZE_MAX, decode_receipt
-from onelog.spark.origin import Cut
+from onelog.spark.export.receipt import RECEIPT_SIZE_MAX, Receipt, decode_receipt
+from onelog.spark.origin import Checksums, Cut, Origin
 
 
-def find_first_indexes(path: str, view: str, cut: Cut) -> dict[int, int]:
+def find_first_indexes(path: str, view: str, origin: Origin, cut: Cut) -> dict[int, int]:
     """Return where each shard of a cut goes on behind a receipt, which must be of the same table.
 
     A shard that had nothing new begins behind its end.
@@ -38,7 +43,31 @@ def find_first_indexes(path: str, view: str, cut: Cut) -> dict[int, int]:
                 f"ends at {part.last_index}: it is behind, or was restored",
                 reason="RECEIPT_AHEAD_OF_LOG",
             )
+    expected = last_checksums(receipt, {part.shard for part in cut.shards})
+    refuse_other_entries(origin, expected, f"the receipt {path}", "RECEIPT_DIFFERS")
     return {part.shard: before[part.shard] + 1 for part in cut.shards}
+
+
+def last_checksums(receipt: Receipt, shards: Collection[int]) -> Checksums:
+    """Return what a receipt knows of the last entries of some shards."""
+    return {
+        (each.shard, each.last_index): each.last_crc32c
+        for each in receipt.ranges
+        if each.shard in shards and each.last_crc32c is not None
+    }
+
+
+def refuse_other_entries(origin: Origin, expected: Checksums, what: str, reason: str) -> None:
+    """Refuse a log that has other entries than these; they are at or below its end."""
+    found = origin.checksums(sorted(expected))
+    for (shard, index), crc in expected.items():
+        if found.get((shard, index), crc) != crc:
+            raise FailedPrecondition(
+                f"{what} knows another entry {index} of shard {shard} than {origin.name} has: the "
+                "log was restored to an earlier state and has grown since; begin anew, in another "
+                "target",
+                reason=reason,
+            )
 
 
 def _read(path: str) -> bytes:

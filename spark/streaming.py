@@ -1,13 +1,12 @@
 """``spark.readStream.format("onelog")``: micro-batches of the log, each entry once.
 
-An offset says for each shard the last entry that was read, and of which cluster::
-
-    {"cluster": "0f9a1c3e-…", "0": 812, "1": 799}
+An offset (``onelog.spark.offsets``) says for each shard the last entry that was read.
 
 * An offset ends where a group does, so that no transaction is cut in two.
 * A batch is what lies between two offsets. Entries never change, so a batch that is read again has
   the same rows: what follows from the checkpoint is exactly once in a sink that is idempotent.
-* A checkpoint of another cluster, or of entries that this log never had, is refused.
+* A checkpoint of another cluster, of a log that ended later, or of one that had another entry where
+  the checkpoint stands, is refused: before a batch is planned, and before it is read.
 * With ``hold`` the named hold follows the query: what it has not read yet is kept for it. Without
   one, entries may be gone before they are read. That is an error, or with ``on_loss=gap`` one row
   that says which, and why.
@@ -53,6 +52,7 @@ from onelog.spark.columns import arrays
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.faults import REASON_DROPPED
+from onelog.spark.offsets import Offset, prove
 from onelog.spark.options import INDEX_MAX, ReadOptions, bad, parse_number
 from onelog.spark.origin import Cut, Origin, QueueNames, Range, Split
 from onelog.spark.table import Table, find_queue_names, find_ranges, open_origin
@@ -79,7 +79,6 @@ GAP_OPERATION = "gap"
 # The cause of the only loss that a log knows: retention dropped what nobody held.
 GAP_CAUSE = "RETENTION"
 
-_CLUSTER = "cluster"
 T = TypeVar("T")
 _GAP_NAMES = frozenset(each.name for each in GAP_FIELDS)
 
@@ -155,7 +154,8 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark compares a batch with this, names and order included.
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._origin: Origin = open_origin(read)
-        self._target: dict[str, Any] | None = None  # where a query that reads what is there ends
+        self._target: dict[int, int] | None = None  # where a query that reads what is there ends
+        self._proved: tuple[Offset, Offset] | None = None  # the batch that was planned last
         self._moved: tuple[dict[int, int], float] | None = None  # the hold, and when
 
     # The driver's side; Spark keeps one reader for a query.
@@ -166,10 +166,13 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _find_begin(self) -> dict[str, Any]:
         cut = self._cut()
-        begins = {each.shard: each.first_index for each in find_ranges(self._read, cut)}
+        begins = {
+            each.shard: each.first_index for each in find_ranges(self._read, self._origin, cut)
+        }
         if self._stream.hold is not None:
             begins = self._make_hold(begins)
-        return _offset(cut, {shard: first - 1 for shard, first in begins.items()})
+        begin = Offset(cut.cluster_id, {shard: first - 1 for shard, first in begins.items()})
+        return prove(self._origin, begin, begin).encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of the options; Spark passes it on, unless its trigger says more."""
@@ -181,53 +184,55 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note what is there now: the query ends with it."""
-        cut = self._cut()
-        self._target = _offset(cut, {each.shard: each.last_index for each in cut.shards})
+        self._target = _last_indexes(self._cut())
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the log, so that the query's progress tells how far it is behind."""
         cut = self._cut()
-        return _offset(cut, {each.shard: each.last_index for each in cut.shards})
+        return Offset(cut.cluster_id, _last_indexes(cut)).encode()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch: within the limit, where groups end."""
         may_repeat = self._stream.with_gaps
-        return self._planned(lambda: self._find_end(start, limit), is_repeatable=may_repeat)
+        begin = Offset.decode(start)
+        end = self._planned(lambda: self._find_end(begin, limit), is_repeatable=may_repeat)
+        self._proved = begin, end
+        return end.encode()
 
-    def _find_end(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def _find_end(self, start: Offset, limit: ReadLimit) -> Offset:
         cut = self._cut()
+        start.refuse_other_log(cut, self._origin.name)
         waiting: list[Range] = []
         ends = {}
         for each in cut.shards:
-            first = self._next_index(start, cut, each.shard)
+            first = start.indexes[each.shard] + 1
             last = each.last_index
             if self._target is not None:
-                last = min(last, int(self._target[str(each.shard)]))
-            if first > last + 1 and first > each.last_index + 1:
-                raise FailedPrecondition(
-                    f"the checkpoint has read shard {each.shard} up to {first - 1}, and the log "
-                    f"ends at {each.last_index}: it is of another log, or the log was restored",
-                    reason="CHECKPOINT_AHEAD",
-                )
+                last = min(last, self._target[each.shard])
             ends[each.shard] = max(last, first - 1)
             if last >= first:
                 # What is gone costs nothing to read.
                 waiting.append(Range(each.shard, max(first, each.first_index), last))
         if not isinstance(limit, ReadAllAvailable):
             ends |= self._within_limits(waiting, limit)
-        return _offset(cut, ends)
+        return prove(self._origin, start, Offset(cut.cluster_id, ends))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return what tasks read between two offsets."""
         may_repeat = self._stream.with_gaps
-        return self._planned(lambda: self._find_partitions(start, end), is_repeatable=may_repeat)
+        ends = Offset.decode(start), Offset.decode(end)
+        return self._planned(lambda: self._find_partitions(*ends), is_repeatable=may_repeat)
 
-    def _find_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def _find_partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         cut = self._cut()
+        for offset in (start, end):
+            offset.refuse_other_log(cut, self._origin.name)
+        if (start, end) != self._proved:  # the batch of a checkpoint
+            prove(self._origin, start, end)
         found: list[InputPartition] = []
         ranges: list[Range] = []
         for each in cut.shards:
-            first, last = self._next_index(start, cut, each.shard), int(end[str(each.shard)])
+            first, last = start.indexes[each.shard] + 1, end.indexes[each.shard]
             kept = max(first, each.first_index)
             if first < kept and first <= last:
                 gone = Range(each.shard, first, min(last, kept - 1))
@@ -249,7 +254,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Move the hold now and then: everything up to this offset was taken over by the sink."""
         if self._stream.hold is None:
             return
-        ends = {int(shard): int(index) for shard, index in end.items() if shard != _CLUSTER}
+        ends = Offset.decode(end).indexes
         now_s = monotonic()
         if self._moved is not None:
             before, moved_s = self._moved
@@ -391,21 +396,6 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(self._origin, EndpointOrigin), "a hold needs an endpoint"
         return self._origin.connect()
 
-    def _next_index(self, offset: Mapping[str, Any], cut: Cut, shard: int) -> int:
-        """Return the entry of a shard behind an offset; refuse one that is not of this log."""
-        if offset.get(_CLUSTER) != cut.cluster_id:
-            raise FailedPrecondition(
-                f"the checkpoint is of cluster {offset.get(_CLUSTER)}, and {self._origin.name} is "
-                f"cluster {cut.cluster_id}; begin with a new checkpoint",
-                reason="CHECKPOINT_OF_ANOTHER_CLUSTER",
-            )
-        if str(shard) not in offset:
-            raise FailedPrecondition(
-                f"the checkpoint does not know shard {shard}; the option shards has changed",
-                reason="CHECKPOINT_OTHER_SHARDS",
-            )
-        return int(offset[str(shard)]) + 1
-
 
 def gap_row(gap: Range, schema: pa.Schema) -> pa.RecordBatch:
     """Return the row that stands for entries that are gone, with the columns of a schema."""
@@ -422,8 +412,8 @@ def gap_row(gap: Range, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _offset(cut: Cut, last_indexes: Mapping[int, int]) -> dict[str, Any]:
-    return {_CLUSTER: cut.cluster_id, **{str(each): last_indexes[each] for each in last_indexes}}
+def _last_indexes(cut: Cut) -> dict[int, int]:
+    return {each.shard: each.last_index for each in cut.shards}
 
 
 def _lost(gone: Range, first_index: int) -> OutOfRange:

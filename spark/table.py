@@ -94,7 +94,7 @@ def load_table(options: ReadOptions) -> Table:
     """Take the cut and compare the options with what there is."""
     origin = open_origin(options)
     cut = origin.cut(options.shards)
-    ranges = tuple(find_ranges(options, cut))
+    ranges = tuple(find_ranges(options, origin, cut))
     return Table(options, origin, cut, ranges, find_named_queues(options, origin, cut))
 
 
@@ -121,7 +121,7 @@ def find_queue_names(options: ReadOptions, origin: Origin, cut: Cut) -> QueueNam
     return origin.queue_names(cut, options.queues, namespaces)
 
 
-def find_ranges(options: ReadOptions, cut: Cut) -> Iterator[Range]:
+def find_ranges(options: ReadOptions, origin: Origin, cut: Cut) -> Iterator[Range]:
     """Yield the range of each shard; refuse what is not in the log."""
     there = {part.shard for part in cut.shards}
     for name, bound in (("from_index", options.from_index), ("to_index", options.to_index)):
@@ -137,7 +137,7 @@ def find_ranges(options: ReadOptions, cut: Cut) -> Iterator[Range]:
     if options.since is not None:
         from onelog.spark.since import find_first_indexes
 
-        behind = find_first_indexes(options.since, options.view.name, cut)
+        behind = find_first_indexes(options.since, options.view.name, origin, cut)
     for part in cut.shards:
         if part.shard in behind:
             yield _range_behind(options, part, behind[part.shard])

@@ -31,7 +31,7 @@ def make_zip(
     """Make the zip that takes the source to executors, for --py-files.
 
     The executors' Python needs numpy, pyarrow, zstandard, crc32c, xxhash, sortedcontainers and
-    pcodec; grpcio and protobuf as well where jobs read a live cluster.
+    pcodec; hpack, protobuf and googleapis-common-protos as well where jobs read a live cluster.
 
     \b
     Examples:

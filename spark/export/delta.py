@@ -22,10 +22,11 @@ from onelog.spark.export.files import PARTITION_COLUMNS, file_schema
 from onelog.spark.export.receipt import Receipt
 from onelog.spark.export.target import Target
 
+# Those that views have.
 _SIMPLE = {
-    pa.int8(): "byte", pa.int16(): "short", pa.int32(): "integer", pa.int64(): "long",
-    pa.float32(): "float", pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string",
-    pa.binary(): "binary", pa.date32(): "date", pa.timestamp("us", tz="UTC"): "timestamp",
+    pa.int32(): "integer", pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean",
+    pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
+    pa.timestamp("us", tz="UTC"): "timestamp",
 }  # fmt: skip
 
 

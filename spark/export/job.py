@@ -47,6 +47,7 @@ from onelog.spark.export.receipt import (
 )
 from onelog.spark.export.target import TEMPORARY_SUFFIX, Target, target_error
 from onelog.spark.origin import Cut, Range, Split
+from onelog.spark.since import refuse_other_entries
 
 TABLES = ("delta", "iceberg")
 RECEIPTS_MAX = 1_000_000  # of one target
@@ -251,6 +252,7 @@ class _Export:
             self._refuse_other_plan(journal.plan, contents)
             if not request.view.shows_state:  # a snapshot may have it without the log
                 self._refuse_gone(journal, cut)
+                self._refuse_restored(journal.plan, cut)
         self._journal = journal
 
     def run(self, runner: Runner) -> None:
@@ -319,6 +321,21 @@ class _Export:
         if dropped:
             raise gone(self._request.origin.name, dropped, "export into another target")
 
+    def _refuse_restored(self, plan: Plan, cut: Cut) -> None:
+        """Refuse to resume with a log that is not the one of the plan."""
+        ends = {each.shard: each.last_index for each in cut.shards}
+        for each in plan.ranges:
+            if each.last_index > ends[each.shard]:
+                raise FailedPrecondition(
+                    f"the unfinished export reads shard {each.shard} up to {each.last_index}, and "
+                    f"{self._request.origin.name} ends at {ends[each.shard]}: it is behind, or "
+                    "was restored; export into another target",
+                    reason="EXPORT_AHEAD_OF_LOG",
+                )
+        refuse_other_entries(
+            self._request.origin, plan.last_checksums, "the unfinished export", "EXPORT_DIFFERS"
+        )
+
     def _is_there(self, facts: SplitFacts) -> bool:
         """Tell whether the files of a split are as large as the journal says."""
         return all(self._target.size(each.name) == each.size_bytes for each in facts.files)
@@ -347,7 +364,12 @@ def _make_receipt(journal: Journal) -> Receipt:
         mixes[split.shard] = add_mixes(mixes[split.shard], facts.mix)
     ranges = tuple(
         RangeFacts(
-            each.shard, each.first_index, each.last_index, entries[each.shard], mixes[each.shard]
+            each.shard,
+            each.first_index,
+            each.last_index,
+            entries[each.shard],
+            mixes[each.shard],
+            plan.last_checksums.get((each.shard, each.last_index)),
         )
         for each in plan.ranges
     )

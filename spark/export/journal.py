@@ -30,7 +30,7 @@ from onelog.spark.export.receipt import (
     encode_range,
 )
 from onelog.spark.export.target import OWN_DIRECTORY, AppendLog, Target
-from onelog.spark.origin import Range, ShardCut, Split
+from onelog.spark.origin import Checksums, Range, ShardCut, Split
 from ual.errors import CorruptFile
 from ual.json_file import Fields
 
@@ -53,6 +53,7 @@ class Plan:
     ranges: tuple[Range, ...]  # an empty one ends before it begins
     missing: tuple[Range, ...]
     splits: tuple[Split, ...]
+    last_checksums: Checksums  # of the last entry of each range
 
     def encode(self) -> dict[str, Any]:
         """Return the fields as JSON has them."""
@@ -80,6 +81,10 @@ class Plan:
                     "bytes": each.size_bytes,
                 }
                 for each in self.splits
+            ],
+            "last_checksums": [
+                {"shard": shard, "index": index, "crc32c": crc}
+                for (shard, index), crc in self.last_checksums.items()
             ],
         }
 
@@ -111,7 +116,17 @@ class Plan:
                 )
                 for row in found.rows("splits", count_max=SPLITS_MAX)
             ),
+            last_checksums=_decode_checksums(found),
         )
+
+
+def _decode_checksums(found: Fields) -> Checksums:
+    if "last_checksums" not in found.values:
+        return {}  # the journal of a version before
+    return {
+        (row.integer("shard"), row.integer("index")): row.integer("crc32c")
+        for row in found.rows("last_checksums", count_max=SHARDS_MAX)
+    }
 
 
 @dataclass(frozen=True, slots=True)

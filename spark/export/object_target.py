@@ -205,8 +205,8 @@ class _PartLog:
         self._part_count += 1
 
     def remove(self) -> None:
-        """See ``AppendLog.remove``; the first part goes last: without it there is no journal."""
-        for part in reversed(self._parts()):
+        """See ``AppendLog.remove``: whatever part is left, the export has its receipt."""
+        for part in self._parts():
             self._target.remove(part)
 
     def _parts(self) -> list[str]:

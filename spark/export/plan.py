@@ -24,7 +24,17 @@ from onelog.spark.export.receipt import Contents, Receipt, Since
 from onelog.spark.export.target import Target
 from onelog.spark.faults import REASON_DROPPED
 from onelog.spark.options import ReadOptions, bad
-from onelog.spark.origin import SPLIT_BYTES, Cut, Origin, QueueNames, Range, ShardCut, Split
+from onelog.spark.origin import (
+    SPLIT_BYTES,
+    Checksums,
+    Cut,
+    Origin,
+    QueueNames,
+    Range,
+    ShardCut,
+    Split,
+)
+from onelog.spark.since import last_checksums, refuse_other_entries
 from onelog.spark.state import STATE_VIEWS, AsOf, StatePart, StateTable, find_parts
 from onelog.spark.table import Table, find_named_queues, find_ranges
 
@@ -117,6 +127,7 @@ def make_plan(request: ExportRequest, number: int, contents: Contents, cut: Cut)
     """Return what to do; refuse what the log does not have."""
     names: QueueNames = {}
     missing: Sequence[Range] = ()
+    checksums: Checksums = {}
     if request.view.shows_state:
         parts = find_parts(request.options, request.as_of, request.origin, cut)
         _refuse_inside(request, cut, parts)
@@ -126,6 +137,7 @@ def make_plan(request: ExportRequest, number: int, contents: Contents, cut: Cut)
         ranges, missing = plan_ranges(request, cut)
         if missing and not request.from_kept:
             raise gone(request.origin.name, missing, "begin with what is kept: --from-kept")
+        checksums = _find_last_checksums(request, ranges)
         wanted = [each for each in ranges if each.first_index <= each.last_index]
         if request.view.is_replayed:
             changes = plan_changes(request.origin, cut, wanted)
@@ -148,7 +160,20 @@ def make_plan(request: ExportRequest, number: int, contents: Contents, cut: Cut)
         ranges=ranges,
         missing=tuple(missing),
         splits=tuple(splits),
+        last_checksums=checksums,
     )
+
+
+def _find_last_checksums(request: ExportRequest, ranges: Sequence[Range]) -> Checksums:
+    """Return what the receipt will know of the last entries; refuse to continue another log."""
+    places = [(each.shard, each.last_index) for each in ranges if each.last_index]
+    before: Checksums = {}
+    if request.since is not None:
+        before = last_checksums(request.since[0], {each.shard for each in ranges})
+        refuse_other_entries(request.origin, before, "the receipt", "RECEIPT_DIFFERS")
+    found = request.origin.checksums([each for each in places if each not in before])
+    known = before | found
+    return {place: known[place] for place in places if place in known}
 
 
 def open_table(request: ExportRequest, plan: Plan) -> ExportedTable:
@@ -240,7 +265,7 @@ def plan_ranges(request: ExportRequest, cut: Cut) -> tuple[tuple[Range, ...], li
     if request.from_kept:
         checked = replace(checked, from_time_ns=0)
     ranges, missing = [], []
-    for found in find_ranges(checked, cut):
+    for found in find_ranges(checked, request.origin, cut):
         first = wanted.get(found.shard, found.first_index)
         begin = max(first, kept[found.shard].first_index)
         last = max(found.last_index, begin - 1)

@@ -80,13 +80,19 @@ class RangeFacts:
     last_index: int
     entries: int  # that the headers select, whether they have rows or not
     mix: int
+    # Of the entry at last_index, which a continuation must find there. None: it was not kept, the
+    # range is of a state, or a version before wrote the receipt.
+    last_crc32c: int | None = None
 
     def encode(self) -> dict[str, Any]:
         """Return the fields as JSON has them."""
-        return {
+        found: dict[str, Any] = {
             "shard": self.shard, "first_index": self.first_index, "last_index": self.last_index,
             "entries": self.entries, "mix": f"{self.mix:016x}",
         }  # fmt: skip
+        if self.last_crc32c is not None:
+            found["last_crc32c"] = f"{self.last_crc32c:08x}"
+        return found
 
     @classmethod
     def decode(cls, row: Fields) -> "RangeFacts":
@@ -97,6 +103,9 @@ class RangeFacts:
             last_index=row.integer("last_index"),
             entries=row.integer("entries"),
             mix=_hexadecimal(row, "mix", _U64_HEX),
+            last_crc32c=_optional(
+                row.values, "last_crc32c", lambda name: _hexadecimal(row, name, _CRC_HEX)
+            ),
         )
 
 

@@ -7,6 +7,9 @@ Three questions, each with its own answer:
 * Do the receipts follow each other without a gap?
 * Was every entry of the log exported, and none that the log does not have? Headers alone tell: the
   mix of the entries in each file's range, and of all entries of each range, is computed again.
+  Payloads are neither expanded nor decoded. Their bytes are read, since the checksum of a header
+  covers its payload: without it a header would be believed unseen. To seek from header to header
+  is slower for small entries and faster for large ones.
   A file whose range the log no longer keeps whole is not compared, and that is said. Nor is a
   state: its rows are of no entry's own.
 """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onelog.errors import OnelogError
+from onelog.errors import FailedPrecondition, OnelogError
 from onelog.spark.load.chunks import ChunkWriter, Outcome
 from onelog.spark.load.files import Columns, InputFile, check_file, checksum_of, read_file
 from onelog.spark.load.progress import Job
@@ -101,7 +101,15 @@ class Receipt:
 
     def write(self, path: Path) -> None:
         """Write the receipt to a file, whole or not at all."""
-        replace_file(DiskFiles(), path, [encode_json_file(self.encode())])
+        try:
+            replace_file(DiskFiles(), path, [encode_json_file(self.encode())])
+        except OSError as error:
+            path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
+            raise FailedPrecondition(
+                f"all rows are imported, and the receipt cannot be written to {path}: "
+                f"{error.strerror}; the same command writes it, and no row again",
+                reason="RECEIPT_UNWRITABLE",
+            ) from error
 
 
 def name_job(target: Target, files: Sequence[InputFile], columns: Columns) -> Job:

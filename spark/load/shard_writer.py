@@ -194,7 +194,9 @@ class ShardWriter:
         timeout_s = min(self._limits.timeout_s, ATTEMPT_S_MAX)
         while (lane := self._connection.write_lane(self.key)) is None:
             await self._connection.ready(timeout_s)
-        return lane.transact(request, timeout_s, None)
+        answer: Future[Any] = lane.transact(request, timeout_s, None)
+        answer.add_done_callback(_retrieve)
+        return answer
 
     async def _transact(self, request: pipeline_pb2.TransactRequest) -> int:
         """Carry out a transaction and return the index of its last entry."""
@@ -275,6 +277,12 @@ class ShardWriter:
     def _moved(self) -> None:
         self._moved_s = monotonic()
         self._backoff.attempts = 0
+
+
+def _retrieve(answer: Future[Any]) -> None:
+    """See the outcome: a writer that is given up asks for none, and asyncio would print it."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _rows_changed(what: str) -> FailedPrecondition:

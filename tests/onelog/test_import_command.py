@@ -2,8 +2,12 @@
 
 import hashlib
 import json
+import os
+import re
+import signal
 import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +16,13 @@ import pytest
 
 from onelog import Client
 from onelog.spark.load import files as load_files
-from tests.documents import blocks_of, paste
+from tests.documents import ROOT, blocks_of, paste
 from tests.onelog.commands import Cli
 from tests.onelog.forking import forking
+from tests.system.nodes import nodes, until
 
 ROWS = 2_500
+WAIT_S = 120.0
 
 
 @pytest.fixture
@@ -209,6 +215,64 @@ def test_bad_input_is_refused_before_anything_is_written(
     ):
         assert said in cli("import", *arguments, code=code).err, arguments
     assert values_of(client, "bad") == []
+
+
+def import_process(path: Path, endpoint: str, *flags: str, shell: str = "") -> "Popen[str]":
+    """Run the program as its users do; ``shell``: what the shell does before."""
+    command = [sys.executable, "-m", "onelog.cli.main", "import", str(path), "--to", "keys"]
+    return Popen(
+        ["sh", "-c", f'{shell} exec "$@"', "sh", *command, "--endpoint", endpoint, *flags],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=PIPE, stderr=PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["interrupted", "lost"])
+def test_an_import_that_ends_in_the_midst_prints_no_traceback(tmp_path: Path, what: str) -> None:
+    """Chunks are under way that nobody asks for any more."""
+    path = tmp_path / "rows.csv"
+    path.write_text("key,value\n" + "".join(f"{number},v\n" for number in range(500_000)))
+    with nodes(tmp_path, "n1", shards="2") as made:
+        node = made["n1"].start()
+        node.until_ready()
+        endpoint = node.flags["listen"]
+        importing = import_process(path, endpoint, "--retry-for", "1s")
+        with Client(endpoint) as client:
+            until(lambda: client.kv.get("0"), WAIT_S)
+        assert node.process is not None
+        if what == "lost":
+            node.kill()
+            out, err = importing.communicate(timeout=WAIT_S)
+            assert (importing.returncode, out) == (5, "")
+            assert re.fullmatch("error: .*there was no progress for 1 s\n", err), err
+            return
+        node.process.send_signal(signal.SIGSTOP)  # nothing is answered now
+        importing.send_signal(signal.SIGINT)
+        try:
+            out, err = importing.communicate(timeout=WAIT_S)
+        finally:
+            node.process.send_signal(signal.SIGCONT)
+        assert (importing.returncode, out, err) == (130, "", "")
+
+
+def test_a_receipt_that_cannot_be_written_is_said_and_written_next_time(
+    client: Client, endpoint: str, tmp_path: Path
+) -> None:
+    """The rows are there: a user must not take the error for a failed import."""
+    path, receipt = tmp_path / "rows.csv", tmp_path / "receipt.json"
+    path.write_text("key,value\nfull,1\n")
+    flags = ("--job", "full", "--receipt", str(receipt))
+    importing = import_process(path, endpoint, *flags, shell="ulimit -f 0;")
+    out, err = importing.communicate(timeout=WAIT_S)
+    assert (importing.returncode, out) == (1, "")
+    assert err.startswith("error: RECEIPT_UNWRITABLE: all rows are imported, and the receipt")
+    (item,) = client.kv.get_many(["full"])
+    assert item is not None
+    assert item.value == b"1"
+    assert list(tmp_path.glob("receipt*")) == []
+    again = import_process(path, endpoint, *flags)
+    out, err = again.communicate(timeout=WAIT_S)
+    assert (again.returncode, err) == (0, "")
+    assert json.loads(receipt.read_text())["skipped_rows"] == 1
 
 
 def test_a_log_is_restored_and_not_imported(cli: Cli, tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from onelog.spark.export.job import Numbered, Outcome, Progress, Task, run_export
 from onelog.spark.export.journal import SplitFacts
+from onelog.spark.export.object_target import ObjectTarget
 from onelog.spark.export.plan import EXPORTED_VIEWS, ExportRequest
-from onelog.spark.export.target import DirectoryTarget, Output, Target
+from onelog.spark.export.target import DirectoryTarget, Output, Target, open_target
 from onelog.spark.options import ReadOptions
 from onelog.spark.state import AS_OF_OPTIONS, AsOf
 from onelog.spark.table import open_origin
@@ -92,3 +94,33 @@ def simulated(disk: SimDisk) -> DirectoryTarget:
 def everything(target: Target) -> dict[str, bytes]:
     """Return all files of a target."""
     return {name: target.read(name) or b"" for name in target.names()}
+
+
+@contextmanager
+def object_store() -> Iterator[str]:
+    """Run moto's S3 on loopback, with a bucket; yield the options of URLs in it."""
+    from moto.server import ThreadedMotoServer
+    from pyarrow import fs
+
+    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    running.start()
+    try:
+        host, port = running.get_host_and_port()
+        options = f"scheme=http&endpoint_override={host}%3A{port}&region=us-east-1"
+        root, _ = fs.FileSystem.from_uri(f"{store_url(options, '')}&allow_bucket_creation=true")
+        root.create_dir("exports")
+        yield options
+    finally:
+        running.stop()
+
+
+def store_url(options: str, path: str) -> str:
+    """Return the URL of a path in the bucket."""
+    return f"s3://key:secret@exports/{path}?{options}"
+
+
+def open_store(options: str, path: str) -> ObjectTarget:
+    """Return a target in the bucket."""
+    target = open_target(store_url(options, path))
+    assert isinstance(target, ObjectTarget)
+    return target

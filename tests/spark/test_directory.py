@@ -211,19 +211,6 @@ def test_a_small_part_of_a_damaged_file_is_refused_where_it_is_damaged(large: Sh
     assert refused >= 8
 
 
-def test_a_large_compacted_file_is_read_in_parts(large: Shard, tmp_path: Path) -> None:
-    shutil.copy(sealed_files(large)[0], tmp_path)
-    (path,) = tmp_path.glob("*.flseg")
-    entries = [entry.index for entry in large.live.log.segments.scan(1, 3_000)]
-    kept = [index for index in entries if index % 3 and index <= 2_990]
-    compact_segment(DiskFiles(), path, np.array(kept, np.uint64))
-    origin = DirectoryOrigin(str(tmp_path))
-    assert len(origin.splits([range_of(origin)], EVERYTHING, 10_000)) > 4
-    last = range_of(origin).last_index
-    left = [row for row in large.expected(last) if row[0] in set(kept)]
-    assert read_all(origin, size_bytes=10_000) == read_all(origin) == left
-
-
 def test_a_flipped_bit_in_the_tail_is_refused_up_to_the_cut(tmp_path: Path) -> None:
     shard = shard_with_tail(tmp_path / "data")
     origin, expected = origin_of(shard), shard.expected(shard.last_index)

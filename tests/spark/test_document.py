@@ -19,8 +19,8 @@ TEXT = (ROOT / "docs" / "spark.md").read_text()
 ALL_VIEWS = {**VIEWS, **STATE_VIEWS, **CHANGE_VIEWS}
 # Of options and reads; those of writers and exports have documents of their own.
 MODULES = (
-    "changes", "directory", "endpoint", "faults", "options", "past", "series_points", "session",
-    "source", "state", "streaming", "table", "workers",
+    "changes", "directory", "endpoint", "faults", "offsets", "options", "past", "series_points",
+    "session", "source", "state", "streaming", "table", "workers",
 )  # fmt: skip
 # Raised by the writer, which source.py shows to Spark (docs/import.md).
 OF_WRITERS = {"OVERWRITE_UNSUPPORTED", "WRITE_BATCH_UNKNOWN"}
@@ -83,4 +83,5 @@ def test_every_reason_of_a_read_is_in_the_document() -> None:
     listed = set(re.findall(r"`([A-Z_]+)`", section("Errors")))
     assert raised - OF_WRITERS <= listed
     of_files = {"COMPACTED", "NOT_A_DATA_DIRECTORY", "CORRUPT_FILE", "CORRUPT_PAYLOAD"}
-    assert listed - raised == of_files
+    of_the_client = {"NOT_CONNECTED"}
+    assert listed - raised == of_files | of_the_client

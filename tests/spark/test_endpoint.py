@@ -2,12 +2,13 @@
 
 import asyncio
 import pickle
+import socket
 from pathlib import Path
 
 import pytest
 
 from onelog.client.aio import AsyncClient
-from onelog.errors import DataLoss, FailedPrecondition, NotFound, OutOfRange
+from onelog.errors import DataLoss, FailedPrecondition, NotFound, OutOfRange, Unavailable
 from onelog.spark import endpoint as endpoint_module
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.views import VIEWS
@@ -155,6 +156,22 @@ def test_ranges_that_are_gone_or_of_another_cluster_are_refused(tmp_path: Path) 
                 await asyncio.to_thread(other.group_end, 0, 1, 5)
 
     run(test())
+
+
+def test_an_endpoint_that_never_answered_is_given_up_after_a_connection_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mistyped endpoint is no cluster to wait for; the time of calls does not count."""
+    monkeypatch.setattr(endpoint_module, "CONNECT_S", 0.5)
+    monkeypatch.setattr(endpoint_module, "TIMEOUT_S", 1e6)
+    with socket.socket() as mute, socket.socket() as closed:
+        for each in (mute, closed):
+            each.bind(("127.0.0.1", 0))
+        mute.listen()  # connected to, it says nothing
+        for each in (mute, closed):
+            name = "{}:{}".format(*each.getsockname())
+            with pytest.raises(Unavailable, match=f"NOT_CONNECTED: .*{name}"):
+                EndpointOrigin([name]).cut()
 
 
 def test_a_frame_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> None:

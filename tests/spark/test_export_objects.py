@@ -5,44 +5,36 @@ from pathlib import Path
 
 import pytest
 
-from onelog.errors import FailedPrecondition
+from onelog.errors import FailedPrecondition, InvalidArgument
 from onelog.spark.export.job import Numbered, Task, run_export
 from onelog.spark.export.journal import SplitFacts
 from onelog.spark.export.object_target import ObjectTarget
-from onelog.spark.export.target import LOCK_NAME, open_target
+from onelog.spark.export.target import LOCK_NAME
 from onelog.spark.export.verify import verify_export
-from tests.spark.exports import ask, directory, everything, export, three_days
+from tests.spark.exports import (
+    ask,
+    directory,
+    everything,
+    export,
+    object_store,
+    open_store,
+    serial,
+    three_days,
+)
 from tests.spark.shard_dirs import Shard
 
-server = pytest.importorskip("moto.server", reason="moto is not installed")
+pytest.importorskip("moto.server", reason="moto is not installed")
 
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """Run a store; yield the options of a URL in it."""
-    from pyarrow import fs
-
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    running.start()
-    host, port = running.get_host_and_port()
-    options = f"scheme=http&endpoint_override={host}%3A{port}&region=us-east-1"
-    root, _ = fs.FileSystem.from_uri(
-        f"s3://key:secret@exports/?allow_bucket_creation=true&{options}"
-    )
-    root.create_dir("exports")
-    yield options
-    running.stop()
+    with object_store() as options:
+        yield options
 
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
     return three_days(tmp_path_factory.mktemp("log") / "data", groups=6)
-
-
-def open_store(bucket: str, path: str) -> ObjectTarget:
-    target = open_target(f"s3://key:secret@exports/{path}?{bucket}")
-    assert isinstance(target, ObjectTarget)
-    return target
 
 
 def test_a_store_gets_the_files_that_a_directory_gets(
@@ -54,12 +46,21 @@ def test_a_store_gets_the_files_that_a_directory_gets(
         work: Sequence[Numbered], task: Task, on_done: Callable[[Sequence[SplitFacts]], None]
     ) -> None:
         on_done([task(*work[0])])
-        on_done([task(*work[1])])
         raise KeyboardInterrupt
+
+    left: list[int] = []
+
+    def finish(
+        work: Sequence[Numbered], task: Task, on_done: Callable[[Sequence[SplitFacts]], None]
+    ) -> None:
+        left.extend(number for number, _ in work)
+        serial(work, task, on_done)
 
     with pytest.raises(KeyboardInterrupt):
         run_export(ask(shard.path, target), stop_after_one)
-    outcome = export(shard.path, target)
+    outcome = run_export(ask(shard.path, target), finish)
+    assert left  # without the first: the journal has what was done
+    assert 0 not in left
     export(shard.path, directory(tmp_path / "out"))
     there = everything(directory(tmp_path / "out"))
     del there[LOCK_NAME]
@@ -107,8 +108,34 @@ def test_the_second_export_and_other_objects_are_refused(bucket: str, shard: Sha
     assert caught.value.reason == "TARGET_IN_USE"
     assert raced.names() == [LOCK_NAME]
 
+    with pytest.raises(InvalidArgument) as refused:
+        export(shard.path, open_store(bucket, "table"), as_table="iceberg")
+    assert refused.value.reason == "TABLE_TARGET"
+
     other = open_store(bucket, "other")
     other.write("notes.txt", b"mine")
     with pytest.raises(FailedPrecondition) as caught:
         export(shard.path, other)
     assert caught.value.reason == "TARGET_NOT_EMPTY"
+
+
+def test_a_journal_that_is_half_removed_is_none(bucket: str, shard: Shard) -> None:
+    """Its parts are objects, and an export may die between any two of them."""
+
+    class Dying(ObjectTarget):
+        """Removes one part of a journal, and no more."""
+
+        def remove(self, name: str) -> None:
+            super().remove(name)
+            if "journal-" in name:
+                raise KeyboardInterrupt
+
+    target = open_store(bucket, "dying")
+    target.__class__ = Dying
+    with pytest.raises(KeyboardInterrupt):
+        export(shard.path, target)
+    again = open_store(bucket, "dying")
+    assert any("journal-" in name for name in again.names())
+    assert verify_export(again).notes == []
+    assert not export(shard.path, again).is_new
+    assert not any("journal-" in name for name in again.names())

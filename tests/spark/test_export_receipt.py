@@ -44,7 +44,7 @@ RECEIPT = Receipt(
     contents=CONTENTS,
     since=Since(1, 0x00ABCDEF),
     cut=(ShardCut(0, 1, 900, 10**18, 7), ShardCut(1, 5, 4, 0, 0)),
-    ranges=(RangeFacts(0, 101, 900, 700, (1 << 64) - 1), RangeFacts(1, 5, 4, 0, 0)),
+    ranges=(RangeFacts(0, 101, 900, 700, (1 << 64) - 1, 7), RangeFacts(1, 5, 4, 0, 0)),
     missing=(Range(0, 51, 100),),
     files=(FileFacts("kv/x.parquet", 0, "2026-11-18", 9, 7, 101, 120, 999, 0xFF, 0xABC),),
 )
@@ -63,7 +63,7 @@ SHOWN = Receipt(
     ),
     since=None,
     cut=(ShardCut(0, 1, 12_345, 1_795_000_000_000_000_000, 0),),
-    ranges=(RangeFacts(0, 1, 12_345, 11_800, 0x3F0A6C1D9B2E4857),),
+    ranges=(RangeFacts(0, 1, 12_345, 11_800, 0x3F0A6C1D9B2E4857, 0x51C0DE07),),
     missing=(),
     files=(
         FileFacts(

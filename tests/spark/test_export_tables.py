@@ -1,5 +1,7 @@
 """Exports registered as tables: other programs open them, and find the rows of the receipts."""
 
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,12 +47,16 @@ def test_deltalake_opens_an_export_and_its_continuations(
 ) -> None:
     deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     out = tmp_path / "out"
+    ids = set()
     for version in range(2):
         grow_export(shard, out, view)
         receipts = read_receipts(directory(out))
         folder = register_delta(directory(out), EXPORTED_VIEWS[view], receipts)
         table = deltalake.DeltaTable(folder)
         assert table.version() == version
+        ids.add(table.metadata().id)
+        counted = pa.table(table.get_add_actions(flatten=True))["num_records"].to_pylist()
+        assert sorted(counted) == sorted(facts.rows for each in receipts for facts in each.files)
         rows = table.to_pyarrow_table()
         assert rows.num_rows == sum(each.rows for each in receipts)
         assert set(EXPORTED_VIEWS[view].schema.names) | {"date"} == set(rows.schema.names)
@@ -59,6 +65,7 @@ def test_deltalake_opens_an_export_and_its_continuations(
             assert {str(each) for each in rows["date"].to_pylist()} <= {
                 f"1970-01-0{day}" for day in (1, 2, 3)
             }
+    assert len(ids) == 1  # the same table
     if view == "log":
         expected = [row[0] for row in shard.expected(shard.sealed_index)]
         assert sorted(rows["index"].to_pylist()) == expected
@@ -84,6 +91,10 @@ def test_pyiceberg_opens_an_export_and_its_continuations(
         assert newest == register_iceberg(directory(out), EXPORTED_VIEWS[view], receipts)
         table = StaticTable.from_metadata(newest)
         assert len(table.metadata.snapshots) == count
+        files = [each.file for each in table.scan().plan_files()]
+        assert {(each.file_size_in_bytes, each.record_count) for each in files} == {
+            (facts.size_bytes, facts.rows) for each in receipts for facts in each.files
+        }
         rows = table.scan().to_arrow()
         assert rows.num_rows == sum(each.rows for each in receipts)
         assert set(EXPORTED_VIEWS[view].schema.names) | {"date"} == set(rows.schema.names)
@@ -127,6 +138,7 @@ def test_the_rows_of_every_view_are_in_its_tables(view: str, history: Path, tmp_
         assert set(found["shard"].to_pylist()) == {0}
         for name in expected.schema.names:
             values, wanted = found[name], expected[name]
+            assert nullable(values.type) == nullable(wanted.type)
             if is_list_of_structs(wanted.type) and not values.null_count:
                 # pyiceberg reads a null list of structs as an empty one (iceberg-python 3833).
                 assert values.to_pylist() == [each or [] for each in wanted.to_pylist()]
@@ -139,6 +151,11 @@ def in_order(rows: pa.Table) -> pa.Table:
     if "position" not in rows.schema.names:
         return rows
     return rows.sort_by([("index", "ascending"), ("position", "ascending")])
+
+
+def nullable(kind: pa.DataType) -> str:
+    """Return a type without what may be null, and names inside of maps: a table has neither."""
+    return re.sub(r" not null| \('\w+'\)", "", str(kind))
 
 
 def is_list_of_structs(kind: pa.DataType) -> bool:
@@ -170,6 +187,16 @@ def test_a_table_that_cannot_be_is_refused_before_anything_is_written(
     with pytest.raises(InvalidArgument) as caught:
         export(shard.path, directory(tmp_path / "out"), **given)
     assert caught.value.reason == reason
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_library_is_named_before_anything_is_written(
+    shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(FailedPrecondition, match=r"pip install 'onelog\[iceberg\]'") as caught:
+        export(shard.path, directory(tmp_path / "out"), as_table="iceberg")
+    assert caught.value.reason == "ICEBERG_MISSING"
     assert not (tmp_path / "out").exists()
 
 

@@ -101,6 +101,19 @@ def test_entries_that_the_log_has_otherwise_are_found(out: Path, tmp_path: Path)
     assert files_of(out)[0].relative_to(out).as_posix() in names
 
 
+def test_a_payload_of_the_log_that_is_damaged_is_an_error(tmp_path: Path) -> None:
+    """The header is as it was exported, and is believed only with what its checksum covers."""
+    shard = three_days(tmp_path / "data")
+    export(shard.path, directory(tmp_path / "out"))
+    path = sorted(shard.segments.glob("*.flseg"))[1]
+    content = bytearray(path.read_bytes())
+    content[content.index(b"key-")] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataLoss) as caught:
+        verify_export(directory(tmp_path / "out"), DirectoryOrigin(str(shard.path)))
+    assert caught.value.reason == "CORRUPT_FILE"
+
+
 def test_entries_that_gave_no_row_are_compared_by_the_range(shard: Shard, tmp_path: Path) -> None:
     target = directory(tmp_path / "out")
     receipt = export(shard.path, target, view="kv_operations", namespaces="nobody").receipt

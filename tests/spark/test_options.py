@@ -7,6 +7,7 @@ import pytest
 from onelog.errors import InvalidArgument, NotFound, OnelogError, OutOfRange
 from onelog.spark.columns.selection import TIME_NS_MAX
 from onelog.spark.columns.views import VIEWS
+from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.options import LIST_ITEMS_MAX, ReadOptions, parse_time, split_list
 from onelog.spark.origin import Cut, Range, ShardCut
 from onelog.spark.table import find_ranges, load_table
@@ -112,15 +113,24 @@ def test_types_are_names_names_with_owner_or_numbers() -> None:
     assert parse(key_prefix_hex="00ff").key_prefix == b"\x00\xff"
 
 
+NOWHERE = DirectoryOrigin("/nowhere")
 CUT = Cut(
     "cluster", 3, (ShardCut(0, 1, 100, 50, 0), ShardCut(1, 40, 90, 60, 20), ShardCut(2, 1, 0, 0))
 )
 
 
 def test_ranges_are_what_was_asked_for_within_what_there_is() -> None:
-    assert list(find_ranges(parse(), CUT)) == [Range(0, 1, 100), Range(1, 40, 90), Range(2, 1, 0)]
+    assert list(find_ranges(parse(), NOWHERE, CUT)) == [
+        Range(0, 1, 100),
+        Range(1, 40, 90),
+        Range(2, 1, 0),
+    ]
     read = parse(from_index="0=7,1=41", to_index="1=41")
-    assert list(find_ranges(read, CUT)) == [Range(0, 7, 100), Range(1, 41, 41), Range(2, 1, 0)]
+    assert list(find_ranges(read, NOWHERE, CUT)) == [
+        Range(0, 7, 100),
+        Range(1, 41, 41),
+        Range(2, 1, 0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +150,7 @@ def test_a_range_outside_of_the_log_is_refused_with_what_there_is(
     kind: type[OnelogError], reason: str, said: str, options: dict[str, str]
 ) -> None:
     with pytest.raises(kind) as refused:
-        list(find_ranges(parse(**options), CUT))
+        list(find_ranges(parse(**options), NOWHERE, CUT))
     assert refused.value.reason == reason
     assert said in str(refused.value)
     assert next(iter(options)) in str(refused.value)

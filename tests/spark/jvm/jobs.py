@@ -1,4 +1,4 @@
-"""Streaming jobs in processes of their own, and writers that never stop, for tests of kills."""
+"""Queries in processes of their own, and writers that never stop, for tests of kills."""
 
 import json
 import os
@@ -9,22 +9,38 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
+
+import pyspark
 
 from onelog import Client
 from onelog.errors import OnelogError
 from tests.documents import ROOT
 from tests.system.nodes import until
 
-SCRIPT = Path(__file__).with_name("stream_job.py")
+SCRIPT = Path(__file__).with_name("query_job.py")
 # A session starts in 10 s, in some times that on a busy machine.
 WAIT_S = 240.0
 # Between two rounds of a writer: as fast as they can, they would leave nothing for the others.
 PAUSE_S = 0.1
 MASTER = "local[2,8]"  # a task may fail seven times before its query does
+EXECUTORS = "local-cluster[2,1,1024]"
+# In the command of an executor's Java.
+EXECUTOR = "CoarseGrainedExecutorBackend"
+Kind = Literal["follow", "available", "batch"]
+
+
+def make_home(folder: Path) -> Path:
+    """Make a home of Spark, which writes beside its own files: into links, and not into ours."""
+    folder.mkdir()
+    package = Path(pyspark.__file__).parent
+    for name in ("bin", "jars", "python", "sbin"):
+        (folder / name).symlink_to(package / name)
+    return folder
 
 
 class Job:
-    """A query into ``folder/table``, by ``stream_job.py``; started again it goes on."""
+    """A query into ``folder/table``, by ``query_job.py``; a stream resumes when started again."""
 
     def __init__(self, folder: Path, options: dict[str, str], master: str = MASTER) -> None:
         self.folder = folder
@@ -33,6 +49,7 @@ class Job:
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
         folder.mkdir(parents=True, exist_ok=True)
+        self.home = make_home(folder / "spark")
 
     @property
     def table(self) -> str:
@@ -53,27 +70,56 @@ class Job:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def start(self, *, ends: bool = False) -> None:
-        """Start the driver; with ``ends``, for what is there and no more."""
+    @property
+    def is_writing(self) -> bool:
+        """Whether tasks of a batch read have begun to write."""
+        return any((self.folder / "table" / "_temporary").rglob("*.parquet"))
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a batch read is complete."""
+        return (self.folder / "table" / "_SUCCESS").exists()
+
+    def start(self, kind: Kind = "follow") -> None:
+        """Start the driver."""
         assert not self.is_running
         self.starts += 1
         asked = {
-            "master": self.master, "options": self.options, "folder": str(self.folder), "ends": ends
+            "master": self.master, "options": self.options, "folder": str(self.folder), "kind": kind
         }  # fmt: skip
         with (self.folder / f"output-{self.starts}").open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, str(SCRIPT), json.dumps(asked)],
-                env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+                env=os.environ | {
+                    "PYTHONPATH": str(ROOT),
+                    "PYSPARK_PYTHON": sys.executable,
+                    "SPARK_HOME": str(self.home),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                },
                 cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
 
     def finish(self) -> None:
         """Read what is there, and end."""
-        self.start(ends=True)
+        self.start("available")
+        self.until_finished()
+
+    def until_finished(self) -> None:
+        """Wait until the driver ends by itself, and well."""
         assert self.process is not None
         code = self.process.wait(WAIT_S)
         assert code == 0, self.output[-6000:]
+
+    def until_writing(self) -> None:
+        """Wait until tasks of a batch read are under way."""
+
+        def look() -> bool:
+            assert self.is_running, self.output[-6000:]
+            return self.is_writing
+
+        until(look, WAIT_S)
+        assert not self.is_written
 
     def until_batches(self, more: int, *, restarts: bool = False) -> None:
         """Wait for complete batches; with ``restarts``, start a driver again that ended."""
@@ -94,32 +140,39 @@ class Job:
         return self.output
 
     def kill(self) -> None:
-        """Kill Java, Python and all workers of the driver at once."""
+        """Kill the driver with all that it started."""
         if self.process is not None:
-            for pid in self._processes():
-                with_kill(pid)
+            kill_session(self.process.pid)
             self.process.kill()
             self.process.wait()
             self.process = None
 
-    def kill_workers(self, part: str = "pyspark.daemon") -> int:
-        """Kill the processes of tasks, or those with another word; return how many there were."""
-        found = [pid for pid in self._processes() if part in command_of(pid)]
+    def kill_workers(self, part: str = "pyspark.daemon", count_max: int | None = None) -> int:
+        """Kill the processes of tasks, or those with another word; return how many were killed."""
+        assert self.process is not None
+        there = processes_of(self.process.pid)
+        found = [pid for pid in there if part in command_of(pid)][:count_max]
         for pid in found:
             with_kill(pid)
         return len(found)
 
-    def _processes(self) -> list[int]:
-        """Return the processes of the driver's session: workers make groups of their own."""
-        assert self.process is not None
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                if os.getsid(int(path.name)) == self.process.pid:
-                    found.append(int(path.name))
-            except ProcessLookupError:
-                continue
-        return found
+
+def processes_of(session: int) -> list[int]:
+    """Return the processes of a driver's session: workers make groups of their own."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(path.name)) == session:
+                found.append(int(path.name))
+        except ProcessLookupError:
+            continue
+    return found
+
+
+def kill_session(session: int) -> None:
+    """Kill Java, Python and all workers of a driver at once."""
+    for pid in processes_of(session):
+        with_kill(pid)
 
 
 def with_kill(pid: int) -> None:

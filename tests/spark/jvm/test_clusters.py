@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 import pytest
 
 from onelog import Client
@@ -22,13 +22,16 @@ from onelog.errors import FailedPrecondition
 from onelog.spark import register, workers
 from onelog.spark.archive import write_zip
 from tests.client.serving import serving
+from tests.spark.jvm.jobs import make_home
 from tests.spark.shard_dirs import Shard
+from tests.system.nodes import until
 from tests.system.ports import free_addresses
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_S = 300
+KEYS = 200  # that the server has
 JOB = Path(__file__).with_name("cluster_job.py")
 # Nothing here runs for long enough to be worth compiling well.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -39,12 +42,7 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.home = root / "spark"
-        self.home.mkdir()
-        # Spark writes beside its own files: into links, not into the environment of the tests.
-        package = Path(pyspark.__file__).parent
-        for name in ("bin", "jars", "python", "sbin"):
-            (self.home / name).symlink_to(package / name)
+        self.home = make_home(root / "spark")
         self.python = make_python(root / "python", with_libraries=True)
         self.zip = root / "onelog-spark.zip"
         write_zip(self.zip)
@@ -61,10 +59,11 @@ class Machine:
         }
 
     def submit(
-        self, master: str, tables: list[dict[str, str]], workers: Path | None = None
-    ) -> dict[str, Any]:
-        """Run the job; return what it printed."""
-        job = shutil.copy(JOB, self.root)  # beside nothing of the project
+        self, master: str, asked: object, workers: Path | None = None, job: Path = JOB,
+        settings: tuple[str, ...] = (),
+    ) -> dict[str, Any]:  # fmt: skip
+        """Run a job; return what it printed."""
+        script = shutil.copy(job, self.root)  # beside nothing of the project
         done = subprocess.run(
             [
                 str(self.home / "bin" / "spark-submit"), "--master", master,
@@ -74,12 +73,13 @@ class Machine:
                 "--conf", "spark.sql.shuffle.partitions=2",
                 "--conf", f"spark.driver.extraJavaOptions={JAVA}",
                 "--conf", f"spark.executor.extraJavaOptions={JAVA}",
-                job, json.dumps(tables),
+                *(part for each in settings for part in ("--conf", each)),
+                script, json.dumps(asked),
             ],
             cwd=self.root, env=self.environment(workers), timeout=WAIT_S,
             capture_output=True, text=True,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr + done.stdout  # where the job's own errors are
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
 
@@ -116,7 +116,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, 
     shard.live.snapshot()
     with serving(root / "server", "--shards", "2") as endpoint:
         with Client(endpoint) as client:
-            client.kv.put_many({f"key-{number}": b"value" for number in range(200)})
+            client.kv.put_many({f"key-{number}": b"value" for number in range(KEYS)})
         yield [
             {"view": "log", "path": str(shard.path)},
             {"view": "kv", "path": str(shard.path)},
@@ -141,6 +141,7 @@ def assert_same_rows(spark: "SparkSession", machine: Machine, master: str, table
     expected = read_here(spark, tables)
     assert [sorted(rows) for rows in found["tables"]] == [sorted(rows) for rows in expected]
     assert all(expected)
+    assert len(expected[-1]) == KEYS  # what both could lose
 
 
 def test_executors_with_only_the_zip_read_the_same_rows(
@@ -150,33 +151,36 @@ def test_executors_with_only_the_zip_read_the_same_rows(
 
 
 @contextmanager
-def standalone(machine: Machine) -> Iterator[str]:
-    """Run a master and a worker on loopback; return the master's URL."""
+def standalone(machine: Machine, *hosts: str) -> Iterator[str]:
+    """Run a master, and a worker on each address of loopback; return the master's URL."""
     (address,) = free_addresses(1)
     port = address.rpartition(":")[2]
     url = f"spark://127.0.0.1:{port}"
-    parts = {
-        "master": ["master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"],
-        "worker": [
-            "worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "2",
-            "--memory", "1g", "--work-dir", str(machine.root / "work"), url,
-        ],
-    }  # fmt: skip
+    parts = [
+        ("master.Master", "New state: ALIVE", "--host", "127.0.0.1", "--port", port),
+        *(
+            (
+                "worker.Worker", "registered with master", "--host", host, "--cores", "2",
+                "--memory", "1g", "--work-dir", str(machine.root / "work" / host), url,
+            )
+            for host in hosts or ("127.0.0.1",)
+        ),
+    ]  # fmt: skip
     started = []
     try:
-        for name, (kind, *arguments) in parts.items():
-            log = machine.root / f"{name}.log"
+        for number, (kind, ready, *arguments) in enumerate(parts):
+            log = machine.root / f"standalone-{number}.log"
             with log.open("w") as target:
                 process = subprocess.Popen(
                     [
                         str(machine.home / "bin" / "spark-class"),
-                        f"org.apache.spark.deploy.{kind}", *arguments,
+                        f"org.apache.spark.deploy.{kind}", "--webui-port", "0", *arguments,
                     ],
                     env=machine.environment(), cwd=machine.root,
                     stdout=target, stderr=subprocess.STDOUT,
                 )  # fmt: skip
             started.append(process)
-            wait_for(log, {"master": "New state: ALIVE", "worker": "registered with master"}[name])
+            wait_for(log, ready)
         yield url
     finally:
         for process in reversed(started):
@@ -201,6 +205,43 @@ def test_a_standalone_cluster_reads_the_same_rows(
         found = machine.submit(master, tables, workers=empty)
         assert f"MODULE_MISSING: {empty} on " in found["error"]
         assert "pyarrow (No module named 'pyarrow')" in found["error"]
+
+
+SPECULATION_JOB = Path(__file__).with_name("speculation_job.py")
+# Spark makes copies as soon as it can. Batches are small, so that rows are written before all came.
+SPECULATION = (
+    "spark.speculation=true",
+    "spark.speculation.interval=100ms",
+    "spark.speculation.multiplier=1.1",
+    "spark.speculation.quantile=0.5",
+    "spark.speculation.minTaskRuntime=100ms",
+    "spark.sql.execution.arrow.maxRecordsPerBatch=500",
+)
+
+
+@pytest.mark.spark_long
+def test_a_task_that_spark_runs_twice_at_a_time_writes_once(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Spark runs a copy only on another host, so there are two; both attempts write together."""
+    rows = 12_000
+    with (
+        serving(tmp_path / "server") as endpoint,
+        Client(endpoint, timeout_s=60) as client,
+        standalone(machine, "127.0.0.1", "127.0.0.2") as master,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        stream = client.stream("twice")
+        stream.create()
+        asked = {"endpoint": endpoint, "stream": "twice", "folder": str(tmp_path), "rows": rows}
+        job = pool.submit(machine.submit, master, asked, job=SPECULATION_JOB, settings=SPECULATION)
+        until(lambda: job.done() or next(iter(stream.read()), None), WAIT_S)
+        (tmp_path / "seen").touch()
+        job.result()
+        found = sorted(int(record.value) for record in stream.read())
+    attempts = sorted(path.name for path in tmp_path.glob("attempt-*"))
+    assert attempts == ["attempt-0-0", "attempt-0-1", "attempt-1-0"]
+    assert found == list(range(2 * rows))
 
 
 def test_a_worker_that_cannot_run_tasks_is_named_before_a_job(

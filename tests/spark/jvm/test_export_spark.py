@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from onelog.cli.main import run
-from onelog.errors import ResourceExhausted
+from onelog.errors import OnelogError, ResourceExhausted
 from onelog.spark.export.job import run_export
 from onelog.spark.export.spark_runner import SparkRunner
+from onelog.spark.export.target import LOCK_NAME
 from onelog.spark.export.verify import verify_export
-from tests.spark.exports import FullTarget, ask, directory, everything, export, three_days
+from tests.spark.exports import (
+    FullTarget,
+    ask,
+    directory,
+    everything,
+    export,
+    object_store,
+    open_store,
+    three_days,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +56,29 @@ def test_tasks_of_spark_write_the_files_of_one_process_and_spark_reads_them(
     ]
     assert {str(row["date"]) for row in rows} == {"1970-01-01", "1970-01-02", "1970-01-03"}
     assert {int(row["shard"]) for row in rows} == {0}
+
+
+def test_tasks_of_spark_write_into_an_object_store(
+    spark: SparkSession, shard: Shard, tmp_path: Path
+) -> None:
+    """Connection and keys travel to the workers, which are processes of their own."""
+    pytest.importorskip("moto.server", reason="moto is not installed")
+    export(shard.path, directory(tmp_path / "alone"))
+    there = everything(directory(tmp_path / "alone"))
+    del there[LOCK_NAME]
+    with ExitStack() as stack:
+        store = stack.enter_context(object_store())
+        target = open_store(store, "out")
+        run_export(ask(shard.path, target), SparkRunner(spark))
+        assert everything(target) == there
+
+        def run_without_store(*arguments: Any) -> None:
+            stack.close()
+            SparkRunner(spark)(*arguments)
+
+        with pytest.raises(OnelogError) as caught:
+            run_export(ask(shard.path, open_store(store, "lost")), run_without_store)
+        assert caught.value.reason == "TARGET_UNWRITABLE"
 
 
 def test_tasks_of_spark_export_states_and_changes(

@@ -1,5 +1,6 @@
 """Memory of a worker of Spark: large files, large entries, entries of many rows."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 LIMIT_KIB = 300 << 10
 PUT = 0x0101
 FILE_BYTES_MIN = 60 << 20
+USED = "ONELOG_TEST_WORKER_USED"  # set in a worker that has run a task of ours
 
 
 def groups() -> Iterator[list[Draft]]:
@@ -51,23 +53,33 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_worker_stays_within_its_memory(
     spark: "SparkSession", directory: Path, view: str
 ) -> None:
+    """Each view in a worker of its own: one that another view has warmed has grown already."""
     table = load_table(ReadOptions.parse({"view": view, "path": str(directory)}, VIEWS))
     splits = table.splits()
 
-    def grown(_number: int) -> tuple[int, int]:
+    def grown(_number: int) -> tuple[int, int, bool]:
         def peak() -> int:
             lines = Path("/proc/self/status").read_text().splitlines()
             (found,) = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
             return found
 
+        is_fresh = USED not in os.environ
+        os.environ[USED] = "yes"
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         start = peak()
         rows = 0
         for split in splits:
             for batch in table.batches(split, None):
                 rows += batch.num_rows
-        return peak() - start, rows
+        return peak() - start, rows, is_fresh
 
-    ((memory_kib, rows),) = spark.sparkContext.parallelize([0], 1).map(grown).collect()
+    # Spark starts other workers for tasks with other variables.
+    spark.sparkContext.environment["ONELOG_TEST_VIEW"] = view
+    try:
+        (found,) = spark.sparkContext.parallelize([0], 1).map(grown).collect()
+    finally:
+        del spark.sparkContext.environment["ONELOG_TEST_VIEW"]
+    memory_kib, rows, is_fresh = found
+    assert is_fresh
     assert rows >= 460_000
     assert memory_kib <= LIMIT_KIB

@@ -17,7 +17,8 @@ from pyspark.errors import PySparkException
 from onelog import Client
 from onelog.spark import register
 from tests.documents import ROOT
-from tests.spark.jvm.jobs import writing
+from tests.spark.jvm.jobs import job, writing
+from tests.spark.test_restored import Restored
 from tests.system.nodes import ServeProcess, nodes, until
 
 if TYPE_CHECKING:
@@ -81,6 +82,31 @@ def test_a_table_of_another_cluster_at_the_same_endpoint_is_refused(
                 table.collect()
             with pytest.raises(Exception, match="OTHER_CLUSTER"):
                 table.count()
+
+
+def test_a_stream_ends_when_its_log_was_restored_and_does_not_begin_again(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """While it runs, and with its checkpoint: the table keeps the rows of the log that is lost."""
+    with server(tmp_path) as node:
+        restored = Restored(node)
+        restored.write("before", 20)
+        restored.copy()
+        restored.write("lost", 30)
+        options = {"view": "kv_operations", "endpoint": restored.endpoint}
+        with job(tmp_path / "job", **options) as query:
+            query.start()
+            query.until_batches(1)
+            rows = sorted(spark.read.parquet(query.table).select("index", "value").collect())
+            assert len(rows) == 50
+            restored.restore()
+            assert "CHECKPOINT_AHEAD: " in query.until_ended()
+            restored.write("other", 40)
+            query.start()
+            assert "CHECKPOINT_DIFFERS: entry " in query.until_ended()
+            assert (
+                sorted(spark.read.parquet(query.table).select("index", "value").collect()) == rows
+            )
 
 
 @pytest.mark.parametrize("where", ["endpoint", "path"])

@@ -70,8 +70,9 @@ def test_a_table_follows_the_log_across_restarts_with_each_row_once(
         (source,) = progress["sources"]
         ends = source["endOffset"], source["latestOffset"]
         end, latest = (json.loads(text) if isinstance(text, str) else text for text in ends)
-        assert set(end) == {"cluster", "0", "1"}
+        assert set(end) == {"cluster", "0", "1", "crc32c"}
         assert end["cluster"] == latest["cluster"]
+        assert set(end["crc32c"]) == {"0", "1"}  # of the last entry of each shard
     with Client(endpoint) as client:
         stands = {each.shard: each.index for each in client.admin.list_holds()}
         assert all(1 <= stands[shard] <= int(end[str(shard)]) + 1 for shard in (0, 1))

@@ -1,12 +1,15 @@
-"""A driver of one streaming query into Parquet, which tests start, kill and start again.
+"""A driver of one query into Parquet, which tests start, kill and start again.
 
-``python stream_job.py '{"master": …, "options": {…}, "folder": …, "ends": false}'``
+``python query_job.py '{"master": …, "options": {…}, "folder": …, "kind": "follow"}'``
+
+A stream follows the log, or ends with what is there (``available``); ``batch`` is a batch read.
 """
 
 import json
 import sys
 from pathlib import Path
 
+from onelog.spark import register
 from onelog.spark.session import start_session
 
 # Nothing here runs for long enough to be worth compiling well.
@@ -14,12 +17,12 @@ JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main() -> None:
-    """Follow the log, or read what is there and end."""
+    """Write the rows of the query into the table of its folder."""
     asked = json.loads(sys.argv[1])
     folder = Path(asked["folder"])
     spark = start_session(
         master=asked["master"],
-        app_name="stream job",
+        app_name="query job",
         settings={
             "spark.driver.memory": "1g",
             "spark.driver.host": "127.0.0.1",
@@ -32,16 +35,20 @@ def main() -> None:
         },
     )
     spark.sparkContext.setLogLevel("ERROR")
-    options = asked["options"]
-    if asked["ends"]:
+    register(spark)
+    kind, options, table = asked["kind"], asked["options"], str(folder / "table")
+    if kind == "batch":
+        spark.read.format("onelog").options(**options).load().write.parquet(table)
+        return
+    if kind == "available":
         options.pop("max_rows", None)  # what is left in one batch: a limit may change
     source = spark.readStream.format("onelog").options(**options).load()
     written = (
         source.writeStream.format("parquet")
-        .option("path", str(folder / "table"))
+        .option("path", table)
         .option("checkpointLocation", str(folder / "checkpoint"))
     )
-    if asked["ends"]:
+    if kind == "available":
         written = written.trigger(availableNow=True)
     else:
         written = written.trigger(processingTime="0 seconds")
