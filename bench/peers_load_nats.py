@@ -34,8 +34,8 @@ POLL_S = 0.05
 FETCH_S = 5.0
 # More than all pullers can have: it is not what should end.
 UNACKED_MAX = 100_000
-# Of messages that are there before; half as many are taken.
-STOCK_PER_S = 50_000
+# Of messages that are there before: more than anybody takes.
+STOCK_PER_S = 200_000
 BUCKET, EVENTS, JOBS, PULLERS = "bucket", "events", "jobs", "pullers"
 
 
