@@ -3,7 +3,7 @@
 What a client of the library takes for a thousand events is more than what the server takes, and
 both share the cores. So these connections know just enough of HTTP/2: requests of literal headers,
 settings and pings that are acknowledged, windows that never close, and messages by their length.
-A stream or connection that ends is an error, which whoever waits gets.
+A stream or connection that ends is an error, raised to whoever waits.
 """
 
 import asyncio
@@ -61,16 +61,16 @@ def request() -> bytes:
 
 
 class WatchConnection(asyncio.Protocol):
-    """Some streams on one connection; what comes goes to their owner."""
+    """Some streams on one connection; passes each message to ``on_message``."""
 
     def __init__(
         self,
         authority: str,
-        told: Callable[[pipeline_pb2.WatchResponse], None],
-        failed: Callable[[str], None],
+        on_message: Callable[[pipeline_pb2.WatchResponse], None],
+        on_failure: Callable[[str], None],
     ) -> None:
-        self._told = told
-        self._failed = failed
+        self._on_message = on_message
+        self._on_failure = on_failure
         self._block = headers(authority)
         self._transport: Any = None
         self._received = b""
@@ -104,7 +104,7 @@ class WatchConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._is_closing:
-            self._failed(f"a connection was lost: {error}")
+            self._on_failure(f"a connection was lost: {error}")
 
     def data_received(self, data: bytes) -> None:
         received, at = self._received + data, 0
@@ -125,18 +125,18 @@ class WatchConnection(asyncio.Protocol):
                 end = PREFIX_BYTES + int.from_bytes(data[1:PREFIX_BYTES], "big")
                 if end > len(data):
                     break
-                self._told(pipeline_pb2.WatchResponse.FromString(data[PREFIX_BYTES:end]))
+                self._on_message(pipeline_pb2.WatchResponse.FromString(data[PREFIX_BYTES:end]))
                 data = data[end:]
             if data:
                 self._messages[stream] = data
         elif kind in (SETTINGS, PING) and not flags & ACK:
             self._transport.write(frame(kind, ACK, 0, payload if kind == PING else b""))
         elif kind in (RST_STREAM, GOAWAY) or (kind == HEADERS and flags & END_STREAM):
-            self._failed(f"a watch was ended by a frame of type {kind}: {payload!r}")
+            self._on_failure(f"a watch was ended by a frame of type {kind}: {payload!r}")
 
 
 class WatchStreams:
-    """All streams, and how many of them have begun or were told of a put."""
+    """All streams, and how many of them have begun or received the event of a put."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -148,7 +148,7 @@ class WatchStreams:
         self.count = 0
 
     async def open(self, count: int) -> None:
-        """Begin so many more, some at a time; each has said that it began."""
+        """Open ``count`` more, in steps; return when each has sent its first message."""
         while count > 0:
             some = min(count, STREAMS_AT_ONCE)
             await self._open_some(some)
@@ -159,19 +159,21 @@ class WatchStreams:
         self._expect(count, events=False)
         for at in range(0, count, STREAMS_PER_CONNECTION):
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: WatchConnection(self._address, self._told, self._failed), host, int(port)
+                lambda: WatchConnection(self._address, self._on_message, self._on_failure),
+                host,
+                int(port),
             )
             connection.open(min(STREAMS_PER_CONNECTION, count - at))
             self._connections.append(connection)
         self.count += count
-        await self.all_told()
+        await self.all_received()
 
     def expect_event(self) -> None:
-        """Count from now on who is told of something that is about to happen."""
+        """Expect one event on each stream from now on."""
         self._expect(self.count, events=True)
 
-    async def all_told(self) -> None:
-        """Wait until all that are expected to say something have."""
+    async def all_received(self) -> None:
+        """Wait until every stream has received what it expects."""
         assert self._reached is not None, "nothing is expected"
         async with asyncio.timeout(WAIT_S):
             await self._reached
@@ -184,17 +186,17 @@ class WatchStreams:
         self._left, self._are_events_wanted = count, events
         self._reached = asyncio.get_running_loop().create_future()
         if self._failure is not None:
-            self._failed(self._failure)
+            self._on_failure(self._failure)
 
-    def _told(self, message: pipeline_pb2.WatchResponse) -> None:
+    def _on_message(self, message: pipeline_pb2.WatchResponse) -> None:
         if bool(message.events) != self._are_events_wanted:
-            self._failed(f"a watch said something that nobody expected: {message}")
+            self._on_failure(f"a watch received an unexpected message: {message}")
             return
         self._left -= 1
         if self._left == 0 and self._reached is not None and not self._reached.done():
             self._reached.set_result(None)
 
-    def _failed(self, why: str) -> None:
+    def _on_failure(self, why: str) -> None:
         self._failure = why
         if self._reached is not None and not self._reached.done():
             self._reached.set_exception(ConnectionError(why))

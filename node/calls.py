@@ -19,8 +19,8 @@ The first step of a unary handler runs without a task (node/exchange.py). What n
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import aclosing, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -97,20 +97,22 @@ class Calls:
             handler = getattr(handlers, snake_case(method.name), None)
             if handler is None:
                 continue
+            request = message_factory.GetMessageClass(method.input_type)
+            decode: Callable[[bytes], Any] = partial(_decode, request.FromString)
             if method.client_streaming:
                 kind, serve = Kind.BOTH, self._both
             elif method.server_streaming:
-                kind, serve = Kind.STREAM, self._stream
+                # A stream keeps the bytes of its request for as long as it lasts, and no message.
+                kind, serve, decode = Kind.STREAM, partial(self._stream, decode), bytes
             else:
                 kind, serve = Kind.UNARY, self._unary
-            request = message_factory.GetMessageClass(method.input_type)
             response = message_factory.GetMessageClass(method.output_type)
             methods.append(
                 Method(
                     descriptor.full_name,
                     method.name,
                     kind,
-                    partial(_decode, request.FromString),
+                    decode,
                     partial(serve, response, handler),
                     is_open,
                 )
@@ -187,7 +189,7 @@ class Calls:
         self, response: type[Any], handler: Any, exchange: Exchange, request: Any, size: int
     ) -> bytes:
         call = self._open(exchange, response)
-        with self._admitted(exchange, call, size) as call.span:
+        with _Admitted(self, exchange, call, size) as call.span:
             answer = await self.somewhere(
                 call,
                 lambda: handler(request, call),
@@ -196,16 +198,21 @@ class Calls:
             return self._fitting(answer)
 
     async def _stream(
-        self, response: type[Any], handler: Any, exchange: Exchange, request: Any, size: int
+        self,
+        decode: Callable[[bytes], Any],
+        response: type[Any],
+        handler: Any,
+        exchange: Exchange,
+        data: bytes,
+        size: int,
     ) -> None:
         call = self._open(exchange, response, has_deadline=False)
-        with self._admitted(exchange, call, size):
+        with _Admitted(self, exchange, call, size):
             try:
-                await self._send_all(handler(request, call), exchange)
+                await self._send_all(handler(decode(data), call), exchange)
             except Elsewhere as elsewhere:
                 if call.is_forwarded or elsewhere.endpoint is None:
                     raise elsewhere.error() from None
-                data = request.SerializeToString()
                 messages = self.forwarder.stream(
                     elsewhere.endpoint, call.method, data, call.metadata
                 )
@@ -217,29 +224,6 @@ class Calls:
         """Streams in both directions; what each message takes is the handler's to count."""
         call = self._open(exchange, response, has_deadline=False)
         await handler(messages, call, partial(self.send, exchange))
-
-    @contextmanager
-    def _admitted(self, exchange: Exchange, call: Call, size: int) -> Iterator[Span | None]:
-        """Count a call and trace it, until it ends."""
-        if exchange.method.is_open:
-            yield None
-            return
-        span = None if self.tracer is None else self.begin_span(call)
-        try:
-            self.admission.enter(call.client, size)
-            try:
-                yield span
-            finally:
-                self.admission.leave(call.client, size)
-        except Exception as error:
-            if span is None:
-                raise
-            public = error_of_exception(error)
-            span.fail(public.reason, public.code)
-            raise public from error
-        finally:
-            if span is not None:
-                span.end()
 
     def _fitting(self, answer: Any) -> bytes:
         data = _serialize(answer)
@@ -274,18 +258,21 @@ class Calls:
                 reason="SLOW_READER",
             ) from None
 
-    async def _send_all(self, messages: AsyncIterator[Any], exchange: Exchange) -> None:
+    async def _send_all(self, messages: Any, exchange: Exchange) -> None:
         """Send what comes until it ends, or the node stops and this is not about the node."""
         task, stop = asyncio.current_task(), self.context.stopping
         assert task is not None
         is_open = exchange.method.is_open
         with nullcontext() if is_open else self.ending(task):
             try:
-                async with aclosing(messages) as each:  # type: ignore[type-var]
-                    async for message in each:
+                try:
+                    async for message in messages:
                         await self.send(exchange, message)
+                        del message  # or it would take memory until the next one is there
                         if stop.is_set() and not is_open:
                             raise stopping()
+                finally:
+                    await messages.aclose()
             except asyncio.CancelledError:
                 # Either the client went, or the node stops.
                 if is_open or not stop.is_set() or exchange.is_over:
@@ -293,16 +280,11 @@ class Calls:
                 task.uncancel()
                 raise stopping() from None
 
-    @contextmanager
-    def ending(self, task: "asyncio.Task[Any]") -> Iterator[None]:
+    def ending(self, task: "asyncio.Task[Any]") -> "_Ending":
         """Cancel this task when the node stops: it would continue for ever."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end_streams(), name="end-streams")
-        self._streams.add(task)
-        try:
-            yield
-        finally:
-            self._streams.discard(task)
+        return _Ending(self._streams, task)
 
     async def _end_streams(self) -> None:
         await self.context.stopping.wait()
@@ -341,6 +323,69 @@ class Calls:
         if not value.isdecimal() or int(value) >= self.context.topology.shards:
             raise InvalidArgument(f"there is no shard {value!r}", reason="SHARD_UNKNOWN")
         return int(value)
+
+
+# Not generators, which take four times as much: thousands of streams are inside of both.
+
+
+class _Admitted:
+    """Counts a call and traces it, until it ends."""
+
+    __slots__ = ("_call", "_calls", "_is_open", "_size", "_span")
+
+    def __init__(self, calls: Calls, exchange: Exchange, call: Call, size: int) -> None:
+        self._calls = calls
+        self._call = call
+        self._is_open = exchange.method.is_open
+        self._size = size
+        self._span: Span | None = None
+
+    def __enter__(self) -> Span | None:
+        calls, call = self._calls, self._call
+        if self._is_open:
+            return None
+        if calls.tracer is not None:
+            self._span = calls.begin_span(call)
+        try:
+            calls.admission.enter(call.client, self._size)
+        except Exception as error:
+            self._end_span(error)
+            raise
+        return self._span
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if not self._is_open:
+            self._calls.admission.leave(self._call.client, self._size)
+            self._end_span(error)
+
+    def _end_span(self, error: BaseException | None) -> None:
+        """End the span, if there is one; raises what the client is told, as the span says it."""
+        span = self._span
+        if span is None:
+            return
+        try:
+            if isinstance(error, Exception):
+                public = error_of_exception(error)
+                span.fail(public.reason, public.code)
+                raise public from error
+        finally:
+            span.end()
+
+
+class _Ending:
+    """A task is one of those that are cancelled when the node stops, until it ends."""
+
+    __slots__ = ("_task", "_tasks")
+
+    def __init__(self, tasks: "set[asyncio.Task[Any]]", task: "asyncio.Task[Any]") -> None:
+        self._tasks = tasks
+        self._task = task
+
+    def __enter__(self) -> None:
+        self._tasks.add(self._task)
+
+    def __exit__(self, *_: object) -> None:
+        self._tasks.discard(self._task)
 
 
 def snake_case(name: str) -> str:

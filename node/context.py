@@ -85,8 +85,8 @@ class Method:
     kind: Kind
     # Makes a request of its bytes; raises InvalidArgument.
     decode: Callable[[bytes], Any]
-    # Carries a call out: given the exchange, the request (of BOTH: the requests as they come) and
-    # the bytes of the request. Returns the bytes of the answer if it is UNARY.
+    # Carries a call out: given the exchange, the decoded request (of BOTH: the requests as they
+    # come) and the size of the request. Returns the bytes of the answer if it is UNARY.
     serve: "Callable[[Exchange, Any, int], Coroutine[Any, Any, bytes | None]]"
     # Answered in every stage of the node and counted apart: health and reflection.
     is_open: bool = False

@@ -36,7 +36,7 @@ from node.shard_driver import ShardDriver
 from node.stale_reads import Level
 from node.status_mapping import error_of_cluster, error_of_reason, too_large
 from node.tracing import COMMIT, READ
-from node.waits import Waits
+from node.waits import Timeouts, Waits
 from onelog.errors import InvalidArgument, NotFound, OutOfRange
 from onelog.v1 import common_pb2
 from projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
@@ -124,6 +124,7 @@ class Edge:
         self._request_bytes_max = context.config.shard.request_bytes_max
         self._waits: dict[int, Waits] = {}
         self.sources: dict[int, Any] = {}  # see node/watch_feeds.py
+        self.timeouts = Timeouts()  # of those who follow something
         self.series_reads = SeriesReads(context)
 
     # Where

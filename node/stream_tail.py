@@ -10,8 +10,8 @@ Where several streams of a tail begin at different places, what lies between is 
 cursor has passed it. A stream that is deleted ends its tails.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence, Set
+from functools import partial
 from typing import Any
 
 from node.calls import LEADER_WAIT_S, Call
@@ -24,8 +24,7 @@ from node.waits import Wake
 from node.watch import (
     INDEX_MAX,
     PROGRESS_DEFAULT_MS,
-    Others,
-    follow,
+    Follower,
     places,
     put_part,
 )
@@ -85,7 +84,7 @@ class Records:
 
     def __init__(self, namespace: str, starts: Starts, wanted: RecordFilter) -> None:
         self.namespace = namespace
-        self.exact: set[Wanted] = {(namespace, OWNER_STREAM, name.encode()) for name in starts}
+        self.exact: Set[Wanted] = {(namespace, OWNER_STREAM, name.encode()) for name in starts}
         self.wanted = wanted
         self._starts = starts
         self._by_name = {name.encode(): parts for name, parts in starts.items()}
@@ -138,9 +137,10 @@ class RecordFeed(Feed):
         self._records = records
         self._new_after = new_after
 
-    def position(self, target: common_pb2.Position) -> None:
+    def position(self, cursor: common_pb2.Cursor) -> None:
         """See ``Feed``."""
-        super().position(target)
+        super().position(cursor)
+        target = cursor.positions[-1]
         if target.index < self._new_after:
             target.new_after = self._new_after
 
@@ -182,36 +182,29 @@ class Tails:
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
 
-    async def tail(
+    def tail(
         self, request: stream_pb2.TailRequest, call: Call
     ) -> AsyncIterator[stream_pb2.TailResponse]:
-        """Yield records, from where each stream is to begin or from a cursor on, for ever."""
+        """Return records, from where each stream is to begin or from a cursor on, for ever."""
+        begin = partial(self._begin, request, call)
+        return Follower(self._edge, begin, RecordPage, PROGRESS_DEFAULT_MS / 1000)
+
+    async def _begin(self, request: stream_pb2.TailRequest, call: Call, follower: Follower) -> None:
         edge, namespace = self._edge, namespace_of(request.namespace)
         wanted = filter_of(request.filter)
         by_shard = self._by_shard(request.streams)
         positions = {edge.check_shard(each.shard): each for each in request.cursor.positions}
         local, remote = await places(edge, sorted(by_shard), positions, call)
-        wake = Wake()
-        feeds: list[Feed] = []
+        for shard in local:
+            feed = await self._feed(
+                shard, namespace, by_shard[shard], wanted, positions.get(shard), follower.wake
+            )
+            follower.parts.append(feed)
         parts = {
             endpoint: (_part_of(request, by_shard, theirs), theirs)
             for endpoint, theirs in remote.items()
         }
-        others = Others(edge, TAIL_METHOD, stream_pb2.TailResponse, parts, call, wake)
-        try:
-            for shard in local:
-                feed = await self._feed(
-                    shard, namespace, by_shard[shard], wanted, positions.get(shard), wake
-                )
-                feeds.append(feed)
-            messages = follow(feeds, others, RecordPage, wake, PROGRESS_DEFAULT_MS / 1000)
-            async with aclosing(messages):
-                async for message in messages:
-                    yield message
-        finally:
-            for begun in feeds:
-                begun.close()
-            await others.close()
+        await follower.follow_others(TAIL_METHOD, stream_pb2.TailResponse, parts, call)
 
     def _by_shard(
         self, streams: Sequence[stream_pb2.TailStart]

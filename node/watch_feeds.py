@@ -11,7 +11,7 @@ What the log holds and the live state has forgotten is asked of a state of the p
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Protocol
 
 from node.edge import Edge, invalid, namespace_of
@@ -41,6 +41,10 @@ _log = logging.getLogger("onelog.node.watch")
 # The owners of all models; also those that have no events yet.
 EVERYBODY = frozenset(int(owner) for owner in log_pb2.Owner.values())
 
+# One object for each choice of owners, of which there are few: thousands of watchers share them.
+_OWNERS: dict[frozenset[int], frozenset[int]] = {}
+_NO_NAMES: frozenset[Any] = frozenset()
+
 Wanted = tuple[str, int, bytes]
 """Namespace, owner (0: any) and name of what somebody wants to hear of."""
 
@@ -48,7 +52,7 @@ Wanted = tuple[str, int, bytes]
 class Interest(Protocol):
     """What somebody wants to hear of."""
 
-    exact: set[Wanted]  # names, of which it may be all events or some
+    exact: Set[Wanted]  # names, of which it may be all events or some
     is_exact: bool  # whether it is about these names only
     owners: frozenset[int]
 
@@ -59,23 +63,28 @@ class Interest(Protocol):
 class Filters:
     """What a watcher wants to hear of."""
 
+    __slots__ = ("_prefixes", "exact", "is_all", "is_exact", "owners")
+
     def __init__(self, filters: Sequence[pipeline_pb2.WatchFilter]) -> None:
         if len(filters) > FILTERS_MAX:
             raise invalid("LIMIT_INVALID", f"{len(filters)} filters, limit {FILTERS_MAX}")
-        self.exact: set[Wanted] = set()
-        self._prefixes: list[Wanted] = []
+        exact: list[Wanted] = []
+        prefixes: list[Wanted] = []
         for each in filters:
             wanted = namespace_of(each.namespace), int(each.owner), each.name
             if wanted[1] not in log_pb2.Owner.values():
                 raise invalid("OWNER_INVALID", f"there is no owner {wanted[1]}")
             if each.name and not each.is_prefix:
-                self.exact.add(wanted)
+                exact.append(wanted)
             else:
-                self._prefixes.append(wanted)
-        self.is_exact = bool(filters) and not self._prefixes
+                prefixes.append(wanted)
+        self.exact: Set[Wanted] = frozenset(exact) if exact else _NO_NAMES
+        self._prefixes = tuple(prefixes)
+        self.is_exact = bool(filters) and not prefixes
         self.is_all = not filters
-        owners = frozenset(wanted[1] for wanted in (*self.exact, *self._prefixes))
-        self.owners = EVERYBODY if self.is_all or OWNER_SYSTEM in owners else owners
+        owners = frozenset(wanted[1] for wanted in (*exact, *prefixes))
+        is_any = self.is_all or OWNER_SYSTEM in owners
+        self.owners = EVERYBODY if is_any else _OWNERS.setdefault(owners, owners)
 
     def fits(self, event: Happening) -> bool:
         """Tell whether the watcher wants an event."""
@@ -346,10 +355,11 @@ class Feed:
         """Whether there is nothing to send before it wakes its watcher."""
         return self.is_idle or (self._reading is not None and not self._reading.done())
 
-    def position(self, target: common_pb2.Position) -> None:
+    def position(self, cursor: common_pb2.Cursor) -> None:
         """Say from where to resume."""
         if self.is_idle:
             self._cursor = max(self._cursor, self._source.head)
+        target = cursor.positions.add()
         target.shard = self._source.number
         target.index = self._cursor
         target.events_sent = self._sent
@@ -382,7 +392,7 @@ class Feed:
         self.is_live = False
         self._wake.set()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Hear of nothing any more."""
         if self._reading is not None:
             self._reading.cancel()

@@ -1,6 +1,7 @@
 """Watching: each event once and in order, live, resumed, slow, on any node."""
 
 import asyncio
+import gc
 import random
 import sys
 from collections.abc import Awaitable, Callable
@@ -13,10 +14,12 @@ import pytest
 
 from node import watch_feeds
 from node.config import AsOfSettings
+from node.watch import WATCH_METHOD
 from onelog import errors
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
+from tests.node.api_peer import Peer
 from tests.services.nodes import Node, cluster, eventually, refusal, run, single, until
 
 Told = tuple[int, int, bytes, bytes | None, bool]  # shard, index, key, value, expired
@@ -388,3 +391,27 @@ def test_watchers_that_move_between_nodes_see_each_event_once_while_leaders_chan
             assert {each[:2] for each in expected} == in_log
 
     run(test())
+
+
+def messages_in_memory() -> int:
+    gc.collect()
+    kinds = pipeline.WatchRequest, pipeline.WatchResponse
+    return sum(isinstance(each, kinds) for each in gc.get_objects())
+
+
+def test_an_idle_watch_keeps_no_message_in_memory(tmp_path: Path) -> None:
+    """Each takes as much as all the rest of a watcher; the client here keeps bytes alone."""
+
+    async def test(node: Node) -> None:
+        before = messages_in_memory()
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", node.server.api_port))
+        call = peer.core.start(WATCH_METHOD)
+        peer.core.send(call, pipeline.WatchRequest().SerializeToString(), is_last=True)
+        peer.flush()
+        for _ in range(2):  # the message that it begins with, then an event
+            await peer.read_until(lambda: peer.messages.pop(call.stream_id, None))
+            await until(lambda: messages_in_memory() <= before)
+            await node.kv.Put(kv.PutRequest(key=b"k", value=b"v"))
+        peer.writer.close()
+
+    on_a_node(tmp_path, test)

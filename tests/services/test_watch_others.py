@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from node.stream_tail import TAIL_METHOD, RecordPage
-from node.waits import Wake
-from node.watch import MESSAGES_WAITING_MAX, Others, follow
+from node.waits import Timeouts
+from node.watch import MESSAGES_WAITING_MAX, Follower, Others
 from node.watch_feeds import PAGE_BYTES_MAX
 from onelog.client.options import Scope
 from onelog.client.tail import AsyncTail
@@ -38,11 +38,18 @@ class Siblings:
         self.said: dict[str, asyncio.Queue[bytes | Exception]] = {
             each: asyncio.Queue() for each in ("a", "b")
         }
-        self.wake = Wake()
-        edge: Any = SimpleNamespace(calls=SimpleNamespace(forwarder=self))
+        edge: Any = SimpleNamespace(calls=SimpleNamespace(forwarder=self), timeouts=Timeouts())
+        self.follower = Follower(edge, self._begin, RecordPage, 60.0)
+
+    async def _begin(self, follower: Follower) -> None:
         parts = {"a": (b"", [0]), "b": (b"", [1])}
         call: Any = SimpleNamespace(metadata=())
-        self.others = Others(edge, TAIL_METHOD, pb.TailResponse, parts, call, self.wake)
+        await follower.follow_others(TAIL_METHOD, pb.TailResponse, parts, call)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages of them wait."""
+        return sum(len(each._messages) for each in self.follower.parts if isinstance(each, Others))
 
     async def stream(self, endpoint: str, *_: object) -> AsyncIterator[bytes]:
         """See ``Forwarder``."""
@@ -56,18 +63,15 @@ class Siblings:
         for message in messages:
             self.said[endpoint].put_nowait(message)
 
-    def messages(self) -> Any:
-        return follow([], self.others, RecordPage, self.wake, 60.0)
-
 
 def test_the_first_message_is_empty_though_one_of_the_others_is_far_ahead() -> None:
     async def test() -> None:
         siblings = Siblings()
         more = [answer(0, 10 + n, 10 + n) for n in range(MESSAGES_WAITING_MAX + 3)]
         siblings.say("a", answer(0, 5), *more)
-        messages = siblings.messages()
+        messages = siblings.follower
         first = asyncio.ensure_future(anext(messages))
-        await until(lambda: len(siblings.others._messages) == MESSAGES_WAITING_MAX)
+        await until(lambda: siblings.waiting == MESSAGES_WAITING_MAX)
         assert not first.done()
         siblings.say("b", answer(1, 7))
         begun = await first
@@ -77,7 +81,7 @@ def test_the_first_message_is_empty_though_one_of_the_others_is_far_ahead() -> N
         while len(offsets) < len(more):
             offsets += [each.offset for each in (await anext(messages)).records]
         assert offsets == [10 + n for n in range(len(more))]
-        await siblings.others.close()
+        await siblings.follower.aclose()
 
     run(test())
 
@@ -89,9 +93,9 @@ def test_why_one_of_the_others_ends_is_told_before_and_after_it_has_begun() -> N
             siblings.say("a", answer(0, 5), answer(0, 6, 6))
             siblings.say("b", *begun, OutOfRange("gone", reason="COMPACTED"))
             with pytest.raises(OutOfRange):
-                async for _ in siblings.messages():
+                async for _ in siblings.follower:
                     pass
-            await siblings.others.close()
+            await siblings.follower.aclose()
 
     run(test())
 
@@ -105,14 +109,14 @@ def test_messages_of_others_are_put_together_only_as_far_as_they_fit() -> None:
         said = [answer(0, 10 + n, 10 + n, size=size) for n, size in enumerate(sizes)]
         siblings.say("a", answer(0, 5), *said)
         siblings.say("b", answer(1, 5))
-        messages = siblings.messages()
+        messages = siblings.follower
         await anext(messages)
-        await until(lambda: len(siblings.others._messages) == MESSAGES_WAITING_MAX)
+        await until(lambda: siblings.waiting == MESSAGES_WAITING_MAX)
         counts: list[int] = []
         while sum(counts) < len(sizes):
             counts.append(len((await anext(messages)).records))
         assert counts == [2, 1, 1, 1]
-        await siblings.others.close()
+        await siblings.follower.aclose()
 
     run(test())
 
