@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 import ssl
+from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
@@ -370,6 +371,11 @@ def test_a_silent_connection_without_calls_is_asked_and_kept(
 
 
 LARGE = bytes(1 << 20)
+# SETTINGS and a WINDOW_UPDATE with windows as wide as can be.
+WIDE_WINDOWS = (
+    b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x7f\xff\xff\xff"
+    b"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x7f\x00\x00\x00"
+)
 
 
 async def large(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
@@ -386,9 +392,7 @@ def test_a_peer_that_reads_nothing_is_cut_off_and_another_goes_on(
     async def test() -> None:
         async with port(unary("Large", large)) as at, peer(at.number) as other:
             async with peer(at.number) as greedy:
-                settings = b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x7f\xff\xff\xff"
-                widen = b"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x7f\x00\x00\x00"
-                greedy.writer.write(PREFACE + settings + widen)
+                greedy.writer.write(PREFACE + WIDE_WINDOWS)
                 greedy.core.take_output()
                 for _ in range(100):
                     greedy.begin("Large", b"")
@@ -401,6 +405,42 @@ def test_a_peer_that_reads_nothing_is_cut_off_and_another_goes_on(
             call = other.begin("Echo", b"y")
             other.flush()
             assert await other.outcome(call) == (0, [b"y"])
+
+    run(test())
+
+
+def test_those_who_read_nothing_of_what_was_under_way_are_sent_away_in_the_order_of_size(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Calls that wait are all under way before the first answer finds out that nobody reads."""
+    go = asyncio.Event()
+
+    async def wait(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
+        await go.wait()
+        return LARGE
+
+    async def test() -> None:
+        limits = LimitSettings(in_flight_bytes_max=16 << 20)
+        async with port(unary("Wait", wait), limits=limits) as at, AsyncExitStack() as stack:
+            other = await stack.enter_async_context(peer(at.number))
+            for count in (10, 20, 30, 40):
+                greedy = await stack.enter_async_context(peer(at.number))
+                greedy.writer.write(PREFACE + WIDE_WINDOWS)
+                greedy.core.take_output()
+                for _ in range(count):
+                    greedy.begin("Wait", b"")
+                greedy.flush()
+            await until(lambda: at.gate.under_way == 100)
+            go.set()
+            await until(lambda: not at.gate.under_way)
+            kept = sorted(each.kept_bytes for each in at.api.connections)
+            assert sum(kept) == at.api._kept_bytes <= api_server.kept_bytes_max(limits)
+            assert "is sent away, which holds" in caplog.text
+            # The two that hold the least are together below the limit, so they stay.
+            assert len(kept) >= 2
+            call = other.begin("Echo", b"x")
+            other.flush()
+            assert await other.outcome(call) == (0, [b"x"])
 
     run(test())
 

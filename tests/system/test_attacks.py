@@ -31,6 +31,8 @@ GROWTH_MIB_MAX = 300
 # Of the four connections that attack below, with a limit of 64 MiB for all of them.
 ROUNDS_MAX = 10
 CROWD_GROWTH_MIB_MAX = 160
+# And of the four that are held back: each has at most the 16 answers of one look at the clock.
+HELD_GROWTH_MIB_MAX = 100
 OTHER_LINES = 3
 RESOURCE_EXHAUSTED, INVALID_ARGUMENT, UNIMPLEMENTED = "8", "3", "12"
 # Files that a node needs beside its connections, and this process, too.
@@ -151,26 +153,47 @@ def test_a_client_that_takes_all_that_is_allowed_keeps_nobody_else_waiting_forev
     assert not found["goaways"].keys() - {str(ENHANCE_YOUR_CALM)}, found
 
 
-@pytest.mark.parametrize("name", ["half messages", "zero windows"])
-def test_all_connections_together_hold_no_more_than_is_allowed(name: str, tmp_path: Path) -> None:
-    """A limit for each connection is none for a thousand of them."""
-    limits = {"limits_in_flight_bytes_max": "16MiB"}
-    with nodes(tmp_path, "a", **limits) as made:
-        node = made["a"].start()
-        node.until_ready()
-        client = Innocent(node.flags["listen"])
+@pytest.fixture
+def small_node(tmp_path: Path) -> Iterator[ServeProcess]:
+    """A node of which all connections together may hold 64 MiB."""
+    with nodes(tmp_path, "a", limits_in_flight_bytes_max="16MiB") as made:
+        found = made["a"].start()
+        found.until_ready()
+        client = Innocent(found.flags["listen"])
         client.put(LARGE_KEY, bytes(LARGE_BYTES))
         client.close()
-        # How much they hold depends on how fast they are, and of all lines about bad peers the log
-        # has one a second: what matters is said sooner or later.
-        closed = 0
-        for _ in range(ROUNDS_MAX):
-            found = attack(node, name, count=4, growth_mib_max=CROWD_GROWTH_MIB_MAX, seconds=2.0)
-            closed += sum(each["closed"] for each in found)
-            if closed and node.logged("is sent away, which holds"):
-                break
-        else:
-            pytest.fail(f"nobody was sent away, {closed} connections were closed")
+        yield found
+
+
+@pytest.mark.parametrize("name", ["half messages", "zero windows"])
+def test_all_connections_together_hold_no_more_than_is_allowed(
+    name: str, small_node: ServeProcess
+) -> None:
+    """A limit for each connection is none for a thousand of them."""
+    # How much they hold depends on how fast they are, and of all lines about bad peers the log has
+    # one a second: what matters is said sooner or later.
+    closed = 0
+    for _ in range(ROUNDS_MAX):
+        found = attack(small_node, name, count=4, growth_mib_max=CROWD_GROWTH_MIB_MAX, seconds=2.0)
+        closed += sum(each["closed"] for each in found)
+        if closed and small_node.logged("is sent away, which holds"):
+            break
+    else:
+        pytest.fail(f"nobody was sent away, {closed} connections were closed")
+
+
+def test_readers_that_read_nothing_are_held_back_long_before_a_limit(
+    small_node: ServeProcess,
+) -> None:
+    """A node alone answers in the read that brings a call, and stops with the first that waits.
+
+    So a crowd that reads nothing holds little, and nobody has to be sent away for it. What happens
+    where calls wait, and hundreds are under way by then, is in tests/node/test_api_server.py.
+    """
+    name = "a reader that reads nothing"
+    found = attack(small_node, name, count=4, growth_mib_max=HELD_GROWTH_MIB_MAX, seconds=2.0)
+    assert not any(each["closed"] for each in found), found
+    assert not small_node.logged("is sent away, which holds")
 
 
 def test_idle_connections_cost_little_memory(node: ServeProcess) -> None:
