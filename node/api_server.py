@@ -489,9 +489,7 @@ class Connection(asyncio.Protocol):
         if core.is_closed:
             self._server.log_bad_peer("%s broke a rule of HTTP/2", self.client)
             self.close()
-        self._count_kept(
-            core.buffered_bytes + core.unsent_bytes + transport.get_write_buffer_size()
-        )
+        self._count_kept(core.kept_bytes + transport.get_write_buffer_size())
 
     def _count_kept(self, size: int) -> None:
         more, self.kept_bytes = size - self.kept_bytes, size

@@ -172,7 +172,9 @@ class Http2Connection:
         self._input = b""
         self._input_at = 0  # where frames begin that were not handled for lack of ``_frames_left``
         self._frames_left = 0
-        self.has_more = False  # frames that are complete wait for the next ``receive``
+        self.has_more = False  # something can be handled without more input, by ``receive``
+        # What takes several turns, and comes before all other frames; see ``_continue``.
+        self._unfinished: Any = None
         self._output: list[bytes | memoryview] = []
         self._awaits_preface = self.is_server
         self._has_settings = False
@@ -240,7 +242,9 @@ class Http2Connection:
 
     def _read_frames(self, data: bytes, at: int) -> int:
         end, handlers, unpack = len(data), self._handlers, _HEAD.unpack_from
-        while end - at >= HEAD_SIZE and not self.is_closed:
+        if self._unfinished is not None:
+            self._continue()
+        while end - at >= HEAD_SIZE and not self.is_closed and self._unfinished is None:
             high, low, kind, flags, stream_id = unpack(data, at)
             size = high << 8 | low
             if size > FRAME_BYTES_MAX:
@@ -268,6 +272,8 @@ class Http2Connection:
                 # A peer that makes us reset its streams wastes as much as one that does it itself.
                 self._spend_reset()
                 self._reset_stream(fault.stream_id, fault.code)
+        if self._unfinished is not None:
+            self.has_more = True
         return at
 
     def _read_preface(self, data: bytes) -> int | None:
@@ -564,7 +570,7 @@ class Http2Connection:
 
     def _spend_control(self, count: int = 1) -> None:
         self._control_budget -= count
-        self._frames_left -= count - 1
+        self._frames_left -= max(0, count - 1)  # the frame itself is counted
         if self._control_budget < 0:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many frames to no purpose")
 
@@ -778,6 +784,7 @@ class Http2Connection:
         self._say_goaway(self._last_peer_id, code, text)
         self.is_closed = True
         self._input, self._input_at, self.has_more = b"", 0, False
+        self._unfinished = None
         self._end_all(text or "the connection was closed")
 
     def _end_all(self, text: str) -> None:
@@ -834,6 +841,10 @@ class Http2Connection:
         assert number in self._ready or stream.send_window < needed, f"{number} was forgotten"
 
     # Hooks of a role
+
+    def _continue(self) -> None:
+        """Continue what is ``_unfinished``, as far as ``_frames_left`` goes."""
+        raise NotImplementedError
 
     def _headers_received(self, stream_id: int, head: Any, is_end: bool) -> None:  # noqa: FBT001
         """The peer of a server has opened a stream."""

@@ -56,6 +56,8 @@ SENT_AWAY = {
     "header lists beyond the limit": ENHANCE_YOUR_CALM,
     "half-open calls": ENHANCE_YOUR_CALM,
     "bombs of gzip": ENHANCE_YOUR_CALM,
+    "bombs of gzip as large as is allowed": ENHANCE_YOUR_CALM,
+    "bombs of gzip that lie about it": ENHANCE_YOUR_CALM,
     "fields by reference": ENHANCE_YOUR_CALM,
     "garbage": PROTOCOL_ERROR,
     "http/1.1": PROTOCOL_ERROR,
