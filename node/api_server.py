@@ -15,7 +15,9 @@ Nothing that a peer does, or does not do, takes more than a share that has a nam
 * the loop: frames are handled for ``TURN_S``, then everybody else has a turn;
 * what it does not read: while the socket takes no more, nothing more is read of the connection and
   no data is taken from the core, which bounds what waits there. ``STALL_S`` without progress ends
-  the connection, or the call that has ended and whose last bytes wait for a window.
+  the connection, or the call that has ended and whose last bytes wait for a window. While answers
+  of ``ANSWERS_UNREAD_MAX`` wait, no further call of the connection is begun: it is ``held``, in
+  order, instead of being carried out in vain.
 
 Bad peers are logged, at most once a second. Stopping: ``drain`` says GOAWAY on every connection;
 ``stop`` cuts what has not ended by then.
@@ -75,6 +77,8 @@ FRAMES_PER_LOOK = 32
 LARGE_READ_BYTES = 128 << 10
 # Messages of streams are written at the latest when they are this many bytes.
 FLUSH_BYTES = 64 << 10
+# Answers of one connection that its client has not taken; beyond them its next calls wait.
+ANSWERS_UNREAD_MAX = 8 << 20
 # Of all calls one connection may have this part under way, and a few in any case: a pipeline, a
 # watch, a consumer and a call. Further ones wait in the client.
 CONNECTION_SHARE = 2
@@ -299,6 +303,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._core = ServerConnection(server.wire_limits)
         self._transport: asyncio.Transport | None = None
+        self.held: dict[Exchange, None] = {}  # in order; see ``holds``
         self._begun: list[Exchange] = []  # in this read
         self._unread: dict[Call, float] = {}  # ended, with bytes that wait for a window: until when
         self._is_flush_due = False
@@ -357,9 +362,13 @@ class Connection(asyncio.Protocol):
             for exchange in self._begun:
                 exchange.await_request()
             self._begun.clear()
+        while self._has_startable and time.perf_counter() < until_s:
+            exchange = next(iter(self.held))
+            del self.held[exchange]
+            exchange.start()
         self._flush()
         assert self._transport is not None
-        is_turn_over = core.has_more or len(data) >= LARGE_READ_BYTES
+        is_turn_over = self._has_work or len(data) >= LARGE_READ_BYTES
         if is_turn_over and not self._transport.is_closing():
             self._transport.pause_reading()
             self.loop.call_soon(self._continue)
@@ -369,10 +378,29 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         if self._is_paused or self._transport.is_closing():
             return
-        if self._core.has_more:
+        if self._has_work:
             self._take_turn(b"")
-        if not self._core.has_more and not self._is_paused and not self._transport.is_closing():
+        if not self._has_work and not self._is_paused and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether there is something to do without reading more."""
+        return self._core.has_more or self._has_startable
+
+    @property
+    def _has_startable(self) -> bool:
+        return bool(self.held) and not self._is_paused and not self._leaves_too_much
+
+    @property
+    def _leaves_too_much(self) -> bool:
+        """Whether the client takes its answers too slowly.
+
+        What streams have sent does not count: their client may call before it reads on.
+        """
+        if self._core.unsent_bytes <= ANSWERS_UNREAD_MAX:
+            return False
+        return sum(call.unsent_bytes for call in self._unread) > ANSWERS_UNREAD_MAX
 
     def pause_writing(self) -> None:
         """The socket takes no more: read nothing, and keep data in the core."""
@@ -434,6 +462,16 @@ class Connection(asyncio.Protocol):
         exchange.begin()
 
     # What exchanges ask for
+
+    def holds(self, exchange: Exchange) -> bool:
+        """Keep a call back until the client has read what it was sent; tell whether.
+
+        To read nothing more of the client would not do: its windows come the same way.
+        """
+        if not self.held and not self._leaves_too_much:
+            return False
+        self.held[exchange] = None
+        return True
 
     def respond(self, call: Call, message: bytes) -> bool:
         """Answer a unary call, unless too many answers wait for the client; tell whether."""
@@ -555,6 +593,8 @@ class Connection(asyncio.Protocol):
             self._core.cancel(call)
         for call in [each for each in self._unread if not each.unsent_bytes]:
             del self._unread[call]
+        if self._has_startable:
+            self.loop.call_soon(self._continue)
         self._flush()
         self._is_dozing = not (
             self._has_heard or self.exchanges or self._unread or self._is_writing

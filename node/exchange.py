@@ -89,7 +89,7 @@ class Exchange:
         else:
             self._request = data
             if is_last:
-                self._carry_out(len(data))
+                self._request_is_whole()
 
     def refuse_size(self, size: int) -> None:
         """End a call of which a message is larger than any may be."""
@@ -102,7 +102,12 @@ class Exchange:
         elif self._request is None:
             self._refuse_malformed("the call ended without a request")
         elif not self._has_begun:
-            self._carry_out(len(self._request))
+            self._request_is_whole()
+
+    def start(self) -> None:
+        """Carry a call out whose request is there; the connection may have held it."""
+        assert self._request is not None
+        self._carry_out(len(self._request))
 
     def await_request(self) -> None:
         """Count a call whose request did not come with its headers, or refuse it."""
@@ -194,9 +199,14 @@ class Exchange:
     def _refuse_malformed(self, message: str) -> None:
         self.cut(InvalidArgument(message, reason="REQUEST_MALFORMED"))
 
+    def _request_is_whole(self) -> None:
+        self._has_begun = True
+        self._stop_awaiting()
+        if not self._connection.holds(self):
+            self.start()
+
     def _carry_out(self, size: int) -> None:
         self._has_begun, self._size = True, size
-        self._stop_awaiting()
         gate, method = self._connection.gate, self.method
         request: Any = self._messages
         try:
@@ -284,6 +294,7 @@ class Exchange:
         """Count the call out, once: its code has ended, or never began."""
         connection, gate = self._connection, self._connection.gate
         connection.exchanges.discard(self)
+        connection.held.pop(self, None)
         self.wire.owner = None
         self._task = None
         self._stop_awaiting()

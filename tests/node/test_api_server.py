@@ -371,7 +371,8 @@ def test_a_silent_connection_without_calls_is_asked_and_kept(
 
 
 LARGE = bytes(1 << 20)
-# SETTINGS and a WINDOW_UPDATE with windows as wide as can be.
+# SETTINGS with windows of nothing; with a WINDOW_UPDATE, as wide as can be.
+NO_WINDOW = b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00"
 WIDE_WINDOWS = (
     b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x7f\xff\xff\xff"
     b"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x7f\x00\x00\x00"
@@ -451,15 +452,20 @@ def test_answers_that_wait_for_a_window_are_bounded_and_dropped_in_the_end(
     """A client with windows of nothing must not make the server keep what it never takes."""
     monkeypatch.setattr(api_server, "LOOK_S", 0.02)
     monkeypatch.setattr(api_server, "STALL_S", 1.0)
+    go = asyncio.Event()
+
+    async def wait(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
+        await go.wait()  # so that all are under way before the first answer
+        return LARGE
 
     async def test() -> None:
-        async with port(unary("Large", large)) as at, peer(at.number) as greedy:
-            no_window = b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00"
-            greedy.writer.write(PREFACE + no_window)
+        async with port(unary("Wait", wait)) as at, peer(at.number) as greedy:
+            greedy.writer.write(PREFACE + NO_WINDOW)
             greedy.core.take_output()
-            calls = [greedy.begin("Large", b"") for _ in range(100)]
+            calls = [greedy.begin("Wait", b"") for _ in range(100)]
             greedy.flush()
-            await until(lambda: at.api.connections)
+            await until(lambda: at.gate.under_way == len(calls))
+            go.set()
             core = at.connection._core
             limit = core.limits.unsent_bytes_max
             # Those beyond the limit have their status at once.
@@ -471,6 +477,97 @@ def test_answers_that_wait_for_a_window_are_bounded_and_dropped_in_the_end(
             assert len(greedy.ended) == len(calls)
             assert core.unsent_bytes == 0
             assert not at.connection.exchanges
+
+    run(test())
+
+
+def test_calls_of_a_client_that_leaves_its_answers_wait_until_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would be carried out in vain; now all are answered, in order, and few at a time."""
+    # Nothing waits for a look, nor for the client: its windows are as wide as all of it.
+    monkeypatch.setattr(api_server, "LOOK_S", 600.0)
+    monkeypatch.setattr(api_server, "TURN_S", 0.0002)
+    monkeypatch.setattr(api_server, "ANSWERS_UNREAD_MAX", 128 << 10)
+    each_answer = bytes(32 << 10)
+    begun: list[bytes] = []
+
+    async def answer(_exchange: Exchange, request: bytes, _size: int) -> bytes:
+        begun.append(request)
+        return each_answer
+
+    async def test() -> None:
+        async with port(unary("Large", answer)) as at, peer(at.number) as slow:
+            slow.writer.write(PREFACE + NO_WINDOW)
+            slow.core.take_output()
+            calls = [slow.begin("Large", b"%d" % each) for each in range(100)]
+            slow.flush()
+            await until(lambda: at.api.connections and len(at.connection.exchanges) > 80)
+            connection, most = at.connection, api_server.ANSWERS_UNREAD_MAX // len(each_answer) + 1
+            assert len(begun) <= most
+            assert connection.kept_bytes <= (most + 1) * len(each_answer)
+            assert at.gate.under_way == 0
+            # One that is given up leaves no trace.
+            slow.core.cancel(calls[50])
+            slow.writer.write(slow.core.take_output())
+            await until(
+                lambda: len(connection.held) == len(connection.exchanges) == 99 - len(begun)
+            )
+            # One that comes with the window does not get in before the others.
+            slow.begin("Large", b"100")
+            slow.writer.write(WIDE_WINDOWS + slow.core.take_output())
+            await slow.read_until(lambda: len(slow.ended) == 100)
+            assert {status.code for status in slow.ended.values()} == {0}
+            assert begun == [b"%d" % each for each in range(101) if each != 50]
+            assert not connection.held
+            assert not connection.exchanges
+
+    run(test())
+
+
+def test_calls_that_are_held_end_with_their_deadline_and_with_their_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api_server, "LOOK_S", 0.02)
+
+    async def test() -> None:
+        async with port(unary("Large", large)) as at:
+            async with peer(at.number) as slow:
+                slow.writer.write(PREFACE + NO_WINDOW)
+                slow.core.take_output()
+                for _ in range(20):
+                    slow.begin("Large", b"")
+                call = slow.begin("Large", b"", timeout_s=0.2)
+                slow.flush()
+                assert await slow.outcome(call) == (DEADLINE_EXCEEDED, [])
+                connection = at.connection
+                assert len(connection.held) == len(connection.exchanges) > 0
+            await until(lambda: not at.api.connections)
+            assert not connection.held
+            assert not connection.exchanges
+            assert at.gate.under_way == 0
+
+    run(test())
+
+
+def test_calls_of_a_client_that_leaves_a_stream_unread_are_carried_out() -> None:
+    """It may be about to call before it reads on: to hold that call would stop both for ever."""
+
+    async def send(exchange: Exchange, _request: bytes, _size: int) -> None:
+        exchange.send(bytes(2 * api_server.ANSWERS_UNREAD_MAX))
+        await exchange.sent()
+
+    async def test() -> None:
+        async with port(stream("Send", send)) as at, peer(at.number) as client:
+            client.begin("Send", b"")
+            client.flush()
+            await until(lambda: at.api.connections and at.connection._core.unsent_bytes)
+            assert at.connection._core.unsent_bytes > api_server.ANSWERS_UNREAD_MAX
+            call = client.begin("Echo", b"x")
+            call.send_window = 1 << 20
+            client.flush()
+            await until(lambda: at.metrics.rpcs.request_bytes == 1)
+            assert not at.connection.held
 
     run(test())
 

@@ -31,8 +31,8 @@ GROWTH_MIB_MAX = 300
 # Of the four connections that attack below, with a limit of 64 MiB for all of them.
 ROUNDS_MAX = 10
 CROWD_GROWTH_MIB_MAX = 160
-# And of the four that are held back: each has at most the 16 answers of one look at the clock.
-HELD_GROWTH_MIB_MAX = 100
+# And of four that are held back: each has answers of 8 MiB and one more.
+HELD_GROWTH_MIB_MAX = 80
 OTHER_LINES = 3
 RESOURCE_EXHAUSTED, INVALID_ARGUMENT, UNIMPLEMENTED = "8", "3", "12"
 # Files that a node needs beside its connections, and this process, too.
@@ -53,6 +53,8 @@ SENT_AWAY = {
     "empty frames": ENHANCE_YOUR_CALM,
     "padding": ENHANCE_YOUR_CALM,
     "priorities": ENHANCE_YOUR_CALM,
+    # The calls that are within the limits are held back; then it has more than it may.
+    "zero windows": ENHANCE_YOUR_CALM,
     "header lists beyond the limit": ENHANCE_YOUR_CALM,
     "half-open calls": ENHANCE_YOUR_CALM,
     "bombs of gzip": ENHANCE_YOUR_CALM,
@@ -65,7 +67,6 @@ SENT_AWAY = {
 # What is answered call by call, or held back, and the answers that must be among those that came.
 HELD_BACK: dict[str, dict[str, str]] = {
     "windows in drops": {},
-    "zero windows": {},
     "a reader that reads nothing": {},
     "calls without waiting": {"statuses": INVALID_ARGUMENT},
     "methods that nobody has": {"statuses": UNIMPLEMENTED},
@@ -167,14 +168,11 @@ def small_node(tmp_path: Path) -> Iterator[ServeProcess]:
         yield found
 
 
-@pytest.mark.parametrize("name", ["half messages", "zero windows"])
-def test_all_connections_together_hold_no_more_than_is_allowed(
-    name: str, small_node: ServeProcess
-) -> None:
+def test_all_connections_together_hold_no_more_than_is_allowed(small_node: ServeProcess) -> None:
     """A limit for each connection is none for a thousand of them."""
     # How much they hold depends on how fast they are, and of all lines about bad peers the log has
     # one a second: what matters is said sooner or later.
-    closed = 0
+    closed, name = 0, "half messages"
     for _ in range(ROUNDS_MAX):
         found = attack(small_node, name, count=4, growth_mib_max=CROWD_GROWTH_MIB_MAX, seconds=2.0)
         closed += sum(each["closed"] for each in found)
@@ -184,17 +182,16 @@ def test_all_connections_together_hold_no_more_than_is_allowed(
         pytest.fail(f"nobody was sent away, {closed} connections were closed")
 
 
+@pytest.mark.parametrize("name", ["a reader that reads nothing", "zero windows"])
 def test_readers_that_read_nothing_are_held_back_long_before_a_limit(
-    small_node: ServeProcess,
+    name: str, small_node: ServeProcess
 ) -> None:
-    """A node alone answers in the read that brings a call, and stops with the first that waits.
+    """A node alone answers in the read that brings a call, and begins none that nobody awaits.
 
     So a crowd that reads nothing holds little, and nobody has to be sent away for it. What happens
     where calls wait, and hundreds are under way by then, is in tests/node/test_api_server.py.
     """
-    name = "a reader that reads nothing"
-    found = attack(small_node, name, count=4, growth_mib_max=HELD_GROWTH_MIB_MAX, seconds=2.0)
-    assert not any(each["closed"] for each in found), found
+    attack(small_node, name, count=4, growth_mib_max=HELD_GROWTH_MIB_MAX, seconds=2.0)
     assert not small_node.logged("is sent away, which holds")
 
 
