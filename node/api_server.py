@@ -10,8 +10,8 @@ Nothing that a peer does, or does not do, takes more than a share that has a nam
 * time without a preface, for TLS and HTTP/2 together: ``PREFACE_S``. An idle connection may stay;
 * silence: a ping after ``KEEPALIVE_S``, the end ``KEEPALIVE_TIMEOUT_S`` later. What the streams of
   a client that is gone without a word hold, such as the leases of a consumer, is then released;
-* memory: what all connections hold, messages on their way in and answers on their way out, is at
-  most ``kept_bytes_max``. Beyond that the connection that holds the most is sent away;
+* memory: what all connections hold, headers and messages on their way in and answers on their way
+  out, is at most ``kept_bytes_max``. Beyond that the connection that holds the most is sent away;
 * the loop: frames are handled for ``TURN_S``, then everybody else has a turn;
 * what it does not read: while the socket takes no more, nothing more is read of the connection and
   no data is taken from the core, which bounds what waits there. ``STALL_S`` without progress ends
@@ -309,7 +309,7 @@ class Connection(asyncio.Protocol):
         self._is_flush_due = False
         self._is_paused = False
         self._unflushed = 0
-        self.kept_bytes = 0  # messages on their way in, and answers on their way out
+        self.kept_bytes = 0  # of the core and the transport, when it was counted last
         # What the looks go by, in the loop's time.
         self._timer: asyncio.TimerHandle | None = None
         self._is_dozing = False

@@ -291,10 +291,16 @@ class GrpcConnection(Http2Connection):
 
     @property
     def kept_bytes(self) -> int:
-        """What this connection holds: messages on their way in, and answers on their way out."""
-        inflation: Inflation | None = self._unfinished
-        inflated = 0 if inflation is None else inflation.size
-        return self.buffered_bytes + self.unsent_bytes + inflated
+        """What this connection holds.
+
+        That is headers and messages on their way in, and answers on their way out.
+        """
+        size = self.head_bytes + self.buffered_bytes + self.unsent_bytes
+        if self._block is not None:
+            size += len(self._block)
+        if self._unfinished is not None:
+            size += self._unfinished.size
+        return size
 
     def take_events(self) -> list[Event]:
         """Return what has happened since the last time; ``resume`` may make calls writable."""
@@ -748,6 +754,8 @@ class ServerConnection(GrpcConnection):
         call.timeout_s, call.encoding = head.timeout_s, head.encoding
         call.is_remote_over, call.content_left = is_end, head.content_length
         self.streams[stream_id] = call
+        call.head_bytes = head.size
+        self.head_bytes += head.size
         if head.http_refusal:
             self._spend_control()
             status = b"%d" % head.http_refusal

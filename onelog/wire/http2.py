@@ -134,7 +134,7 @@ class Stream:
     """One stream: both windows, what waits, and which sides have ended it."""
 
     __slots__ = (
-        "buffered", "content_left", "credit", "held", "is_local_over", "is_over",
+        "buffered", "content_left", "credit", "head_bytes", "held", "is_local_over", "is_over",
         "is_remote_over", "send_window", "stream_id", "unsent_bytes", "waiting", "window",
     )  # fmt: skip
 
@@ -145,6 +145,7 @@ class Stream:
         self.credit = 0  # what was received and may be allowed again
         self.buffered = 0  # what was received and is kept: whole messages, and a part of one
         self.held = 0  # of these, whole messages that their owner has not released
+        self.head_bytes = 0  # of the headers of a request, which are kept as long as the stream
         self.is_over = False  # nothing more can be sent: END_STREAM was sent or waits, or a reset
         self.is_local_over = False  # END_STREAM was sent, or the stream is reset
         self.is_remote_over = False
@@ -166,6 +167,7 @@ class Http2Connection:
         self.is_closed = False
         self.unsent_bytes = 0
         self.buffered_bytes = 0
+        self.head_bytes = 0
         self._partial_bytes = 0  # of these, of messages that are not complete
         self.peer_streams_max = STREAMS_BEFORE_SETTINGS
         self._decoder = decoder
@@ -762,6 +764,7 @@ class Http2Connection:
         """Forget a stream that has ended, with what waits to be sent on it and what is kept."""
         if self.streams.pop(stream.stream_id, None) is None:
             return
+        self.head_bytes -= stream.head_bytes
         if stream.unsent_bytes:
             self.unsent_bytes -= stream.unsent_bytes
             stream.unsent_bytes = 0
@@ -797,6 +800,7 @@ class Http2Connection:
         streams = list(self.streams.values())
         assert self.unsent_bytes == sum(each.unsent_bytes for each in streams), self.unsent_bytes
         assert self.buffered_bytes == sum(each.buffered for each in streams), self.buffered_bytes
+        assert self.head_bytes == sum(each.head_bytes for each in streams), self.head_bytes
         partial = sum(each.buffered - each.held for each in streams)
         assert self._partial_bytes == partial, (self._partial_bytes, partial)
         assert partial <= self.limits.buffered_bytes_max, partial

@@ -446,6 +446,41 @@ def test_those_who_read_nothing_of_what_was_under_way_are_sent_away_in_the_order
     run(test())
 
 
+def test_headers_of_calls_count_into_what_all_connections_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each connection is within its limits: only together do they hold too much."""
+
+    async def wait(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def test() -> None:
+        limits = LimitSettings(in_flight_bytes_max=1 << 20, message_bytes_max=64 << 10)
+        metadata = (("a", "v" * 15_000),)
+        allowed = api_server.kept_bytes_max(limits) // 15_000
+        few, many = allowed // 3, allowed
+        async with port(unary("Wait", wait), limits=limits) as at, AsyncExitStack() as stack:
+            other = await stack.enter_async_context(peer(at.number))
+            for count in (few, many):
+                greedy = await stack.enter_async_context(peer(at.number))
+                greedy.core.peer_streams_max = count
+                for _ in range(count):
+                    call = greedy.core.start(f"/{NAME}/Wait", metadata, None)
+                    greedy.core.send(call, b"", is_last=True)
+                greedy.flush()
+                await until(lambda: at.gate.under_way >= few)
+            await greedy.read_until(lambda: greedy.is_going_away)
+            assert "is sent away, which holds" in caplog.text
+            await until(lambda: at.gate.under_way == few)
+            assert at.api._kept_bytes <= api_server.kept_bytes_max(limits)
+            call = other.begin("Echo", b"x")
+            other.flush()
+            assert await other.outcome(call) == (0, [b"x"])
+
+    run(test())
+
+
 def test_answers_that_wait_for_a_window_are_bounded_and_dropped_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

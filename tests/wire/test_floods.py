@@ -459,6 +459,27 @@ def test_calls_that_nobody_ends_are_bounded() -> None:
 # Messages
 
 
+def test_headers_are_kept_bytes_from_their_first_piece_to_the_end_of_their_call() -> None:
+    """A thousand calls may have 16 KiB each, and send no message at all."""
+    peer = server()
+    connection = peer.connection
+    assert isinstance(connection, ServerConnection)
+    value = "v" * 10_000
+    for each in range(1, 21, 2):
+        peer.send(headers([*REQUEST, ("a", value)], stream=each))
+    assert 10 * len(value) < connection.kept_bytes < 11 * len(value)
+    block = header_blocks.encode_headers([(b"a", value.encode())])
+    peer.send(frame(HEADERS, 0, 21, block))
+    assert connection.kept_bytes > 11 * len(value)
+    connection.check()
+    peer.send(frame(CONTINUATION, END_HEADERS, 21))  # no call: it is reset
+    for event in peer.events:
+        if isinstance(event, CallStarted):
+            connection.finish(event.call)
+    assert connection.call_count == connection.kept_bytes == 0
+    connection.check()
+
+
 def test_half_messages_on_a_thousand_streams_are_bounded_and_do_not_wait_for_ever() -> None:
     """Once the limit is reached, no window is left for the end of any: some are refused."""
     limits = WireLimits(buffered_bytes_max=8 << 20)
