@@ -37,7 +37,7 @@ from node.context import Method, Service
 from node.credentials import ALPN, api_server_tls
 from node.errors import ConfigError
 from node.exchange import STALL_S, Exchange
-from node.gate import Gate
+from node.gate import CALLS_IN_ANY_CASE, Gate
 from node.status_mapping import status_of
 from onelog.errors import OnelogError, Unavailable, Unimplemented
 from onelog.wire.grpc import (
@@ -79,10 +79,9 @@ LARGE_READ_BYTES = 128 << 10
 FLUSH_BYTES = 64 << 10
 # Answers of one connection that its client has not taken; beyond them its next calls wait.
 ANSWERS_UNREAD_MAX = 8 << 20
-# Of all calls one connection may have this part under way, and a few in any case: a pipeline, a
-# watch, a consumer and a call. Further ones wait in the client.
+# Of all calls one connection may have this part under way, and a few in any case. Further ones wait
+# in the client.
 CONNECTION_SHARE = 2
-CONNECTION_CALLS_MIN = 4
 # Of the bytes of requests that may be under way: as many may arrive, and twice as many leave.
 KEPT_FACTOR = 4
 BAD_PEER_LOG_S = 1.0
@@ -103,7 +102,7 @@ def receive_bytes_max(limits: LimitSettings) -> int:
 
 def connection_calls_max(limits: LimitSettings) -> int:
     """Return how many calls one connection may have under way."""
-    share = max(CONNECTION_CALLS_MIN, limits.concurrent_rpcs_max // CONNECTION_SHARE)
+    share = max(CALLS_IN_ANY_CASE, limits.concurrent_rpcs_max // CONNECTION_SHARE)
     return min(limits.streams_max, share)
 
 
@@ -120,6 +119,7 @@ class ApiServer:
         self.gate = gate
         self.methods: dict[str, Method] = {}
         self.connections: set[Connection] = set()
+        gate.connections = self.connections
         self.wire_limits = WireLimits(
             streams_max=connection_calls_max(limits), message_bytes_max=receive_bytes_max(limits)
         )
@@ -303,6 +303,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._core = ServerConnection(server.wire_limits)
         self._transport: asyncio.Transport | None = None
+        self.admitted: dict[Exchange, None] = {}  # in order; the gate's, which may cut some
         self.held: dict[Exchange, None] = {}  # in order; see ``holds``
         self._begun: list[Exchange] = []  # in this read
         self._unread: dict[Call, float] = {}  # ended, with bytes that wait for a window: until when

@@ -23,7 +23,7 @@ from onelog.wire.http2 import PREFACE
 from tests.cluster.test_transport_tls import certificate
 from tests.node.api_peer import NAME, WAIT_S, Port, both, peer, port, run, stream, unary, until
 
-CANCELLED, DEADLINE_EXCEEDED, UNIMPLEMENTED, UNAVAILABLE = 1, 4, 12, 14
+CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, UNAVAILABLE = 1, 4, 8, 12, 14
 
 
 def call_tasks() -> list[str]:
@@ -321,6 +321,54 @@ def test_connections_above_the_limit_are_closed_until_others_end() -> None:
                 call = again.begin("Echo", b"x")
                 again.flush()
                 assert await again.outcome(call) == (0, [b"x"])
+
+    run(test())
+
+
+def test_a_connection_with_few_calls_gets_in_where_others_have_all_of_them() -> None:
+    """The newest calls of the largest are cut; the first ones, and those of others, go on."""
+    cut: list[bytes] = []
+    go = asyncio.Event()
+
+    async def wait(_exchange: Exchange, request: bytes, _size: int) -> bytes:
+        try:
+            await go.wait()
+        except asyncio.CancelledError:
+            cut.append(request)
+            raise
+        return request
+
+    async def test() -> None:
+        limits = LimitSettings(concurrent_rpcs_max=16)
+        async with (
+            port(unary("Wait", wait), limits=limits) as at,
+            peer(at.number) as large,
+            peer(at.number) as small,
+            peer(at.number) as late,
+        ):
+            calls = [large.begin("Wait", b"large %d" % each) for each in range(8)]
+            large.flush()
+            others = [small.begin("Wait", b"small %d" % each) for each in range(7)]
+            small.flush()
+            await until(lambda: at.gate.under_way == 15)
+            new = [late.begin("Wait", b"late %d" % each) for each in range(5)]
+            late.flush()
+            # The fifth is refused: that many get in, and no more.
+            assert (await late.outcome(new.pop()))[0] == RESOURCE_EXHAUSTED
+            await until(lambda: at.gate.under_way == 16)
+            # A quarter of the first, then of the second, which had more by then.
+            assert cut == [b"large 7", b"large 6", b"small 6"]
+            assert (await large.outcome(calls[7]))[0] == DEADLINE_EXCEEDED
+            assert at.gate._cut == 0
+            go.set()
+            for each in new:
+                assert (await late.outcome(each))[0] == 0
+            for each in calls[:6]:
+                assert (await large.outcome(each))[0] == 0
+            for each in others[:6]:
+                assert (await small.outcome(each))[0] == 0
+            await until(lambda: not at.gate.under_way)
+            assert not any(each.admitted for each in at.api.connections)
 
     run(test())
 

@@ -358,10 +358,16 @@ def _is_closed(connection: socket.socket) -> bool:
 
 # The first bytes of a ClientHello that announces some hundred more.
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
+IDLE_STREAMS = "idle streams"
 CROWDS = {
     "idle connections": PREFACE + settings() + ACKNOWLEDGE,
     "connections without a preface": b"",
     "handshakes that never end": HALF_A_HELLO,
+    # Streams that say nothing, as many as a connection may have: each is a call under way.
+    IDLE_STREAMS: PREFACE
+    + settings()
+    + ACKNOWLEDGE
+    + b"".join(opened(number, EXECUTE) for number in range(1, 2 * 1024, 2)),
 }
 LEAVING = "connections that leave at once"
 NAMES = (*FLOODS, *CROWDS, LEAVING)

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests.system.attackers import FLOODS, LARGE_BYTES, LARGE_KEY, LEAVING
+from tests.system.attackers import FLOODS, IDLE_STREAMS, LARGE_BYTES, LARGE_KEY, LEAVING
 from tests.system.certificates import authority, signed
 from tests.system.innocent import Busy, Innocent
-from tests.system.nodes import ServeProcess, nodes
+from tests.system.nodes import ServeProcess, get, nodes
 from tests.system.processes import ROOT
 from tests.wire.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, PROTOCOL_ERROR, REFUSED_STREAM
 
@@ -202,6 +202,21 @@ def test_idle_connections_cost_little_memory(node: ServeProcess) -> None:
     (found,) = attack(node, "idle connections", times=wanted, seconds=0.1)
     assert found["connections"] == wanted
     assert not found["closed"]
+
+
+def test_idle_streams_of_a_few_connections_keep_nobody_out(tmp_path: Path) -> None:
+    """They are all calls that there may be, and the client that calls now has none of them."""
+    with nodes(tmp_path, "a", limits_concurrent_rpcs_max="512") as made:
+        node = made["a"].start()
+        node.until_ready()
+        for _ in range(ROUNDS_MAX):
+            attack(node, IDLE_STREAMS, times=4, seconds=2.0)
+            _, metrics = get(node.http, "/metrics")
+            if b'onelog_rpc_refused_total{reason="TOO_MANY_CALLS"}' in metrics:
+                break
+        else:
+            pytest.fail("the streams were not all calls that there may be")
+        assert b'onelog_rpc_refused_total{reason="OUTCOME_UNKNOWN"}' in metrics
 
 
 def test_connections_that_leave_at_once_leave_nothing_behind(node: ServeProcess) -> None:
