@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.system.attackers import CROWDS, LARGE_BYTES, LARGE_KEY, NAMES
+from tests.system.attackers import CROWDS, IDLE_STREAMS, LARGE_BYTES, LARGE_KEY, NAMES
 from tests.system.innocent import Busy, Innocent
 from tests.system.nodes import ServeProcess, nodes
 
@@ -28,6 +28,8 @@ ROOT = Path(__file__).parent.parent
 TURNS, SECONDS, QUICK_S = 2, 1.5, 0.2
 # As many as there are at a time; of the others, as often as they are sent away.
 CROWD, QUICK_CROWD, OFTEN = 10_000, 100, 1_000_000
+# With 1,024 streams each, more than all calls that there may be.
+STREAMING_CROWD = 17
 # Needs a server with TLS; against another one it is garbage.
 LEFT_OUT = "handshakes that never end"
 
@@ -46,6 +48,8 @@ def turn(node: ServeProcess, name: str | None, seconds: float, crowd: int) -> di
             time.sleep(seconds)
         else:
             times = crowd if name in CROWDS else OFTEN
+            if name == IDLE_STREAMS:
+                times = STREAMING_CROWD
             flags = ["--seconds", str(seconds), "--times", str(times)]
             module = [sys.executable, "-m", "tests.system.attackers"]
             attacker = subprocess.Popen(

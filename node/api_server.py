@@ -10,12 +10,14 @@ Nothing that a peer does, or does not do, takes more than a share that has a nam
 * time without a preface, for TLS and HTTP/2 together: ``PREFACE_S``. An idle connection may stay;
 * silence: a ping after ``KEEPALIVE_S``, the end ``KEEPALIVE_TIMEOUT_S`` later. What the streams of
   a client that is gone without a word hold, such as the leases of a consumer, is then released;
-* memory: what all connections hold, messages on their way in and answers on their way out, is at
-  most ``kept_bytes_max``. Beyond that the connection that holds the most is sent away;
+* memory: what all connections hold, headers and messages on their way in and answers on their way
+  out, is at most ``kept_bytes_max``. Beyond that the connection that holds the most is sent away;
 * the loop: frames are handled for ``TURN_S``, then everybody else has a turn;
 * what it does not read: while the socket takes no more, nothing more is read of the connection and
   no data is taken from the core, which bounds what waits there. ``STALL_S`` without progress ends
-  the connection, or the call that has ended and whose last bytes wait for a window.
+  the connection, or the call that has ended and whose last bytes wait for a window. While answers
+  of ``ANSWERS_UNREAD_MAX`` wait, no further call of the connection is begun: it is ``held``, in
+  order, instead of being carried out in vain.
 
 Bad peers are logged, at most once a second. Stopping: ``drain`` says GOAWAY on every connection;
 ``stop`` cuts what has not ended by then.
@@ -35,7 +37,7 @@ from node.context import Method, Service
 from node.credentials import ALPN, api_server_tls
 from node.errors import ConfigError
 from node.exchange import STALL_S, Exchange
-from node.gate import Gate
+from node.gate import CALLS_IN_ANY_CASE, Gate
 from node.status_mapping import status_of
 from onelog.errors import OnelogError, Unavailable, Unimplemented
 from onelog.wire.grpc import (
@@ -75,10 +77,11 @@ FRAMES_PER_LOOK = 32
 LARGE_READ_BYTES = 128 << 10
 # Messages of streams are written at the latest when they are this many bytes.
 FLUSH_BYTES = 64 << 10
-# Of all calls one connection may have this part under way, and a few in any case: a pipeline, a
-# watch, a consumer and a call. Further ones wait in the client.
+# Answers of one connection that its client has not taken; beyond them its next calls wait.
+ANSWERS_UNREAD_MAX = 8 << 20
+# Of all calls one connection may have this part under way, and a few in any case. Further ones wait
+# in the client.
 CONNECTION_SHARE = 2
-CONNECTION_CALLS_MIN = 4
 # Of the bytes of requests that may be under way: as many may arrive, and twice as many leave.
 KEPT_FACTOR = 4
 BAD_PEER_LOG_S = 1.0
@@ -99,7 +102,7 @@ def receive_bytes_max(limits: LimitSettings) -> int:
 
 def connection_calls_max(limits: LimitSettings) -> int:
     """Return how many calls one connection may have under way."""
-    share = max(CONNECTION_CALLS_MIN, limits.concurrent_rpcs_max // CONNECTION_SHARE)
+    share = max(CALLS_IN_ANY_CASE, limits.concurrent_rpcs_max // CONNECTION_SHARE)
     return min(limits.streams_max, share)
 
 
@@ -116,6 +119,7 @@ class ApiServer:
         self.gate = gate
         self.methods: dict[str, Method] = {}
         self.connections: set[Connection] = set()
+        gate.connections = self.connections
         self.wire_limits = WireLimits(
             streams_max=connection_calls_max(limits), message_bytes_max=receive_bytes_max(limits)
         )
@@ -299,12 +303,14 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._core = ServerConnection(server.wire_limits)
         self._transport: asyncio.Transport | None = None
+        self.admitted: dict[Exchange, None] = {}  # in order; the gate's, which may cut some
+        self.held: dict[Exchange, None] = {}  # in order; see ``holds``
         self._begun: list[Exchange] = []  # in this read
         self._unread: dict[Call, float] = {}  # ended, with bytes that wait for a window: until when
         self._is_flush_due = False
         self._is_paused = False
         self._unflushed = 0
-        self.kept_bytes = 0  # messages on their way in, and answers on their way out
+        self.kept_bytes = 0  # of the core and the transport, when it was counted last
         # What the looks go by, in the loop's time.
         self._timer: asyncio.TimerHandle | None = None
         self._is_dozing = False
@@ -357,9 +363,13 @@ class Connection(asyncio.Protocol):
             for exchange in self._begun:
                 exchange.await_request()
             self._begun.clear()
+        while self._has_startable and time.perf_counter() < until_s:
+            exchange = next(iter(self.held))
+            del self.held[exchange]
+            exchange.start()
         self._flush()
         assert self._transport is not None
-        is_turn_over = core.has_more or len(data) >= LARGE_READ_BYTES
+        is_turn_over = self._has_work or len(data) >= LARGE_READ_BYTES
         if is_turn_over and not self._transport.is_closing():
             self._transport.pause_reading()
             self.loop.call_soon(self._continue)
@@ -369,10 +379,29 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         if self._is_paused or self._transport.is_closing():
             return
-        if self._core.has_more:
+        if self._has_work:
             self._take_turn(b"")
-        if not self._core.has_more and not self._is_paused and not self._transport.is_closing():
+        if not self._has_work and not self._is_paused and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether there is something to do without reading more."""
+        return self._core.has_more or self._has_startable
+
+    @property
+    def _has_startable(self) -> bool:
+        return bool(self.held) and not self._is_paused and not self._leaves_too_much
+
+    @property
+    def _leaves_too_much(self) -> bool:
+        """Whether the client takes its answers too slowly.
+
+        What streams have sent does not count: their client may call before it reads on.
+        """
+        if self._core.unsent_bytes <= ANSWERS_UNREAD_MAX:
+            return False
+        return sum(call.unsent_bytes for call in self._unread) > ANSWERS_UNREAD_MAX
 
     def pause_writing(self) -> None:
         """The socket takes no more: read nothing, and keep data in the core."""
@@ -435,6 +464,16 @@ class Connection(asyncio.Protocol):
 
     # What exchanges ask for
 
+    def holds(self, exchange: Exchange) -> bool:
+        """Keep a call back until the client has read what it was sent; tell whether.
+
+        To read nothing more of the client would not do: its windows come the same way.
+        """
+        if not self.held and not self._leaves_too_much:
+            return False
+        self.held[exchange] = None
+        return True
+
     def respond(self, call: Call, message: bytes) -> bool:
         """Answer a unary call, unless too many answers wait for the client; tell whether."""
         core, size = self._core, len(message)
@@ -489,9 +528,7 @@ class Connection(asyncio.Protocol):
         if core.is_closed:
             self._server.log_bad_peer("%s broke a rule of HTTP/2", self.client)
             self.close()
-        self._count_kept(
-            core.buffered_bytes + core.unsent_bytes + transport.get_write_buffer_size()
-        )
+        self._count_kept(core.kept_bytes + transport.get_write_buffer_size())
 
     def _count_kept(self, size: int) -> None:
         more, self.kept_bytes = size - self.kept_bytes, size
@@ -557,6 +594,8 @@ class Connection(asyncio.Protocol):
             self._core.cancel(call)
         for call in [each for each in self._unread if not each.unsent_bytes]:
             del self._unread[call]
+        if self._has_startable:
+            self.loop.call_soon(self._continue)
         self._flush()
         self._is_dozing = not (
             self._has_heard or self.exchanges or self._unread or self._is_writing

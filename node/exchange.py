@@ -47,8 +47,8 @@ class Exchange:
     """See the module's text. Made when the headers of a call are there."""
 
     __slots__ = (
-        "_code", "_connection", "_has_begun", "_is_counted", "_messages", "_request", "_sent",
-        "_size", "_started_s", "_task", "arrival_s", "deadline_s", "method", "wire",
+        "_code", "_has_begun", "_is_counted", "_messages", "_request", "_sent",
+        "_size", "_started_s", "_task", "arrival_s", "connection", "deadline_s", "method", "wire",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", wire: WireCall, method: Method) -> None:
@@ -59,7 +59,7 @@ class Exchange:
         if wire.timeout_s is not None:
             self.deadline_s = connection.loop.time() + wire.timeout_s
         self.arrival_s: float | None = None
-        self._connection = connection
+        self.connection = connection
         self._request: bytes | None = None
         self._messages: Messages | None = None
         self._size = 0
@@ -75,7 +75,7 @@ class Exchange:
     def begin(self) -> None:
         """Begin a call whose requests are a stream; others begin with their request."""
         if self.method.kind is Kind.BOTH:
-            self._messages = Messages(self._connection, self.wire, self.method)
+            self._messages = Messages(self.connection, self.wire, self.method)
             self._carry_out(0)
 
     def receive(self, data: bytes, *, is_last: bool) -> None:
@@ -89,11 +89,11 @@ class Exchange:
         else:
             self._request = data
             if is_last:
-                self._carry_out(len(data))
+                self._request_is_whole()
 
     def refuse_size(self, size: int) -> None:
         """End a call of which a message is larger than any may be."""
-        self.cut(too_large(size, self._connection.gate.message_bytes_max))
+        self.cut(too_large(size, self.connection.gate.message_bytes_max))
 
     def end_request(self) -> None:
         """The client sends no more."""
@@ -102,13 +102,18 @@ class Exchange:
         elif self._request is None:
             self._refuse_malformed("the call ended without a request")
         elif not self._has_begun:
-            self._carry_out(len(self._request))
+            self._request_is_whole()
+
+    def start(self) -> None:
+        """Carry a call out whose request is there; the connection may have held it."""
+        assert self._request is not None
+        self._carry_out(len(self._request))
 
     def await_request(self) -> None:
         """Count a call whose request did not come with its headers, or refuse it."""
         if self._has_begun or self._code is not None:
             return
-        gate, connection = self._connection.gate, self._connection
+        gate, connection = self.connection.gate, self.connection
         try:
             gate.await_request(self)
         except OnelogError as error:
@@ -123,7 +128,7 @@ class Exchange:
     def look(self, now_s: float) -> None:
         """End a call whose time is over; called now and then."""
         if self.arrival_s is not None and now_s >= self.arrival_s:
-            message = f"its headers came, and no request in {self._connection.gate.arrival_s:g} s"
+            message = f"its headers came, and no request in {self.connection.gate.arrival_s:g} s"
             self.fail(DeadlineExceeded(message, reason="EXPIRED"))
         elif self.deadline_s is not None and now_s >= self.deadline_s:
             self.cut(DeadlineExceeded("the deadline of the call passed"))
@@ -143,7 +148,7 @@ class Exchange:
     @property
     def client(self) -> str:
         """Whose connection it is."""
-        return self._connection.client
+        return self.connection.client
 
     @property
     def is_over(self) -> bool:
@@ -164,18 +169,18 @@ class Exchange:
         """Return how long the client waits; None if it did not say."""
         if self.deadline_s is None:
             return None
-        return max(0.0, self.deadline_s - self._connection.loop.time())
+        return max(0.0, self.deadline_s - self.connection.loop.time())
 
     def send(self, message: bytes) -> bool:
         """Send a message of a stream; tell whether it has left."""
         if self._code is None:
-            self._connection.send(self.wire, message)
+            self.connection.send(self.wire, message)
         return not self.wire.unsent_bytes
 
     async def sent(self) -> None:
         """Wait until what was sent has left."""
         while self.wire.unsent_bytes:
-            self._sent = self._connection.loop.create_future()
+            self._sent = self.connection.loop.create_future()
             try:
                 await self._sent
             finally:
@@ -194,10 +199,15 @@ class Exchange:
     def _refuse_malformed(self, message: str) -> None:
         self.cut(InvalidArgument(message, reason="REQUEST_MALFORMED"))
 
+    def _request_is_whole(self) -> None:
+        self._has_begun = True
+        self._stop_awaiting()
+        if not self.connection.holds(self):
+            self.start()
+
     def _carry_out(self, size: int) -> None:
         self._has_begun, self._size = True, size
-        self._stop_awaiting()
-        gate, method = self._connection.gate, self.method
+        gate, method = self.connection.gate, self.method
         request: Any = self._messages
         try:
             gate.enter(self)
@@ -220,7 +230,7 @@ class Exchange:
             awaited = context.run(serving.send, None)
         except (StopIteration, asyncio.CancelledError):
             return
-        self._task = self._connection.loop.create_task(
+        self._task = self.connection.loop.create_task(
             _Rest(serving, awaited), name=method.path, context=context
         )
 
@@ -235,7 +245,7 @@ class Exchange:
         else:
             assert data is not None
             if self._code is None:
-                if self._connection.respond(self.wire, data):
+                if self.connection.respond(self.wire, data):
                     self._code = 0
                 else:  # not a refusal: of a write the client would think that it was not done
                     self._finish(OutcomeUnknown("the answers before this one were not read"))
@@ -243,8 +253,8 @@ class Exchange:
 
     def _begin_stream(self, request: Any) -> None:
         if self._messages is None:
-            self._connection.release(self.wire, self._size)
-        task = self._connection.loop.create_task(self._serve_stream(request), name=self.method.path)
+            self.connection.release(self.wire, self._size)
+        task = self.connection.loop.create_task(self._serve_stream(request), name=self.method.path)
         self._task = task
         # One that is cancelled before its first step runs none of its code.
         task.add_done_callback(self._end)
@@ -260,16 +270,16 @@ class Exchange:
         else:
             if self._code is None:
                 self._code = 0
-                self._connection.finish(self.wire, OK)
+                self.connection.finish(self.wire, OK)
 
     def _finish(self, error: OnelogError) -> None:
         """Put the status of an error on the wire, unless the outcome is decided."""
         if self._code is not None:
             return
         self._code = error.code
-        self._connection.gate.refuse(error.reason)
+        self.connection.gate.refuse(error.reason)
         details = status_of(error).SerializeToString()
-        self._connection.finish(self.wire, Status(error.code, error.message, details))
+        self.connection.finish(self.wire, Status(error.code, error.message, details))
 
     def _stop(self, code: int) -> None:
         """Stop what carries the call out; that ends it."""
@@ -282,8 +292,9 @@ class Exchange:
 
     def _end(self, _task: object = None) -> None:
         """Count the call out, once: its code has ended, or never began."""
-        connection, gate = self._connection, self._connection.gate
+        connection, gate = self.connection, self.connection.gate
         connection.exchanges.discard(self)
+        connection.held.pop(self, None)
         self.wire.owner = None
         self._task = None
         self._stop_awaiting()
@@ -295,7 +306,7 @@ class Exchange:
     def _stop_awaiting(self) -> None:
         if self.arrival_s is not None:
             self.arrival_s = None
-            self._connection.gate.stop_awaiting(self)
+            self.connection.gate.stop_awaiting(self)
 
 
 def _cancelled_here() -> Cancelled:

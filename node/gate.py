@@ -8,6 +8,9 @@
   tries another node.
 * The calls under way and the bytes of their requests are bounded, for the process as a whole:
   above that calls are refused (RESOURCE_EXHAUSTED) before they cost anything more.
+* A connection with fewer than ``CALLS_IN_ANY_CASE`` gets in all the same: the newest calls of the
+  connection that has the most are cut for it. A few connections with a thousand streams that are
+  idle would otherwise keep everybody out, for as long as they like.
 * Every call is counted and timed by service, method and outcome.
 
 Open methods, health and reflection, are answered in every stage. They are counted apart from the
@@ -15,6 +18,7 @@ others, from their headers to their end, so that neither keeps the other out.
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from node.admission import Admission
@@ -22,14 +26,19 @@ from node.config import LimitSettings
 from node.metrics import Metrics
 from node.readiness import Readiness, Stage
 from node.status_mapping import too_large
-from onelog.errors import ResourceExhausted, Unavailable
+from onelog.errors import OutcomeUnknown, ResourceExhausted, Unavailable
 
 if TYPE_CHECKING:
+    from node.api_server import Connection
     from node.exchange import Exchange
 
 # As long as a client may take to read a message it may take to send one.
 ARRIVAL_S = 30.0
 RETRY_S = 1.0
+# A pipeline, a watch, a consumer and a call.
+CALLS_IN_ANY_CASE = 4
+# Calls that are cut at a time, of a connection that has many more: to find it takes a look at all.
+CUT_AT_ONCE, CUT_SHARE = 16, 4
 _GOOD_STAGES = (Stage.ELECTING, Stage.SERVING)
 
 
@@ -39,6 +48,8 @@ class Gate:
     def __init__(self, readiness: Readiness, metrics: Metrics, *, limits: LimitSettings) -> None:
         self.under_way = 0
         self.bytes_under_way = 0
+        self.connections: Collection[Connection] = ()  # of the port
+        self._cut = 0  # calls under way that were cut and have not ended yet
         self.arrival_s = ARRIVAL_S
         self.arriving = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
         self.open_calls = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
@@ -77,7 +88,8 @@ class Gate:
             self.open_calls.enter(exchange.client, 0)
             return
         self._check_stage()
-        if self.under_way >= self._calls_max:
+        connection = exchange.connection
+        if self.under_way - self._cut >= self._calls_max and not self._make_room(connection):
             raise ResourceExhausted(
                 f"{self._calls_max} calls are under way",
                 reason="TOO_MANY_CALLS",
@@ -91,6 +103,7 @@ class Gate:
             )
         self.under_way += 1
         self.bytes_under_way += size
+        connection.admitted[exchange] = None
         self._idle.clear()
         self._metrics.rpcs.request_bytes += size
 
@@ -102,6 +115,10 @@ class Gate:
             return
         self.under_way -= 1
         self.bytes_under_way -= exchange.size
+        if exchange in exchange.connection.admitted:
+            del exchange.connection.admitted[exchange]
+        else:
+            self._cut -= 1
         if not self.under_way:
             self._idle.set()
         self._metrics.rpcs.observe(method.service, method.name, code, seconds)
@@ -109,6 +126,25 @@ class Gate:
     def refuse(self, reason: str) -> None:
         """Count a call that ends with an error."""
         self._metrics.rpc_refused.labels(reason).inc()
+
+    def _make_room(self, connection: "Connection") -> bool:
+        """Cut calls of who has the most, if this connection has few; tell whether there is room."""
+        own = len(connection.admitted)
+        if own >= CALLS_IN_ANY_CASE or not self.connections:
+            return False
+        largest = max(self.connections, key=lambda each: len(each.admitted))
+        count = len(largest.admitted)
+        if count <= own:
+            return False
+        # Not a refusal: what they have begun may have been done.
+        error = OutcomeUnknown(
+            f"{self._calls_max} calls are under way, of which this connection has the most"
+        )
+        for _ in range(max(1, min(CUT_AT_ONCE, count // CUT_SHARE))):
+            exchange, _ = largest.admitted.popitem()
+            self._cut += 1
+            exchange.cut(error)
+        return True
 
     def _check_stage(self) -> None:
         stage = self._readiness.stage

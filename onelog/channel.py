@@ -367,6 +367,9 @@ class Channel:
         try:
             return await call.future
         except CancelledError:
+            # A task that is cancelled before it has waited for the future leaves it open, and its
+            # error would be logged as one that nobody has looked at.
+            call.future.cancel()
             call.cancel()
             raise
 

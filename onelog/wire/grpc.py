@@ -14,7 +14,8 @@ write. See gRPC's PROTOCOL-HTTP2.md for what is on the wire.
 * Requests that are no gRPC are answered here with the HTTP status of PROTOCOL-HTTP2.md. A message
   that is too large is an event, since the owner has something to say about it.
 
-Answers are sent as they are. Compressed messages are understood (gzip), within the same limit.
+Answers are sent as they are. Compressed messages are understood (gzip), within the same limit. What
+they inflate to counts into the frames that one ``receive`` handles, so a large one takes several.
 """
 
 import struct
@@ -69,6 +70,13 @@ _GZIP = 31
 # purpose: a bomb of 16 KiB takes as much of our time as a thousand calls.
 GZIP_RATIO = 16
 GZIP_BYTES_PER_FRAME = 1 << 16
+# What is inflated and fed at a time, and how much of it takes as long as a frame does: a message of
+# megabytes is inflated in several turns.
+GZIP_STEP_BYTES, GZIP_INPUT_BYTES = 1 << 18, 1 << 16
+GZIP_STEP_BYTES_PER_FRAME = 1 << 13
+# The last four bytes tell what the message inflates to (RFC 1952, 2.3.1). No byte of it can mean
+# more than this many, so what says so is no gzip.
+GZIP_LENGTH_SIZE, GZIP_RATIO_MAX = 4, 1_032
 # What a client that ignores the limit of headers is charged for.
 HEADER_BYTES_PER_FRAME = 1 << 10
 # What a message that waits for its owner counts besides its bytes: an empty one takes memory, too.
@@ -218,6 +226,48 @@ Event = (
 )
 
 
+class Inflation:
+    """A compressed message on its way to what it was; the rest of it is in ``call.input``."""
+
+    __slots__ = ("call", "fed", "inflater", "is_end", "parts", "size", "size_told")
+
+    def __init__(self, call: Call, size_told: int, *, is_end: bool) -> None:
+        self.call = call
+        self.is_end = is_end  # its frame was the last one of the stream
+        self.size_told = size_told
+        self.inflater = zlib.decompressobj(_GZIP)
+        self.fed = 0
+        self.parts: list[bytes] = []
+        self.size = 0
+
+    def step(self, data: bytearray, at: int, stop: int) -> bool:
+        """Inflate some more of what stands there; tell whether that was all of it.
+
+        Raises zlib.error if it is no gzip, or is not as long as it says.
+        """
+        inflater, begin = self.inflater, at + self.fed
+        piece = inflater.unconsumed_tail
+        if not piece:
+            piece = bytes(data[begin : min(begin + GZIP_INPUT_BYTES, stop)])
+            self.fed += len(piece)
+        # One byte more than it says: whoever lies is found out.
+        room = min(GZIP_STEP_BYTES, self.size_told + 1 - self.size)
+        found = inflater.decompress(piece, room)
+        self.parts.append(found)
+        self.size += len(found)
+        is_fed = at + self.fed == stop
+        is_whole = inflater.eof and is_fed and not inflater.unused_data
+        is_short = is_fed and not inflater.unconsumed_tail and len(found) < room
+        if self.size > self.size_told or (not is_whole and (inflater.eof or is_short)):
+            raise zlib.error("not one member of gzip")
+        return is_whole
+
+
+def _inflation_charge(size: int, packed_size: int) -> int:
+    """Return how many frames to no purpose a message of ``packed_size`` counts as."""
+    return max(0, size - GZIP_RATIO * packed_size) // GZIP_BYTES_PER_FRAME
+
+
 class GrpcConnection(Http2Connection):
     """What both roles have in common."""
 
@@ -238,6 +288,19 @@ class GrpcConnection(Http2Connection):
         """
         self._receive(data, frames_max)
         return self.take_events()
+
+    @property
+    def kept_bytes(self) -> int:
+        """What this connection holds.
+
+        That is headers and messages on their way in, and answers on their way out.
+        """
+        size = self.head_bytes + self.buffered_bytes + self.unsent_bytes
+        if self._block is not None:
+            size += len(self._block)
+        if self._unfinished is not None:
+            size += self._unfinished.size
+        return size
 
     def take_events(self) -> list[Event]:
         """Return what has happened since the last time; ``resume`` may make calls writable."""
@@ -311,8 +374,13 @@ class GrpcConnection(Http2Connection):
             stop = at + PREFIX_SIZE + length
             if stop > end:
                 break
-            message = self._decompress(call, flag, bytes(data[at + PREFIX_SIZE : stop]))
+            if not flag:
+                message: bytes | None = bytes(data[at + PREFIX_SIZE : stop])
+            else:
+                message = self._decompress(call, flag, at + PREFIX_SIZE, stop, is_end=is_end)
             if message is None:
+                if self._unfinished is not None:
+                    del data[:at]  # it stays until it is inflated
                 return
             was_last = is_end and stop == end and self.is_server
             cost = len(message) + MESSAGE_COST
@@ -327,32 +395,70 @@ class GrpcConnection(Http2Connection):
             # They would wait for each other's ends, for which no window is left.
             self._refuse(call, Status(RESOURCE_EXHAUSTED, "too many messages are under way"))
 
-    def _decompress(self, call: Call, flag: int, message: bytes) -> bytes | None:
-        """Return a message as it was meant; None if it was refused."""
-        if not flag:
-            return message
+    def _decompress(
+        self, call: Call, flag: int, at: int, stop: int, *, is_end: bool
+    ) -> bytes | None:
+        """Return a message of the input as it was meant.
+
+        None if it was refused, or takes another turn: then it is ``_unfinished``.
+        """
+        inflation: Inflation | None = self._unfinished
+        if inflation is None:
+            inflation = self._begin_inflating(call, flag, at, stop, is_end=is_end)
+            if inflation is None:
+                return None
+        self._unfinished = None
+        try:
+            while self._frames_left > 0:
+                before, charged = inflation.size, _inflation_charge(inflation.size, stop - at)
+                is_whole = inflation.step(call.input, at, stop)
+                self._frames_left -= 1 + (inflation.size - before) // GZIP_STEP_BYTES_PER_FRAME
+                self._spend_control(_inflation_charge(inflation.size, stop - at) - charged)
+                if is_whole:
+                    return b"".join(inflation.parts)
+        except zlib.error:
+            if inflation.size > self._message_max:
+                self._too_large(call, inflation.size)
+            else:
+                self._refuse(call, Status(INTERNAL, "a message cannot be decompressed"))
+            return None
+        self._unfinished = inflation
+        return None
+
+    def _begin_inflating(
+        self, call: Call, flag: int, at: int, stop: int, *, is_end: bool
+    ) -> Inflation | None:
+        """Refuse a message for what it says that it inflates to, or begin."""
         if flag != 1 or not call.encoding:
             self._refuse(call, Status(INTERNAL, "a message is marked as compressed, and is not"))
             return None
+        size, limit = stop - at, self._message_max
+        told = int.from_bytes(call.input[max(at, stop - GZIP_LENGTH_SIZE) : stop], "little")
+        most = GZIP_RATIO_MAX * size
+        if most <= GZIP_STEP_BYTES:
+            told = min(most, limit)  # it is inflated before it is judged, which takes no time
+        elif told > most:
+            self._refuse(call, Status(INTERNAL, "a message cannot be decompressed"))
+            return None
         # A window limits what is on its way, and not what becomes of it here.
         room = max(0, self.limits.buffered_bytes_max + CONNECTION_WINDOW - self.buffered_bytes)
-        inflater = zlib.decompressobj(_GZIP)
-        try:
-            found = inflater.decompress(message, min(room, self._message_max) + 1)
-        except zlib.error:
-            self._refuse(call, Status(INTERNAL, "a message cannot be decompressed"))
-            return None
-        self._spend_control(max(0, len(found) - GZIP_RATIO * len(message)) // GZIP_BYTES_PER_FRAME)
-        if len(found) > self._message_max:
-            self._too_large(call, len(found))
-            return None
-        if len(found) > room:
+        if told > limit:
+            self._spend_control(_inflation_charge(limit + 1, size))
+            self._too_large(call, limit + 1)
+        elif told > room:
+            self._spend_control(_inflation_charge(told, size))
             self._refuse(call, Status(RESOURCE_EXHAUSTED, "too many messages are not taken"))
-            return None
-        if not inflater.eof or inflater.unused_data:
-            self._refuse(call, Status(INTERNAL, "a message cannot be decompressed"))
-            return None
-        return found
+        else:
+            return Inflation(call, told, is_end=is_end)
+        return None
+
+    def _continue(self) -> None:
+        inflation: Inflation = self._unfinished
+        call = inflation.call
+        if call.stream_id in self.streams and not call.skips:
+            self._read_messages(call, is_end=inflation.is_end)
+        else:
+            self._unfinished = None  # nobody waits for it any more
 
     def _skip(self, call: Call) -> None:
         """Look at nothing more of a call."""
@@ -648,6 +754,8 @@ class ServerConnection(GrpcConnection):
         call.timeout_s, call.encoding = head.timeout_s, head.encoding
         call.is_remote_over, call.content_left = is_end, head.content_length
         self.streams[stream_id] = call
+        call.head_bytes = head.size
+        self.head_bytes += head.size
         if head.http_refusal:
             self._spend_control()
             status = b"%d" % head.http_refusal

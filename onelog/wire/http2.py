@@ -134,7 +134,7 @@ class Stream:
     """One stream: both windows, what waits, and which sides have ended it."""
 
     __slots__ = (
-        "buffered", "content_left", "credit", "held", "is_local_over", "is_over",
+        "buffered", "content_left", "credit", "head_bytes", "held", "is_local_over", "is_over",
         "is_remote_over", "send_window", "stream_id", "unsent_bytes", "waiting", "window",
     )  # fmt: skip
 
@@ -145,6 +145,7 @@ class Stream:
         self.credit = 0  # what was received and may be allowed again
         self.buffered = 0  # what was received and is kept: whole messages, and a part of one
         self.held = 0  # of these, whole messages that their owner has not released
+        self.head_bytes = 0  # of the headers of a request, which are kept as long as the stream
         self.is_over = False  # nothing more can be sent: END_STREAM was sent or waits, or a reset
         self.is_local_over = False  # END_STREAM was sent, or the stream is reset
         self.is_remote_over = False
@@ -166,13 +167,16 @@ class Http2Connection:
         self.is_closed = False
         self.unsent_bytes = 0
         self.buffered_bytes = 0
+        self.head_bytes = 0
         self._partial_bytes = 0  # of these, of messages that are not complete
         self.peer_streams_max = STREAMS_BEFORE_SETTINGS
         self._decoder = decoder
         self._input = b""
         self._input_at = 0  # where frames begin that were not handled for lack of ``_frames_left``
         self._frames_left = 0
-        self.has_more = False  # frames that are complete wait for the next ``receive``
+        self.has_more = False  # something can be handled without more input, by ``receive``
+        # What takes several turns, and comes before all other frames; see ``_continue``.
+        self._unfinished: Any = None
         self._output: list[bytes | memoryview] = []
         self._awaits_preface = self.is_server
         self._has_settings = False
@@ -240,7 +244,9 @@ class Http2Connection:
 
     def _read_frames(self, data: bytes, at: int) -> int:
         end, handlers, unpack = len(data), self._handlers, _HEAD.unpack_from
-        while end - at >= HEAD_SIZE and not self.is_closed:
+        if self._unfinished is not None:
+            self._continue()
+        while end - at >= HEAD_SIZE and not self.is_closed and self._unfinished is None:
             high, low, kind, flags, stream_id = unpack(data, at)
             size = high << 8 | low
             if size > FRAME_BYTES_MAX:
@@ -268,6 +274,8 @@ class Http2Connection:
                 # A peer that makes us reset its streams wastes as much as one that does it itself.
                 self._spend_reset()
                 self._reset_stream(fault.stream_id, fault.code)
+        if self._unfinished is not None:
+            self.has_more = True
         return at
 
     def _read_preface(self, data: bytes) -> int | None:
@@ -564,7 +572,7 @@ class Http2Connection:
 
     def _spend_control(self, count: int = 1) -> None:
         self._control_budget -= count
-        self._frames_left -= count - 1
+        self._frames_left -= max(0, count - 1)  # the frame itself is counted
         if self._control_budget < 0:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many frames to no purpose")
 
@@ -756,6 +764,7 @@ class Http2Connection:
         """Forget a stream that has ended, with what waits to be sent on it and what is kept."""
         if self.streams.pop(stream.stream_id, None) is None:
             return
+        self.head_bytes -= stream.head_bytes
         if stream.unsent_bytes:
             self.unsent_bytes -= stream.unsent_bytes
             stream.unsent_bytes = 0
@@ -778,6 +787,7 @@ class Http2Connection:
         self._say_goaway(self._last_peer_id, code, text)
         self.is_closed = True
         self._input, self._input_at, self.has_more = b"", 0, False
+        self._unfinished = None
         self._end_all(text or "the connection was closed")
 
     def _end_all(self, text: str) -> None:
@@ -790,6 +800,7 @@ class Http2Connection:
         streams = list(self.streams.values())
         assert self.unsent_bytes == sum(each.unsent_bytes for each in streams), self.unsent_bytes
         assert self.buffered_bytes == sum(each.buffered for each in streams), self.buffered_bytes
+        assert self.head_bytes == sum(each.head_bytes for each in streams), self.head_bytes
         partial = sum(each.buffered - each.held for each in streams)
         assert self._partial_bytes == partial, (self._partial_bytes, partial)
         assert partial <= self.limits.buffered_bytes_max, partial
@@ -834,6 +845,10 @@ class Http2Connection:
         assert number in self._ready or stream.send_window < needed, f"{number} was forgotten"
 
     # Hooks of a role
+
+    def _continue(self) -> None:
+        """Continue what is ``_unfinished``, as far as ``_frames_left`` goes."""
+        raise NotImplementedError
 
     def _headers_received(self, stream_id: int, head: Any, is_end: bool) -> None:  # noqa: FBT001
         """The peer of a server has opened a stream."""

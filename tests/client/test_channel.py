@@ -1,6 +1,7 @@
 """Calls over real sockets, to grpcio's server and to our own core, and all the ways they fail."""
 
 import asyncio
+import gc
 import shutil
 import socket
 import ssl
@@ -166,6 +167,27 @@ def test_both_sides_of_a_stream_send_when_they_want(kind: str) -> None:
             assert talk.status is not None
             assert talk.status.code == 1
             assert await channel.unary(UNARY, b"next", 20.0) == b"next"
+
+    run(test())
+
+
+def test_a_call_whose_first_step_was_made_by_hand_is_given_up_without_a_word() -> None:
+    """A node does so with calls that it forwards: no task waits for the future yet."""
+    unheard: list[dict[str, Any]] = []
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, said: unheard.append(said))
+        async with served("ours") as endpoint, connected(endpoint) as channel:
+            await channel.ready(20.0)
+            calling = channel.unary(WAIT, b"", 30.0)
+            calling.send(None)
+            with pytest.raises(asyncio.CancelledError):
+                calling.throw(asyncio.CancelledError())
+            del calling
+            gc.collect()
+            assert not unheard
+            assert channel._link is not None
+            assert channel._link.wire.call_count == 0
 
     run(test())
 

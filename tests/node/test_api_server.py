@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 import ssl
+from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from onelog.wire.http2 import PREFACE
 from tests.cluster.test_transport_tls import certificate
 from tests.node.api_peer import NAME, WAIT_S, Port, both, peer, port, run, stream, unary, until
 
-CANCELLED, DEADLINE_EXCEEDED, UNIMPLEMENTED, UNAVAILABLE = 1, 4, 12, 14
+CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, UNAVAILABLE = 1, 4, 8, 12, 14
 
 
 def call_tasks() -> list[str]:
@@ -324,6 +325,54 @@ def test_connections_above_the_limit_are_closed_until_others_end() -> None:
     run(test())
 
 
+def test_a_connection_with_few_calls_gets_in_where_others_have_all_of_them() -> None:
+    """The newest calls of the largest are cut; the first ones, and those of others, go on."""
+    cut: list[bytes] = []
+    go = asyncio.Event()
+
+    async def wait(_exchange: Exchange, request: bytes, _size: int) -> bytes:
+        try:
+            await go.wait()
+        except asyncio.CancelledError:
+            cut.append(request)
+            raise
+        return request
+
+    async def test() -> None:
+        limits = LimitSettings(concurrent_rpcs_max=16)
+        async with (
+            port(unary("Wait", wait), limits=limits) as at,
+            peer(at.number) as large,
+            peer(at.number) as small,
+            peer(at.number) as late,
+        ):
+            calls = [large.begin("Wait", b"large %d" % each) for each in range(8)]
+            large.flush()
+            others = [small.begin("Wait", b"small %d" % each) for each in range(7)]
+            small.flush()
+            await until(lambda: at.gate.under_way == 15)
+            new = [late.begin("Wait", b"late %d" % each) for each in range(5)]
+            late.flush()
+            # The fifth is refused: that many get in, and no more.
+            assert (await late.outcome(new.pop()))[0] == RESOURCE_EXHAUSTED
+            await until(lambda: at.gate.under_way == 16)
+            # A quarter of the first, then of the second, which had more by then.
+            assert cut == [b"large 7", b"large 6", b"small 6"]
+            assert (await large.outcome(calls[7]))[0] == DEADLINE_EXCEEDED
+            assert at.gate._cut == 0
+            go.set()
+            for each in new:
+                assert (await late.outcome(each))[0] == 0
+            for each in calls[:6]:
+                assert (await large.outcome(each))[0] == 0
+            for each in others[:6]:
+                assert (await small.outcome(each))[0] == 0
+            await until(lambda: not at.gate.under_way)
+            assert not any(each.admitted for each in at.api.connections)
+
+    run(test())
+
+
 def test_a_connection_without_a_preface_is_closed_and_an_idle_one_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -370,6 +419,12 @@ def test_a_silent_connection_without_calls_is_asked_and_kept(
 
 
 LARGE = bytes(1 << 20)
+# SETTINGS with windows of nothing; with a WINDOW_UPDATE, as wide as can be.
+NO_WINDOW = b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00"
+WIDE_WINDOWS = (
+    b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x7f\xff\xff\xff"
+    b"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x7f\x00\x00\x00"
+)
 
 
 async def large(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
@@ -386,9 +441,7 @@ def test_a_peer_that_reads_nothing_is_cut_off_and_another_goes_on(
     async def test() -> None:
         async with port(unary("Large", large)) as at, peer(at.number) as other:
             async with peer(at.number) as greedy:
-                settings = b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x7f\xff\xff\xff"
-                widen = b"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x7f\x00\x00\x00"
-                greedy.writer.write(PREFACE + settings + widen)
+                greedy.writer.write(PREFACE + WIDE_WINDOWS)
                 greedy.core.take_output()
                 for _ in range(100):
                     greedy.begin("Large", b"")
@@ -405,21 +458,97 @@ def test_a_peer_that_reads_nothing_is_cut_off_and_another_goes_on(
     run(test())
 
 
+def test_those_who_read_nothing_of_what_was_under_way_are_sent_away_in_the_order_of_size(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Calls that wait are all under way before the first answer finds out that nobody reads."""
+    go = asyncio.Event()
+
+    async def wait(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
+        await go.wait()
+        return LARGE
+
+    async def test() -> None:
+        limits = LimitSettings(in_flight_bytes_max=16 << 20)
+        async with port(unary("Wait", wait), limits=limits) as at, AsyncExitStack() as stack:
+            other = await stack.enter_async_context(peer(at.number))
+            for count in (10, 20, 30, 40):
+                greedy = await stack.enter_async_context(peer(at.number))
+                greedy.writer.write(PREFACE + WIDE_WINDOWS)
+                greedy.core.take_output()
+                for _ in range(count):
+                    greedy.begin("Wait", b"")
+                greedy.flush()
+            await until(lambda: at.gate.under_way == 100)
+            go.set()
+            await until(lambda: not at.gate.under_way)
+            kept = sorted(each.kept_bytes for each in at.api.connections)
+            assert sum(kept) == at.api._kept_bytes <= api_server.kept_bytes_max(limits)
+            assert "is sent away, which holds" in caplog.text
+            # The two that hold the least are together below the limit, so they stay.
+            assert len(kept) >= 2
+            call = other.begin("Echo", b"x")
+            other.flush()
+            assert await other.outcome(call) == (0, [b"x"])
+
+    run(test())
+
+
+def test_headers_of_calls_count_into_what_all_connections_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each connection is within its limits: only together do they hold too much."""
+
+    async def wait(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def test() -> None:
+        limits = LimitSettings(in_flight_bytes_max=1 << 20, message_bytes_max=64 << 10)
+        metadata = (("a", "v" * 15_000),)
+        allowed = api_server.kept_bytes_max(limits) // 15_000
+        few, many = allowed // 3, allowed
+        async with port(unary("Wait", wait), limits=limits) as at, AsyncExitStack() as stack:
+            other = await stack.enter_async_context(peer(at.number))
+            for count in (few, many):
+                greedy = await stack.enter_async_context(peer(at.number))
+                greedy.core.peer_streams_max = count
+                for _ in range(count):
+                    call = greedy.core.start(f"/{NAME}/Wait", metadata, None)
+                    greedy.core.send(call, b"", is_last=True)
+                greedy.flush()
+                await until(lambda: at.gate.under_way >= few)
+            await greedy.read_until(lambda: greedy.is_going_away)
+            assert "is sent away, which holds" in caplog.text
+            await until(lambda: at.gate.under_way == few)
+            assert at.api._kept_bytes <= api_server.kept_bytes_max(limits)
+            call = other.begin("Echo", b"x")
+            other.flush()
+            assert await other.outcome(call) == (0, [b"x"])
+
+    run(test())
+
+
 def test_answers_that_wait_for_a_window_are_bounded_and_dropped_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A client with windows of nothing must not make the server keep what it never takes."""
     monkeypatch.setattr(api_server, "LOOK_S", 0.02)
     monkeypatch.setattr(api_server, "STALL_S", 1.0)
+    go = asyncio.Event()
+
+    async def wait(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
+        await go.wait()  # so that all are under way before the first answer
+        return LARGE
 
     async def test() -> None:
-        async with port(unary("Large", large)) as at, peer(at.number) as greedy:
-            no_window = b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00"
-            greedy.writer.write(PREFACE + no_window)
+        async with port(unary("Wait", wait)) as at, peer(at.number) as greedy:
+            greedy.writer.write(PREFACE + NO_WINDOW)
             greedy.core.take_output()
-            calls = [greedy.begin("Large", b"") for _ in range(100)]
+            calls = [greedy.begin("Wait", b"") for _ in range(100)]
             greedy.flush()
-            await until(lambda: at.api.connections)
+            await until(lambda: at.gate.under_way == len(calls))
+            go.set()
             core = at.connection._core
             limit = core.limits.unsent_bytes_max
             # Those beyond the limit have their status at once.
@@ -431,6 +560,97 @@ def test_answers_that_wait_for_a_window_are_bounded_and_dropped_in_the_end(
             assert len(greedy.ended) == len(calls)
             assert core.unsent_bytes == 0
             assert not at.connection.exchanges
+
+    run(test())
+
+
+def test_calls_of_a_client_that_leaves_its_answers_wait_until_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would be carried out in vain; now all are answered, in order, and few at a time."""
+    # Nothing waits for a look, nor for the client: its windows are as wide as all of it.
+    monkeypatch.setattr(api_server, "LOOK_S", 600.0)
+    monkeypatch.setattr(api_server, "TURN_S", 0.0002)
+    monkeypatch.setattr(api_server, "ANSWERS_UNREAD_MAX", 128 << 10)
+    each_answer = bytes(32 << 10)
+    begun: list[bytes] = []
+
+    async def answer(_exchange: Exchange, request: bytes, _size: int) -> bytes:
+        begun.append(request)
+        return each_answer
+
+    async def test() -> None:
+        async with port(unary("Large", answer)) as at, peer(at.number) as slow:
+            slow.writer.write(PREFACE + NO_WINDOW)
+            slow.core.take_output()
+            calls = [slow.begin("Large", b"%d" % each) for each in range(100)]
+            slow.flush()
+            await until(lambda: at.api.connections and len(at.connection.exchanges) > 80)
+            connection, most = at.connection, api_server.ANSWERS_UNREAD_MAX // len(each_answer) + 1
+            assert len(begun) <= most
+            assert connection.kept_bytes <= (most + 1) * len(each_answer)
+            assert at.gate.under_way == 0
+            # One that is given up leaves no trace.
+            slow.core.cancel(calls[50])
+            slow.writer.write(slow.core.take_output())
+            await until(
+                lambda: len(connection.held) == len(connection.exchanges) == 99 - len(begun)
+            )
+            # One that comes with the window does not get in before the others.
+            slow.begin("Large", b"100")
+            slow.writer.write(WIDE_WINDOWS + slow.core.take_output())
+            await slow.read_until(lambda: len(slow.ended) == 100)
+            assert {status.code for status in slow.ended.values()} == {0}
+            assert begun == [b"%d" % each for each in range(101) if each != 50]
+            assert not connection.held
+            assert not connection.exchanges
+
+    run(test())
+
+
+def test_calls_that_are_held_end_with_their_deadline_and_with_their_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api_server, "LOOK_S", 0.02)
+
+    async def test() -> None:
+        async with port(unary("Large", large)) as at:
+            async with peer(at.number) as slow:
+                slow.writer.write(PREFACE + NO_WINDOW)
+                slow.core.take_output()
+                for _ in range(20):
+                    slow.begin("Large", b"")
+                call = slow.begin("Large", b"", timeout_s=0.2)
+                slow.flush()
+                assert await slow.outcome(call) == (DEADLINE_EXCEEDED, [])
+                connection = at.connection
+                assert len(connection.held) == len(connection.exchanges) > 0
+            await until(lambda: not at.api.connections)
+            assert not connection.held
+            assert not connection.exchanges
+            assert at.gate.under_way == 0
+
+    run(test())
+
+
+def test_calls_of_a_client_that_leaves_a_stream_unread_are_carried_out() -> None:
+    """It may be about to call before it reads on: to hold that call would stop both for ever."""
+
+    async def send(exchange: Exchange, _request: bytes, _size: int) -> None:
+        exchange.send(bytes(2 * api_server.ANSWERS_UNREAD_MAX))
+        await exchange.sent()
+
+    async def test() -> None:
+        async with port(stream("Send", send)) as at, peer(at.number) as client:
+            client.begin("Send", b"")
+            client.flush()
+            await until(lambda: at.api.connections and at.connection._core.unsent_bytes)
+            assert at.connection._core.unsent_bytes > api_server.ANSWERS_UNREAD_MAX
+            call = client.begin("Echo", b"x")
+            call.send_window = 1 << 20
+            client.flush()
+            await until(lambda: at.metrics.rpcs.request_bytes == 1)
+            assert not at.connection.held
 
     run(test())
 

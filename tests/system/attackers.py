@@ -104,6 +104,9 @@ def for_each(make: Callable[[int], bytes]) -> Callable[[], Iterator[bytes]]:
 
 
 BOMB = gzip.compress(bytes(64 << 20), 9)
+# As large as a message may be, and one that says so and is not.
+ALLOWED_BOMB = gzip.compress(bytes(16 << 20), 9)
+LYING_BOMB = BOMB[:-4] + ALLOWED_BOMB[-4:]
 GZIP_PUT = call_of("/onelog.v1.KV/Put", ("grpc-encoding", "gzip"))
 ZERO_WINDOWS = PREFACE + settings((INITIAL_WINDOW_SIZE, 0)) + ACKNOWLEDGE
 WIDE_WINDOWS = (
@@ -114,9 +117,9 @@ WIDE_WINDOWS = (
 )
 
 
-def bombed(stream: int) -> bytes:
+def bombed(stream: int, bomb: bytes = BOMB) -> bytes:
     """A message of some 64 KiB that would be 64 MiB."""
-    whole = message(BOMB, flag=1)
+    whole = message(bomb, flag=1)
     pieces = [whole[at : at + 16_000] for at in range(0, len(whole), 16_000)]
     return opened(stream, GZIP_PUT) + b"".join(
         data(piece, stream=stream, is_end=piece is pieces[-1]) for piece in pieces
@@ -158,6 +161,8 @@ FLOODS = {
     ),
     "half-open calls": Flood(b"", for_each(lambda n: opened(n, GET))),
     "bombs of gzip": Flood(b"", for_each(bombed)),
+    "bombs of gzip as large as is allowed": Flood(b"", for_each(lambda n: bombed(n, ALLOWED_BOMB))),
+    "bombs of gzip that lie about it": Flood(b"", for_each(lambda n: bombed(n, LYING_BOMB))),
     "garbage": Flood(b"", always(bytes(range(256)) * 16), preface=b""),
     "http/1.1": Flood(b"", always(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"), preface=b""),
     # And others
@@ -353,10 +358,16 @@ def _is_closed(connection: socket.socket) -> bool:
 
 # The first bytes of a ClientHello that announces some hundred more.
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
+IDLE_STREAMS = "idle streams"
 CROWDS = {
     "idle connections": PREFACE + settings() + ACKNOWLEDGE,
     "connections without a preface": b"",
     "handshakes that never end": HALF_A_HELLO,
+    # Streams that say nothing, as many as a connection may have: each is a call under way.
+    IDLE_STREAMS: PREFACE
+    + settings()
+    + ACKNOWLEDGE
+    + b"".join(opened(number, EXECUTE) for number in range(1, 2 * 1024, 2)),
 }
 LEAVING = "connections that leave at once"
 NAMES = (*FLOODS, *CROWDS, LEAVING)

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests.system.attackers import FLOODS, LARGE_BYTES, LARGE_KEY, LEAVING
+from tests.system.attackers import FLOODS, IDLE_STREAMS, LARGE_BYTES, LARGE_KEY, LEAVING
 from tests.system.certificates import authority, signed
 from tests.system.innocent import Busy, Innocent
-from tests.system.nodes import ServeProcess, nodes
+from tests.system.nodes import ServeProcess, get, nodes
 from tests.system.processes import ROOT
 from tests.wire.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, PROTOCOL_ERROR, REFUSED_STREAM
 
@@ -31,6 +31,8 @@ GROWTH_MIB_MAX = 300
 # Of the four connections that attack below, with a limit of 64 MiB for all of them.
 ROUNDS_MAX = 10
 CROWD_GROWTH_MIB_MAX = 160
+# And of four that are held back: each has answers of 8 MiB and one more.
+HELD_GROWTH_MIB_MAX = 80
 OTHER_LINES = 3
 RESOURCE_EXHAUSTED, INVALID_ARGUMENT, UNIMPLEMENTED = "8", "3", "12"
 # Files that a node needs beside its connections, and this process, too.
@@ -51,9 +53,13 @@ SENT_AWAY = {
     "empty frames": ENHANCE_YOUR_CALM,
     "padding": ENHANCE_YOUR_CALM,
     "priorities": ENHANCE_YOUR_CALM,
+    # The calls that are within the limits are held back; then it has more than it may.
+    "zero windows": ENHANCE_YOUR_CALM,
     "header lists beyond the limit": ENHANCE_YOUR_CALM,
     "half-open calls": ENHANCE_YOUR_CALM,
     "bombs of gzip": ENHANCE_YOUR_CALM,
+    "bombs of gzip as large as is allowed": ENHANCE_YOUR_CALM,
+    "bombs of gzip that lie about it": ENHANCE_YOUR_CALM,
     "fields by reference": ENHANCE_YOUR_CALM,
     "garbage": PROTOCOL_ERROR,
     "http/1.1": PROTOCOL_ERROR,
@@ -61,7 +67,6 @@ SENT_AWAY = {
 # What is answered call by call, or held back, and the answers that must be among those that came.
 HELD_BACK: dict[str, dict[str, str]] = {
     "windows in drops": {},
-    "zero windows": {},
     "a reader that reads nothing": {},
     "calls without waiting": {"statuses": INVALID_ARGUMENT},
     "methods that nobody has": {"statuses": UNIMPLEMENTED},
@@ -151,26 +156,45 @@ def test_a_client_that_takes_all_that_is_allowed_keeps_nobody_else_waiting_forev
     assert not found["goaways"].keys() - {str(ENHANCE_YOUR_CALM)}, found
 
 
-@pytest.mark.parametrize("name", ["half messages", "zero windows"])
-def test_all_connections_together_hold_no_more_than_is_allowed(name: str, tmp_path: Path) -> None:
-    """A limit for each connection is none for a thousand of them."""
-    limits = {"limits_in_flight_bytes_max": "16MiB"}
-    with nodes(tmp_path, "a", **limits) as made:
-        node = made["a"].start()
-        node.until_ready()
-        client = Innocent(node.flags["listen"])
+@pytest.fixture
+def small_node(tmp_path: Path) -> Iterator[ServeProcess]:
+    """A node of which all connections together may hold 64 MiB."""
+    with nodes(tmp_path, "a", limits_in_flight_bytes_max="16MiB") as made:
+        found = made["a"].start()
+        found.until_ready()
+        client = Innocent(found.flags["listen"])
         client.put(LARGE_KEY, bytes(LARGE_BYTES))
         client.close()
-        # How much they hold depends on how fast they are, and of all lines about bad peers the log
-        # has one a second: what matters is said sooner or later.
-        closed = 0
-        for _ in range(ROUNDS_MAX):
-            found = attack(node, name, count=4, growth_mib_max=CROWD_GROWTH_MIB_MAX, seconds=2.0)
-            closed += sum(each["closed"] for each in found)
-            if closed and node.logged("is sent away, which holds"):
-                break
-        else:
-            pytest.fail(f"nobody was sent away, {closed} connections were closed")
+        yield found
+
+
+def test_all_connections_together_hold_no_more_than_is_allowed(small_node: ServeProcess) -> None:
+    """A limit for each connection is none for a thousand of them."""
+    # How much they hold depends on how fast they are, and of all lines about bad peers the log has
+    # one a second: what matters is said sooner or later.
+    closed, name = 0, "half messages"
+    for _ in range(ROUNDS_MAX):
+        found = attack(small_node, name, count=4, growth_mib_max=CROWD_GROWTH_MIB_MAX, seconds=2.0)
+        closed += sum(each["closed"] for each in found)
+        if closed and small_node.logged("is sent away, which holds"):
+            break
+    else:
+        pytest.fail(f"nobody was sent away, {closed} connections were closed")
+
+
+@pytest.mark.parametrize("name", ["a reader that reads nothing", "zero windows"])
+def test_readers_that_read_nothing_are_held_back_long_before_a_limit(
+    name: str, small_node: ServeProcess
+) -> None:
+    """A node alone answers in the read that brings a call, and begins none that nobody awaits.
+
+    So a crowd that reads nothing holds little, and nobody has to be sent away for it. What happens
+    where calls wait, and hundreds are under way by then, is in tests/node/test_api_server.py.
+    """
+    found = attack(small_node, name, count=4, growth_mib_max=HELD_GROWTH_MIB_MAX, seconds=2.0)
+    assert not small_node.logged("is sent away, which holds")
+    if name == "a reader that reads nothing":  # the others go on to what they may not
+        assert not any(each["closed"] for each in found), found
 
 
 def test_idle_connections_cost_little_memory(node: ServeProcess) -> None:
@@ -180,6 +204,21 @@ def test_idle_connections_cost_little_memory(node: ServeProcess) -> None:
     (found,) = attack(node, "idle connections", times=wanted, seconds=0.1)
     assert found["connections"] == wanted
     assert not found["closed"]
+
+
+def test_idle_streams_of_a_few_connections_keep_nobody_out(tmp_path: Path) -> None:
+    """They are all calls that there may be, and the client that calls now has none of them."""
+    with nodes(tmp_path, "a", limits_concurrent_rpcs_max="512") as made:
+        node = made["a"].start()
+        node.until_ready()
+        for _ in range(ROUNDS_MAX):
+            attack(node, IDLE_STREAMS, times=4, seconds=2.0)
+            _, metrics = get(node.http, "/metrics")
+            if b'onelog_rpc_refused_total{reason="TOO_MANY_CALLS"}' in metrics:
+                break
+        else:
+            pytest.fail("the streams were not all calls that there may be")
+        assert b'onelog_rpc_refused_total{reason="OUTCOME_UNKNOWN"}' in metrics
 
 
 def test_connections_that_leave_at_once_leave_nothing_behind(node: ServeProcess) -> None:

@@ -14,11 +14,13 @@ import pytest
 
 from onelog.wire import headers as header_blocks
 from onelog.wire.grpc import (
+    GZIP_STEP_BYTES,
     CallCancelled,
     CallEnded,
     CallStarted,
     ClientConnection,
     Event,
+    Inflation,
     MessageReceived,
     MessageTooLarge,
     RequestEnded,
@@ -457,6 +459,27 @@ def test_calls_that_nobody_ends_are_bounded() -> None:
 # Messages
 
 
+def test_headers_are_kept_bytes_from_their_first_piece_to_the_end_of_their_call() -> None:
+    """A thousand calls may have 16 KiB each, and send no message at all."""
+    peer = server()
+    connection = peer.connection
+    assert isinstance(connection, ServerConnection)
+    value = "v" * 10_000
+    for each in range(1, 21, 2):
+        peer.send(headers([*REQUEST, ("a", value)], stream=each))
+    assert 10 * len(value) < connection.kept_bytes < 11 * len(value)
+    block = header_blocks.encode_headers([(b"a", value.encode())])
+    peer.send(frame(HEADERS, 0, 21, block))
+    assert connection.kept_bytes > 11 * len(value)
+    connection.check()
+    peer.send(frame(CONTINUATION, END_HEADERS, 21))  # no call: it is reset
+    for event in peer.events:
+        if isinstance(event, CallStarted):
+            connection.finish(event.call)
+    assert connection.call_count == connection.kept_bytes == 0
+    connection.check()
+
+
 def test_half_messages_on_a_thousand_streams_are_bounded_and_do_not_wait_for_ever() -> None:
     """Once the limit is reached, no window is left for the end of any: some are refused."""
     limits = WireLimits(buffered_bytes_max=8 << 20)
@@ -597,13 +620,102 @@ def test_a_frame_of_many_messages_is_the_last_one_of_its_turn() -> None:
     assert peer.connection.has_more
 
 
-def test_a_message_that_takes_long_to_inflate_is_the_last_one_of_its_turn() -> None:
+def test_a_message_that_takes_long_to_inflate_takes_many_turns_and_keeps_its_order() -> None:
+    """The look at the clock between two turns is for others; a turn inflates two steps at most."""
     peer = server()
+    connection = peer.connection
     fields = [*REQUEST, ("grpc-encoding", "gzip")]
+    whole = bytes(15 << 20)
+    bomb = message(gzip.compress(whole, mtime=0), flag=1)
+    small = message(gzip.compress(b"behind", mtime=0), flag=1)
+    raw = b"".join(
+        headers(fields, stream=each)
+        + data(bomb[:9], stream=each)
+        + data(bomb[9:] + small + message(b"plain"), stream=each, is_end=True)
+        for each in (1, 3)
+    )
+    events: list[Event] = connection.receive(raw, 64)
+    assert [type(event) for event in events] == [CallStarted]
+    assert connection._unfinished is not None
+    turns, inflated = 1, connection._unfinished.size
+    assert inflated <= 2 * GZIP_STEP_BYTES
+    while connection.has_more:
+        more: list[Event] = connection.receive(b"", 64)
+        if connection._unfinished is not None:
+            size = connection._unfinished.size
+            assert size <= (inflated if size >= inflated else 0) + 2 * GZIP_STEP_BYTES
+            inflated = size
+        connection.check()
+        events += more
+        turns += 1
+    assert turns > 2 * len(whole) // (2 * GZIP_STEP_BYTES)
+    found = [event for event in events if isinstance(event, MessageReceived)]
+    assert [event.call.stream_id for event in found] == [1, 1, 1, 3, 3, 3]
+    assert [event.data for event in found] == [whole, b"behind", b"plain"] * 2
+    assert [event.is_last for event in found] == [False, False, True] * 2
+
+
+@pytest.mark.parametrize("ending", ["reset", "answer", "close"])
+def test_what_is_inflated_for_nobody_is_dropped(ending: str) -> None:
+    peer = server()
+    connection = peer.connection
+    assert isinstance(connection, ServerConnection)
     bomb = message(gzip.compress(bytes(15 << 20), mtime=0), flag=1)
-    raw = b"".join(headers(fields, stream=each) + data(bomb, stream=each) for each in (1, 3))
-    events = peer.connection.receive(raw, 64)
-    assert [type(event) for event in events] == [CallStarted, MessageReceived]
+    raw = headers([*REQUEST, ("grpc-encoding", "gzip")]) + data(bomb, is_end=True)
+    (started,) = connection.receive(raw, 64)
+    assert isinstance(started, CallStarted)
+    if ending == "reset":
+        connection.cancel(started.call)
+    elif ending == "answer":
+        connection.respond(started.call, b"")
+    else:
+        connection.close()
+    assert not [event for event in connection.receive(b"", 64) if type(event) is MessageReceived]
+    assert connection._unfinished is None
+    assert not connection.has_more
+    assert connection.buffered_bytes == 0
+    connection.check()
+
+
+def test_a_message_that_says_it_is_too_large_is_not_inflated_and_a_lie_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A gzip of 64 MiB costs what its 64 KiB cost, and one that says it is small no more."""
+    inflated = 0
+
+    def counted(self: Inflation, *where: Any) -> bool:
+        nonlocal inflated
+        before = self.size
+        try:
+            return step(self, *where)
+        finally:
+            inflated += self.size - before
+
+    step = Inflation.step
+    monkeypatch.setattr(Inflation, "step", counted)
+    peer = server()
+    bomb = gzip.compress(bytes(32 << 20), mtime=0)
+    lie = bomb[:-4] + (1 << 20).to_bytes(4, "little")
+    for number, packed in enumerate((bomb, lie)):
+        stream, raw = 2 * number + 1, message(packed, flag=1)
+        frames = [
+            data(raw[at : at + FRAME_BYTES_MAX], stream=stream)
+            for at in range(0, len(raw), FRAME_BYTES_MAX)
+        ]
+        peer.send(headers([*REQUEST, ("grpc-encoding", "gzip")], stream=stream), *frames)
+        if packed is bomb:
+            assert isinstance(peer.events[-1], MessageTooLarge)
+            assert inflated == 0
+    assert isinstance(peer.events[-1], CallCancelled)
+    assert inflated == (1 << 20) + 1
+
+
+def test_a_charge_of_nothing_gives_no_frame_of_the_turn_back() -> None:
+    """Blocks of 65 fields are charged for nothing; a turn of three of them is over all the same."""
+    peer = server()
+    fields = [*REQUEST, *(("a", "b") for _ in range(65 - len(REQUEST)))]
+    raw = b"".join(headers(fields, stream=each) for each in range(1, 40, 2))
+    assert len(peer.connection.receive(raw, 3)) == 3
     assert peer.connection.has_more
 
 
