@@ -7,8 +7,9 @@ they raise becomes a status (node/exchange.py). ``Elsewhere`` means that nothing
 another node has to: the call is forwarded, once. While nobody leads, it waits a little for who
 will.
 
-The first step of a unary handler runs without a task (node/exchange.py). What needs one there,
-``asyncio.timeout`` above all, awaits ``own_task`` before (node/waits.py).
+A unary handler runs without a task until it waits for something else than its shard
+(node/exchange.py). What needs one, ``asyncio.timeout`` above all, awaits ``own_task`` before
+(node/waits.py).
 
 * A call has a deadline always: the client's, within bounds, else the default. Streams have none.
 * What is under way is counted (node/admission.py), and refused when it is too much.
@@ -20,7 +21,7 @@ The first step of a unary handler runs without a task (node/exchange.py). What n
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import aclosing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,6 +44,7 @@ LEADER_WAIT_S = 1.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.005, 0.05
 # What a node answers that has not begun.
 NOTHING_DONE = frozenset(("NOT_LEADER", "NO_LEADER", "LEADER_UNREACHABLE", "STOPPING"))
+_UNTRACED: AbstractContextManager[None] = nullcontext()
 
 MessageT = TypeVar("MessageT")
 
@@ -187,19 +189,24 @@ class Calls:
         self, response: type[Any], handler: Any, exchange: Exchange, request: Any, size: int
     ) -> bytes:
         call = self._open(exchange, response)
-        with self._admitted(exchange, call, size) as call.span:
-            answer = await self.somewhere(
-                call,
-                lambda: handler(request, call),
-                lambda elsewhere: self.forward(call, elsewhere, request),
-            )
-            return self._fitting(answer)
+        with self._tracing(exchange, call) as call.span:
+            self._enter(exchange, size)
+            try:
+                answer = await self.somewhere(
+                    call,
+                    lambda: handler(request, call),
+                    lambda elsewhere: self.forward(call, elsewhere, request),
+                )
+                return self._fitting(answer)
+            finally:
+                self._leave(exchange, size)
 
     async def _stream(
         self, response: type[Any], handler: Any, exchange: Exchange, request: Any, size: int
     ) -> None:
         call = self._open(exchange, response, has_deadline=False)
-        with self._admitted(exchange, call, size):
+        with self._tracing(exchange, call):
+            self._enter(exchange, size)
             try:
                 await self._send_all(handler(request, call), exchange)
             except Elsewhere as elsewhere:
@@ -210,6 +217,8 @@ class Calls:
                     elsewhere.endpoint, call.method, data, call.metadata
                 )
                 await self._send_all(messages, exchange)
+            finally:
+                self._leave(exchange, size)
 
     async def _both(
         self, response: type[Any], handler: Any, exchange: Exchange, messages: Any, _size: int
@@ -218,28 +227,35 @@ class Calls:
         call = self._open(exchange, response, has_deadline=False)
         await handler(messages, call, partial(self.send, exchange))
 
+    def _enter(self, exchange: Exchange, size: int) -> None:
+        """Count a call in, or refuse it; open methods are counted by the gate alone."""
+        if not exchange.method.is_open:
+            self.admission.enter(exchange.client, size)
+
+    def _leave(self, exchange: Exchange, size: int) -> None:
+        if not exchange.method.is_open:
+            self.admission.leave(exchange.client, size)
+
+    def _tracing(self, exchange: Exchange, call: Call) -> AbstractContextManager[Span | None]:
+        """Return what traces a call from its beginning to its end, if it is traced."""
+        if self.tracer is None or exchange.method.is_open:
+            return _UNTRACED
+        return self._traced(call)
+
     @contextmanager
-    def _admitted(self, exchange: Exchange, call: Call, size: int) -> Iterator[Span | None]:
-        """Count a call and trace it, until it ends."""
-        if exchange.method.is_open:
+    def _traced(self, call: Call) -> Iterator[Span | None]:
+        span = self.begin_span(call)
+        if span is None:
             yield None
             return
-        span = None if self.tracer is None else self.begin_span(call)
         try:
-            self.admission.enter(call.client, size)
-            try:
-                yield span
-            finally:
-                self.admission.leave(call.client, size)
+            yield span
         except Exception as error:
-            if span is None:
-                raise
             public = error_of_exception(error)
             span.fail(public.reason, public.code)
             raise public from error
         finally:
-            if span is not None:
-                span.end()
+            span.end()
 
     def _fitting(self, answer: Any) -> bytes:
         data = _serialize(answer)
