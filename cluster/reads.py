@@ -41,7 +41,7 @@ class ReadRounds:
     def may_look(self, *, by_lease: bool) -> bool:
         """Whether a read may look at once: nobody can have committed what is not applied here."""
         member = self._member
-        if member.state != LEADER or not member.has_applied_noop:
+        if not member.has_applied_noop:
             return False
         is_alone = len(member.membership.voters) == 1
         if not is_alone and not (by_lease and member.leadership.holds_lease):

@@ -248,14 +248,18 @@ class ApiServer:
             connection.abort()
 
     async def _ended(self, within_s: float) -> None:
-        tasks = [
-            each.task
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + within_s
+        while awaited := [
+            each.awaited
             for connection in self.connections
             for each in connection.exchanges
-            if each.task is not None
-        ]
-        if tasks:
-            await asyncio.wait(tasks, timeout=within_s)
+            if each.awaited is not None
+        ]:
+            left_s = until_s - loop.time()
+            if left_s <= 0:
+                break
+            await asyncio.wait(awaited, timeout=left_s)
 
     def _close_sockets(self) -> None:
         for each in self._sockets:

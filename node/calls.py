@@ -7,8 +7,9 @@ they raise becomes a status (node/exchange.py). ``Elsewhere`` means that nothing
 another node has to: the call is forwarded, once. While nobody leads, it waits a little for who
 will.
 
-The first step of a unary handler runs without a task (node/exchange.py). What needs one there,
-``asyncio.timeout`` above all, awaits ``own_task`` before (node/waits.py).
+A unary handler runs without a task until it waits for something else than its shard
+(node/exchange.py). What needs one, ``asyncio.timeout`` above all, awaits ``own_task`` before
+(node/waits.py).
 
 * A call has a deadline always: the client's, within bounds, else the default. Streams have none.
 * What is under way is counted (node/admission.py), and refused when it is too much.

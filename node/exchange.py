@@ -7,10 +7,11 @@ reason. Invariants:
 * What the gate let in leaves it once, when the call's code has ended, whatever ended it.
 * A call whose client reset it or went is cancelled, and so is one whose client's deadline passed.
   Nothing is sent for it afterwards; the core ignores what comes too late.
-* A unary call that waits for nothing runs in the very read that brought it, without a task: its
-  coroutine is stepped by hand, and only the rest of one that waits becomes a task. In that first
-  step there is no current task, which ``own_task`` (node/waits.py) is for. Each call has a context
-  of its own (``contextvars``) from its first step on.
+* A unary call that waits for nothing, or for its shard alone, needs no task: its coroutine is
+  stepped by hand, first in the very read that brought it, then in the call that ends what it waits
+  for (node/direct_future.py). Only the rest of one that waits for something else becomes a task.
+  Until then it has no current task, which ``own_task`` (node/waits.py) is for. Each call has a
+  context of its own (``contextvars``) from its first step on.
 * Messages of a stream leave one by one: ``send`` tells whether there is room for the next.
 """
 
@@ -18,10 +19,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Coroutine
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from node.context import Kind, Method
+from node.direct_future import DirectFuture
 from node.status_mapping import error_of_exception, status_of, too_large
 from onelog.errors import (
     Cancelled,
@@ -47,8 +49,9 @@ class Exchange:
     """See the module's text. Made when the headers of a call are there."""
 
     __slots__ = (
-        "_code", "_has_begun", "_is_counted", "_messages", "_request", "_sent",
-        "_size", "_started_s", "_task", "arrival_s", "connection", "deadline_s", "method", "wire",
+        "_awaited", "_code", "_context", "_has_begun", "_is_counted", "_messages", "_request",
+        "_sent", "_serving", "_size", "_started_s", "_task", "arrival_s", "connection",
+        "deadline_s", "method", "wire",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", wire: WireCall, method: Method) -> None:
@@ -67,6 +70,10 @@ class Exchange:
         self._is_counted = False
         self._code: int | None = None  # of the status, once it is decided
         self._started_s = 0.0
+        # Of a unary call: its steps, and what the next one waits for unless a task makes it.
+        self._serving: Coroutine[Any, Any, None] | None = None
+        self._context: Context | None = None
+        self._awaited: DirectFuture[Any] | None = None
         self._task: asyncio.Task[None] | None = None
         self._sent: asyncio.Future[None] | None = None
 
@@ -156,9 +163,9 @@ class Exchange:
         return self._code is not None
 
     @property
-    def task(self) -> "asyncio.Task[None] | None":
-        """What carries it out, if that waits for something."""
-        return self._task
+    def awaited(self) -> "asyncio.Future[Any] | None":
+        """What has to come before it can end, if it waits for something."""
+        return self._awaited if self._task is None else self._task
 
     @property
     def size(self) -> int:
@@ -224,15 +231,27 @@ class Exchange:
         if method.kind is not Kind.UNARY:
             self._begin_stream(request)
             return
-        context = copy_context()
-        serving = self._serve_unary(request)
+        self._context = copy_context()
+        self._serving = self._serve_unary(request)
+        self._step()
+
+    def _step(self) -> None:
+        """Continue a unary call until it waits for something."""
+        context, serving = self._context, self._serving
+        assert context is not None
+        assert serving is not None
+        self._awaited = None
         try:
             awaited = context.run(serving.send, None)
         except (StopIteration, asyncio.CancelledError):
             return
-        self._task = self.connection.loop.create_task(
-            _Rest(serving, awaited), name=method.path, context=context
-        )
+        if type(awaited) is DirectFuture:
+            awaited.proceed = self._step
+            self._awaited = awaited
+        else:
+            self._task = self.connection.loop.create_task(
+                _Rest(serving, awaited), name=self.method.path, context=context
+            )
 
     async def _serve_unary(self, request: Any) -> None:
         try:
@@ -287,6 +306,8 @@ class Exchange:
             self._code = code
         if self._task is not None:
             self._task.cancel()
+        elif self._awaited is not None:
+            self._awaited.cancel()
         elif not self._is_counted:
             self._end()
 
@@ -369,10 +390,10 @@ class Messages:
 
 
 class _Rest(Coroutine[Any, Any, None]):
-    """What is left of a coroutine whose first step was made by hand, for a task.
+    """What is left of a coroutine whose first steps were made by hand, for a task.
 
-    The task is first given what that step awaited, then everything goes to the coroutine: also an
-    exception that comes before the task's own first step, which a generator would miss.
+    The task is first given what the last of them awaited, then everything goes to the coroutine:
+    also an exception that comes before the task's own first step, which a generator would miss.
     """
 
     __slots__ = ("_awaited", "_coroutine", "_is_resumed")

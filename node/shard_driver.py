@@ -9,19 +9,23 @@ fdatasync runs on the shard's own thread; while it runs, the next group fills.
   ``Expired`` means that nothing was proposed; after that it is ``OutcomeUnknown``.
 * What is late, or whose caller has left, when its pass comes is not proposed, whoever it would
   have been merged with.
+* Who shares a group or a round is answered at the end of a pass, when the next sync is on its way:
+  what callers do with their answers takes about as long, and both happen at the same time.
 * A message with damaged groups changes nothing: it is refused, and the stream of its sender ends.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
 from cluster.membership import Membership
 from cluster.messages import Ack, Append, Message
 from cluster.wire_errors import Reason, WireError
+from node.direct_future import DirectFuture
 from node.durability import Durability, refusal_of
 from node.job_thread import JobThread
 from node.jobs import ShipJob
@@ -48,7 +52,7 @@ class _Request:
     size: int
     deadline_s: float
     durability: Durability
-    future: "asyncio.Future[Outcome]"
+    future: DirectFuture[Outcome]
 
 
 @dataclass(slots=True, eq=False)
@@ -94,8 +98,12 @@ class ShardDriver:
         self._inbox: list[tuple[UUID, Message]] = []
         self._proposals: list[_Request] = []
         self._batches: set[_Batch] = set()
-        self._reads: list[tuple[float, asyncio.Future[ClusterError | None]]] = []
-        self._asked: list[tuple[float, asyncio.Future[ClusterError | None]]] = []
+        self._reads: list[tuple[float, DirectFuture[ClusterError | None]]] = []
+        self._asked: list[tuple[float, DirectFuture[ClusterError | None]]] = []
+        self._answers: deque[tuple[DirectFuture[Any], Any]] = deque()
+        # What every read gets that may look at once: most gets of a leader that is alone.
+        self._now: DirectFuture[ClusterError | None] = DirectFuture(loop=self._loop)
+        self._now.set_result(None)
         self._waiting = 0
 
     # What the node calls
@@ -107,14 +115,14 @@ class ShardDriver:
 
     def propose(
         self, drafts: Drafts, deadline_s: float, durability: Durability = Durability.SYNC
-    ) -> "asyncio.Future[Outcome]":
+    ) -> DirectFuture[Outcome]:
         """Replicate the entries of one request; the future gets their outcome.
 
         ``deadline_s`` is a time of the shard's clock. The entries stay together and in order; a
         batch of independent operations is one request, with a result for each, or with one
         ``Received`` for all of them (node/durability.py).
         """
-        future: asyncio.Future[Outcome] = self._loop.create_future()
+        future: DirectFuture[Outcome] = DirectFuture(loop=self._loop)
         # Here, before it is merged with others that are not to blame.
         if durability is Durability.ASYNC and (refusal := refusal_of(drafts)):
             future.set_result(refusal)
@@ -138,19 +146,20 @@ class ShardDriver:
         level: Level = Level.LINEARIZABLE,
         max_staleness_s: float | None = None,
         min_index: int = 0,
-    ) -> "asyncio.Future[ClusterError | None]":
+    ) -> DirectFuture[ClusterError | None]:
         """Return a future that is None when a read of this level may look at the projections.
 
         Whoever waits for it looks in the same step of the loop in which it goes on. A read that
         needs no round (cluster/reads.py) and waits for no index has its answer when this returns.
         """
-        future: asyncio.Future[ClusterError | None] = self._loop.create_future()
+        is_apart = min_index or level is Level.STALE
+        if not is_apart and not self._stopping and self.shard.may_look(level):
+            return self._now
+        future: DirectFuture[ClusterError | None] = DirectFuture(loop=self._loop)
         if self._stopping:
             future.set_result(Stopping("this node is shutting down"))
-        elif min_index or level is Level.STALE:
+        elif is_apart:
             self._read_apart(future, deadline_s, level, max_staleness_s, min_index)
-        elif self.shard.may_look(level):
-            future.set_result(None)
         else:
             self._reads.append((deadline_s, future))
             self._schedule()
@@ -172,7 +181,7 @@ class ShardDriver:
 
     def _read_apart(
         self,
-        future: "asyncio.Future[ClusterError | None]",
+        future: DirectFuture[ClusterError | None],
         deadline_s: float,
         level: Level,
         max_staleness_s: float | None,
@@ -249,6 +258,7 @@ class ShardDriver:
                 self._schedule()
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)
+        self._answer()
 
     def _hand_in_messages(self) -> None:
         inbox, self._inbox = self._inbox, []
@@ -294,8 +304,8 @@ class ShardDriver:
     def _leave_out(self, request: _Request) -> None:
         """End a request that is late, or cancelled, without a trace in the log."""
         self._waiting -= 1
-        if not request.future.done():
-            request.future.set_result(Expired("the deadline passed before it was proposed"))
+        expired = Expired("the deadline passed before it was proposed")
+        self._answers.append((request.future, expired))
 
     def _hand_in(self, requests: list[_Request]) -> None:
         deadlines = [request.deadline_s for request in requests]
@@ -316,15 +326,12 @@ class ShardDriver:
         self._batches.discard(batch)
         self._waiting -= len(batch.requests)
         if isinstance(outcome, ClusterError):
-            for request in batch.requests:
-                if not request.future.done():
-                    request.future.set_result(outcome)
+            self._answers.extend((request.future, outcome) for request in batch.requests)
             return
         at = 0
         for request in batch.requests:
             count = len(request.drafts)
-            if not request.future.done():
-                request.future.set_result(outcome.part(at, count))
+            self._answers.append((request.future, outcome.part(at, count)))
             at += count
 
     def _hand_in_reads(self) -> None:
@@ -332,11 +339,17 @@ class ShardDriver:
         self._asked += reads
 
         def answer(error: ClusterError | None) -> None:
-            for _, future in reads:
-                if not future.done():
-                    future.set_result(error)
+            self._answers.extend((future, error) for _, future in reads)
 
         self.shard.read(answer)
+
+    def _answer(self) -> None:
+        """Continue those whose outcome is there."""
+        answers = self._answers
+        while answers:
+            future, outcome = answers.popleft()
+            if not future.done():
+                future.set_result(outcome)
 
     def _begin_sync(self) -> None:
         job = self.shard.sync_begin()
@@ -355,6 +368,7 @@ class ShardDriver:
                 self._schedule()
         except BaseException as error:  # noqa: BLE001 - the root of a callback
             self._fail(error)
+        self._answer()
 
     def _begin_ship(self) -> None:
         job = self.shard.ship_begin()
@@ -410,26 +424,23 @@ class ShardDriver:
     def expire(self) -> None:
         """End what has waited for too long."""
         now_s = self.shard.clock.now_s()
+        unknown = OutcomeUnknown("no outcome by its deadline")
         for batch in self._batches:
             if batch.deadline_s_min <= now_s:
-                for request in batch.requests:
-                    if request.deadline_s <= now_s and not request.future.done():
-                        request.future.set_result(OutcomeUnknown("no outcome by its deadline"))
-                waiting = [r.deadline_s for r in batch.requests if not r.future.done()]
+                late = [r for r in batch.requests if r.deadline_s <= now_s]
+                self._answers.extend((request.future, unknown) for request in late)
+                waiting = [r.deadline_s for r in batch.requests if r.deadline_s > now_s]
                 batch.deadline_s_min = min(waiting, default=float("inf"))
-        asked = []
-        for deadline_s, future in self._asked:
-            if future.done():
-                continue
-            if deadline_s <= now_s:
-                future.set_result(Expired("the read could not be answered by its deadline"))
-            else:
-                asked.append((deadline_s, future))
-        self._asked = asked
+        self._asked = [each for each in self._asked if not each[1].done()]
+        expired = Expired("the read could not be answered by its deadline")
+        self._answers.extend(
+            (future, expired) for until_s, future in self._asked if until_s <= now_s
+        )
+        self._answer()
 
     # The end
 
-    def refuse_new(self) -> "list[asyncio.Future[Outcome]]":
+    def refuse_new(self) -> list[DirectFuture[Outcome]]:
         """Take no more requests; return those that are under way."""
         self._stopping = True
         under_way = [request.future for batch in self._batches for request in batch.requests]
@@ -445,6 +456,7 @@ class ShardDriver:
         self.ships.stop(waits=False)  # it writes nothing but temporary files
         for batch in list(self._batches):
             self._finish(batch, OutcomeUnknown("this node has shut down"))
+        self._answer()
         for _, future in self._asked + self._reads:
             if not future.done():
                 future.set_result(Stopping("this node has shut down"))

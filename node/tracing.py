@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import Counter
 
@@ -57,6 +57,8 @@ _ERROR = 2
 _CANCELLED = 1  # of gRPC
 
 Metadata = tuple[tuple[str, str], ...]
+
+OutcomeT = TypeVar("OutcomeT")
 
 _log = logging.getLogger("onelog.node.tracing")
 
@@ -96,28 +98,24 @@ class Span:
         """Say why it was refused."""
         self.reason, self.code = reason, code
 
-    def waits(self, name: str, shard: int, until: "asyncio.Future[Any]") -> None:
-        """Note what a request waits for, from now until it is there."""
+    async def wait(self, name: str, shard: int, until: "asyncio.Future[OutcomeT]") -> OutcomeT:
+        """Wait for what a request needs, and note how long that took."""
         self.shards.add(shard)
         child = Span(self._add, name, _INTERNAL, self.trace_id, self.span_id)
         child.shards.add(shard)
-        if until.done():
-            child._there(until)  # a callback would come after the end of the request
-        else:
-            until.add_done_callback(child._there)
-
-    def _there(self, future: "asyncio.Future[Any]") -> None:
-        if future.cancelled():
-            self.fail("CANCELLED", _CANCELLED)
-        else:
-            match future.result():
+        try:
+            outcome = await until
+            match outcome:
                 case ClusterError() as error:
-                    self.reason = error.reason
+                    child.reason = error.reason
                 case Results(proposed_s=proposed_s):
                     # By the shard's clock, which does not tell the time of day.
                     ago_ns = int((time.monotonic() - proposed_s) * 1e9)
-                    self.events.append(("proposed", max(self.started_ns, time.time_ns() - ago_ns)))
-        self.end()
+                    at_ns = max(child.started_ns, time.time_ns() - ago_ns)
+                    child.events.append(("proposed", at_ns))
+            return outcome
+        finally:
+            child.end()
 
     def end(self) -> None:
         """Let it be written; in a task that is being cancelled it says so."""

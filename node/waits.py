@@ -9,8 +9,8 @@ A condition is called outside of Raft's work and may not raise, wait, or take lo
 no lock and no lease: a client that hangs up cancels the wait, and nothing stays behind.
 
 ``Wake`` is a flag for one waiter, and ``Timeouts`` has one timer for many of them. ``own_task`` is
-for waits of other kinds: the first step of a unary call runs outside of any task
-(node/exchange.py), where ``asyncio.timeout`` cannot be used.
+for waits of other kinds: a unary call has no task of its own at first (node/exchange.py), and
+``asyncio.timeout`` cannot be used without one.
 """
 
 import asyncio
@@ -32,9 +32,11 @@ Condition = Callable[[], bool]
 
 
 async def own_task() -> None:
-    """Continue in a task, where ``asyncio.timeout`` and the like may be used."""
-    if asyncio.current_task() is None:
-        await asyncio.sleep(0)
+    """Continue in a task, where ``asyncio.timeout`` and the like may be used.
+
+    A current task proves nothing: it may be that of a tick, which has brought an outcome.
+    """
+    await asyncio.sleep(0)
 
 
 class Wake:

@@ -294,7 +294,7 @@ def _read_put(reader: Reader) -> Put:
     ttl_ns = _read_ttl(reader) if options & OPTION_TTL else None
     lease = reader.number(U64) if options & OPTION_LEASE else None
     expected = reader.number(U64) if options & OPTION_EXPECTED else None
-    key = _check_written(reader.take(key_size))
+    key = check_written(reader.take(key_size))
     return Put(key, reader.rest(), ttl_ns, lease, expected)
 
 
@@ -322,14 +322,14 @@ def read_one_of_many(body: bytes) -> Put:
 def _read_delete(reader: Reader) -> Delete:
     options, key_size = _read_options(reader, OPTION_EXPECTED)
     expected = reader.number(U64) if options & OPTION_EXPECTED else None
-    return Delete(_check_written(reader.take(key_size)), expected)
+    return Delete(check_written(reader.take(key_size)), expected)
 
 
 def _read_touch(reader: Reader) -> Touch:
     options, key_size = _read_options(reader, OPTION_EXPECTED)
     ttl_ns = _read_ttl(reader, zero_allowed=True)
     expected = reader.number(U64) if options & OPTION_EXPECTED else None
-    return Touch(_check_written(reader.take(key_size)), ttl_ns, expected)
+    return Touch(check_written(reader.take(key_size)), ttl_ns, expected)
 
 
 def _read_number(
@@ -337,26 +337,26 @@ def _read_number(
 ) -> Callable[[Reader], Increment | Minimum | Maximum]:
     def read(reader: Reader) -> Increment | Minimum | Maximum:
         number = reader.number(I64)
-        return command(_check_written(reader.rest()), number)
+        return command(check_written(reader.rest()), number)
 
     return read
 
 
 def _read_append(reader: Reader) -> Append:
-    return Append(_check_written(reader.sized(U16)), reader.rest())
+    return Append(check_written(reader.sized(U16)), reader.rest())
 
 
 def _read_json_set(reader: Reader) -> JsonSet:
     options = reader.number(U8)
     if options & ~OPTION_CREATE_PARENTS:
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
-    key = _check_written(reader.sized(U16))
+    key = check_written(reader.sized(U16))
     path = read_path(reader)
     return JsonSet(key, path, reader.rest(), bool(options & OPTION_CREATE_PARENTS))
 
 
 def _read_json_delete(reader: Reader) -> JsonDelete:
-    return JsonDelete(_check_written(reader.sized(U16)), read_path(reader))
+    return JsonDelete(check_written(reader.sized(U16)), read_path(reader))
 
 
 def _read_delete_range(reader: Reader) -> DeleteRange:
@@ -423,7 +423,7 @@ def _read_ttl(reader: Reader, *, zero_allowed: bool = False) -> int:
     return ttl_ns
 
 
-def _check_written(key: bytes) -> bytes:
+def check_written(key: bytes) -> bytes:
     """Check a key that is about to be written."""
     if key.startswith(KEYS_RESERVED):
         raise BadPayload(Reason.KEY_RESERVED)

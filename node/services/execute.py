@@ -114,9 +114,8 @@ class Executor:
             return
         self._edge.check_size(run.drafts, message.size)
         future = driver.propose(run.drafts, call.deadline_s, run.durability)
-        if call.span is not None:
-            call.span.waits(COMMIT, shard, future)
-        outcome = await future
+        span = call.span
+        outcome = await (future if span is None else span.wait(COMMIT, shard, future))
         lacking: Sequence[Lacking] = ()
         state = driver.shard.projections
         if isinstance(outcome, Results):

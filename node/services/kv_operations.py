@@ -15,7 +15,13 @@ from node.status_mapping import error_of_reason, error_of_refusal
 from onelog.errors import TooLarge
 from onelog.v1 import kv_pb2
 from projections import conditions, kv_commands
-from projections.kv_commands import Command, Operation, decode_command, encode_command
+from projections.kv_commands import (
+    Command,
+    Operation,
+    check_written,
+    decode_command,
+    encode_command,
+)
 from projections.kv_json import Path, Step, get_field
 from projections.kv_reads import Range
 from projections.kv_transaction import TOOK_THEN
@@ -116,12 +122,17 @@ def put_of(request: kv_pb2.PutRequest) -> kv_commands.Put:
     """Return the command of a request."""
     expected = request.expected_version if request.HasField("expected_version") else None
     return kv_commands.Put(
-        check_key(request.key),
+        check_written(request.key),
         check_value(request.value),
         ttl_ns_of(request.ttl_ms) or None,
         request.lease_id or None,
         expected,
     )
+
+
+def _put(request: kv_pb2.PutRequest, namespace: str, session: SessionRef | None) -> list[Draft]:
+    """Return the entry of a request; ``put_of`` looks at all that apply could find unsound."""
+    return [encode_command(put_of(request), namespace, session)]
 
 
 def _batch_put(
@@ -351,7 +362,7 @@ def _grant_of(request: kv_pb2.GrantLeaseRequest) -> kv_commands.LeaseGrant:
 
 
 PUT: Write[kv_pb2.PutRequest, kv_pb2.PutResponse]
-PUT = _write(kv_pb2.PutResponse, put_of)
+PUT = Write(kv_pb2.PutResponse, _by_key, _put)
 BATCH_PUT: Write[kv_pb2.BatchPutRequest, kv_pb2.BatchPutResponse]
 BATCH_PUT = Write(kv_pb2.BatchPutResponse, _by_keys, _batch_put)
 DELETE: Write[kv_pb2.DeleteRequest, kv_pb2.DeleteResponse]

@@ -16,9 +16,11 @@ import pytest
 from node import api_server
 from node.config import LimitSettings, SecuritySettings
 from node.credentials import api_server_tls
+from node.direct_future import DirectFuture
 from node.errors import ConfigError
 from node.exchange import MESSAGES_PER_TURN, Exchange
 from node.waits import own_task
+from onelog.errors import DeadlineExceeded
 from onelog.wire.http2 import PREFACE
 from tests.cluster.test_transport_tls import certificate
 from tests.node.api_peer import NAME, WAIT_S, Port, both, peer, port, run, stream, unary, until
@@ -103,6 +105,65 @@ def test_what_needs_a_task_in_the_first_step_gets_one() -> None:
             call = client.begin("Wait", b"x")
             client.flush()
             assert await client.outcome(call) == (0, [b"x"])
+
+    run(test())
+
+
+def test_a_call_that_waits_for_its_shard_continues_in_the_call_that_ends_that() -> None:
+    """A task and a turn of the loop for each answer are an eighth of what a put costs."""
+    futures: list[DirectFuture[bytes]] = []
+    found: ContextVar[bytes] = ContextVar("found", default=b"none")
+
+    async def wait(_exchange: Exchange, request: bytes, _size: int) -> bytes:
+        found.set(request)
+        answer = b""
+        for _ in range(2):
+            futures.append(DirectFuture())
+            answer += await futures[-1]
+        return found.get() + b" " + answer
+
+    async def test() -> None:
+        async with port(unary("Wait", wait)) as at, peer(at.number) as client:
+            calls = [client.begin("Wait", name) for name in (b"a", b"b")]
+            client.flush()
+            await until(lambda: len(futures) == 2)
+            futures[0].set_result(b"1")
+            assert len(futures) == 3
+            futures[2].set_result(b"2")
+            assert at.gate.under_way == 1
+            assert not call_tasks()
+            assert await client.outcome(calls[0]) == (0, [b"a 12"])
+            futures[1].set_result(b"3")
+            futures[3].set_result(b"4")
+            assert await client.outcome(calls[1]) == (0, [b"b 34"])
+
+    run(test())
+
+
+def test_what_needs_a_task_behind_an_outcome_gets_its_own() -> None:
+    """An outcome may come in a task that ticks: a timeout there would cancel the ticks."""
+    futures: list[DirectFuture[bytes]] = []
+    names: list[str] = []
+
+    async def wait(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
+        futures.append(DirectFuture())
+        answer = await futures[-1]
+        await own_task()
+        task = asyncio.current_task()
+        assert task is not None
+        names.append(task.get_name())
+        async with asyncio.timeout(20):
+            await asyncio.sleep(0)
+        return answer
+
+    async def test() -> None:
+        async with port(unary("Wait", wait)) as at, peer(at.number) as client:
+            call = client.begin("Wait", b"")
+            client.flush()
+            await until(lambda: futures)
+            futures[0].set_result(b"x")
+            assert await client.outcome(call) == (0, [b"x"])
+            assert names == [f"/{NAME}/Wait"]
 
     run(test())
 
@@ -215,6 +276,40 @@ def test_calls_that_are_reset_at_once_leave_nothing_behind(kind: str) -> None:
             name, labels = "onelog_rpc_seconds_count", {"service": NAME, "method": "Wait"}
             counted = at.metrics.registry.get_sample_value(name, labels | {"code": "CANCELLED"})
             assert counted == 100
+
+    run(test())
+
+
+def test_a_call_that_waits_for_its_shard_is_cancelled_with_what_it_waits_for() -> None:
+    """What was not proposed yet is left out of the log when nobody waits for it any more."""
+    futures: list[DirectFuture[bytes]] = []
+    ends: list[str] = []
+
+    async def wait(_exchange: Exchange, request: bytes, _size: int) -> bytes:
+        futures.append(DirectFuture())
+        try:
+            return await futures[-1]
+        except asyncio.CancelledError:
+            ends.append(request.decode())
+            raise
+
+    async def test() -> None:
+        async with port(unary("Wait", wait)) as at, peer(at.number) as client:
+            reset = client.begin("Wait", b"reset")
+            client.flush()
+            await until(lambda: futures)
+            client.core.cancel(reset)
+            client.flush()
+            await until(lambda: ends == ["reset"])
+            assert futures[0].cancelled()
+            call = client.begin("Wait", b"cut")
+            client.flush()
+            await until(lambda: at.gate.under_way == 1)
+            at.connection.cut(DeadlineExceeded("late"))
+            assert ends == ["reset", "cut"]
+            assert await client.outcome(call) == (DEADLINE_EXCEEDED, [])
+            assert not at.gate.under_way
+            assert not at.connection.exchanges
 
     run(test())
 
@@ -835,6 +930,32 @@ def test_a_drain_says_goaway_and_lets_calls_end_then_a_stop_cuts_the_rest() -> N
             assert not call_tasks()
             with pytest.raises(OSError, match="Connect"):
                 await asyncio.open_connection("127.0.0.1", at.number)
+
+    run(test())
+
+
+def test_a_stop_waits_for_calls_that_wait_for_their_shard_one_time_after_the_other() -> None:
+    futures: list[DirectFuture[bytes]] = []
+
+    async def wait(_exchange: Exchange, _request: bytes, _size: int) -> bytes:
+        for _ in range(2):
+            futures.append(DirectFuture())
+            await futures[-1]
+        return b"done"
+
+    async def test() -> None:
+        async with port(unary("Wait", wait)) as at, peer(at.number) as client:
+            call = client.begin("Wait", b"")
+            client.flush()
+            await until(lambda: futures)
+            stopping = asyncio.create_task(at.api.stop(WAIT_S))
+            await client.read_until(lambda: client.is_going_away)
+            futures[0].set_result(b"")
+            for _ in range(10):  # whoever stops sees that the first wait is over
+                await asyncio.sleep(0)
+            futures[1].set_result(b"")
+            assert await client.outcome(call) == (0, [b"done"])
+            await stopping
 
     run(test())
 

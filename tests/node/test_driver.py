@@ -404,6 +404,35 @@ def test_outcomes_and_errors_reach_each_request_of_a_group() -> None:
     run(test())
 
 
+def test_the_next_sync_is_on_its_way_before_anybody_is_answered() -> None:
+    """What callers do with their answers takes as long as a sync: the disk must not wait for it."""
+    syncing: list[bool] = []
+
+    class Job:
+        def run(self) -> None:
+            """Take no time."""
+
+    async def test() -> None:
+        async with faked() as (shard, driver):
+            future = driver.propose([put(1)], soon())
+            future.proceed = lambda: syncing.append(shard.is_syncing)
+            await until(lambda: shard.proposed)
+            callback = shard.proposed.pop()[1]
+
+            def take_back(_job: SyncJob) -> None:
+                shard.is_syncing = False
+                if not future.done() and shard.job is None:
+                    shard.job = cast(SyncJob, Job())  # what came meanwhile
+                    callback(Results([Applied(1)], 7, 0.0))
+
+            shard.on_synced = take_back  # type: ignore[method-assign]
+            shard.job = cast(SyncJob, Job())
+            await future
+            assert syncing == [True]
+
+    run(test())
+
+
 def test_a_request_without_an_outcome_ends_by_its_deadline() -> None:
     """A shard that lost its leader may never call back."""
 

@@ -9,6 +9,7 @@ import pytest
 
 import node.services.queue
 from node.edge import Edge
+from node.waits import own_task
 from onelog import AsyncClient
 from onelog.errors import LeaseLost, NotFound, OutcomeUnknown, Unavailable
 from onelog.v1 import admin_pb2 as admin
@@ -127,6 +128,7 @@ def test_a_purge_keeps_its_bound_and_its_count_when_the_leader_changes_in_its_mi
                 written = await write(edge, *arguments)
                 if not changed.is_set():
                     changed.set()
+                    await own_task()  # which waiting with a timeout needs
                     await hand_over(nodes)
                     await jobs.send(b"later")
                 return written
