@@ -84,7 +84,8 @@ def test_a_deposed_leaders_suffix_is_seen_neither_in_its_files_nor_through_it(
     tmp_path: Path,
 ) -> None:
     """It writes on while nobody follows, dies, and comes back when others have gone on."""
-    with servers(tmp_path, *NAMES) as made:
+    # A leader that hears from nobody must not step down before it has written.
+    with servers(tmp_path, *NAMES, raft_leader_silence_s_max="300") as made:
         everybody = [endpoint_of(each) for each in made.values()]
         with Client(everybody) as client:
             client.kv.put_many({f"k{n}": b"before" for n in range(50)})
@@ -92,8 +93,7 @@ def test_a_deposed_leaders_suffix_is_seen_neither_in_its_files_nor_through_it(
         others = [each for each in made.values() if each is not leader]
         with Client(endpoint_of(leader)) as client:
             client.admin.take_snapshot(0)
-        # Without a session, whose opening would have to be committed first, and connected already:
-        # a leader that hears from nobody soon steps down.
+        # Without a session, whose opening would have to be committed first.
         options = ClientOptions(timeout_s=3, sessions=False)
         with Client(endpoint_of(leader), options=options) as client:
             client.kv.put("last", b"before")
