@@ -11,11 +11,12 @@ follow each other share one as far as this table lets them. ``Kind`` is a row of
 | ACK | they are of one queue | 1,000 messages | nothing, or why it is not settled |
 | ENQUEUE | they are of one queue | 1,000 messages | the id of its message |
 | APPEND | they are of one stream | 1,000 records | the place of its record |
-| GET, TRANSACT, BUILT | never | 1 | the result |
+| PUT_WITH, GET, SINGLE | never | 1 | the result |
 
-What has more to it than a key and a value, a body or a record's value is BUILT: its caller has made
-the operation. So is a call that is traced or whose cost is asked for, whatever its kind: it shares
-nothing. How many calls and bytes a message holds is the lane's to say (onelog/client/lanes.py).
+A put with more to it than a key and a value is PUT_WITH. SINGLE is anything else: it says itself
+how its operation is filled and its result read. A call that is traced or whose cost is asked for
+shares nothing, whatever its kind. How many calls and bytes a message holds is the lane's to say
+(onelog/client/lanes.py).
 
 Puts that share an operation are written all or none. If that is refused (one value is too large for
 the namespace, say) they are sent again, each by itself (``is_split``), before anything that was
@@ -32,12 +33,13 @@ unanswered call.
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from onelog.client.costs import COLLECTING, taking
+from onelog.client.kv_requests import fill_put
 from onelog.client.queue_values import MESSAGES_MAX, error_of_settled, settled_of, to_enqueued
 from onelog.client.retrying import Backoff
 from onelog.client.sessions import Session
@@ -76,10 +78,12 @@ class Call:
         self.deadline_s = deadline_s
 
 
-class Built(NamedTuple):
-    """The payload of a call whose operation its caller has made."""
+@dataclass(slots=True)
+class Single:
+    """The payload of a call that is an operation of its own."""
 
-    operation: pipeline_pb2.Operation
+    # Called when it leaves: what it reads must not change meanwhile.
+    fill: Callable[[pipeline_pb2.Operation], None]
     read: Callable[[pipeline_pb2.OperationResult], Any]
     keys: Collection[bytes] | None = None  # that it writes, if it depends on nothing else
 
@@ -121,7 +125,7 @@ class Batch:
         self.is_counted = False  # in what the whole client has under way
         self.earliest_s = float("inf")
         self.request = pipeline_pb2.ExecuteRequest()
-        self.operations: list[Sequence[Call]] = []
+        self.operations: list[list[Call]] = []
         self.is_split = False  # its puts were refused together
         self._keys: dict[Any, set[bytes]] | None = None
         self.session: Session | None = None
@@ -150,22 +154,21 @@ class Batch:
         self.operations = []
         self._keys = None
         del self.request.operations[:]
-        for calls in coalesce(self.calls, is_split=self.is_split):
-            self._build(calls)
-
-    def _build(self, calls: Sequence[Call]) -> None:
-        operation = self.request.operations.add()
-        try:
-            calls[0].kind.fill(operation, calls)
-        except (OnelogError, TypeError, ValueError) as error:  # no request can hold one of them
-            del self.request.operations[-1]
-            if len(calls) > 1:
-                for call in calls:
-                    self._build((call,))
+        operations, append = self.request.operations, self.operations.append
+        waiting = coalesce(self.calls, is_split=self.is_split)
+        waiting.reverse()
+        while waiting:
+            calls = waiting.pop()
+            try:
+                calls[0].kind.fill(operations.add(), calls)
+            except (OnelogError, TypeError, ValueError) as error:
+                del operations[-1]
+                if len(calls) == 1:
+                    fail(calls, _to_unsendable(error))
+                else:  # one operation cannot hold them
+                    waiting += [[call] for call in reversed(calls)]
             else:
-                fail(calls, _to_unsendable(error))
-        else:
-            self.operations.append(calls)
+                append(calls)
 
     @property
     def is_shared_put(self) -> bool:
@@ -231,35 +234,29 @@ def fail(calls: Iterable[Call], error: Exception) -> None:
             call.future.set_exception(error)
 
 
-def coalesce(calls: Sequence[Call], *, is_split: bool) -> Iterator[Sequence[Call]]:
-    """Yield the calls of each operation of a message."""
-    if not is_split and len(calls) > 1 and _can_share_put(calls):
-        yield calls
-        return
-    at, count = 0, len(calls)
-    while at < count:
-        kind, target = calls[at].kind, calls[at].target
-        end, limit = at + 1, min(count, at + kind.calls_max)
-        while end < limit and calls[end].kind is kind and calls[end].target == target:
-            end += 1
-        yield calls[at:end]
-        at = end
+def coalesce(calls: Iterable[Call], *, is_split: bool) -> list[list[Call]]:
+    """Return the calls of each operation of a message."""
+    groups: list[list[Call]] = []
+    group: list[Call] = []
+    kind: Kind | None = None
+    target: Any = None
+    room = 0
+    for call in calls:
+        if room and call.kind is kind and call.target == target:
+            group.append(call)
+            room -= 1
+        else:
+            group, kind, target = [call], call.kind, call.target
+            groups.append(group)
+            room = kind.calls_max - 1
+    if is_split or len(groups) > 1:
+        return [part for group in groups for part in _split(group)]
+    return groups
 
 
-def _can_share_put(calls: Sequence[Call]) -> bool:
-    """Tell whether all calls are puts that one operation may hold."""
-    target = calls[0].target
-    if any(call.kind is not PUT or call.target != target for call in calls):
-        return False
-    keys = [key for call in calls for key in call.payload[0]]
-    sizes = set(map(len, keys))
-    return (
-        len(set(keys)) == len(keys)
-        and min(sizes) > 0
-        and max(sizes) <= KEY_SIZE_MAX
-        and max(len(value) for call in calls for value in call.payload[1]) <= VALUE_SIZE_MAX
-        and not _is_reserved_among(keys)
-    )
+def _split(group: list[Call]) -> list[list[Call]]:
+    """Return puts one by one, and anything else as it is."""
+    return [[call] for call in group] if group[0].kind is PUT else [group]
 
 
 def _is_reserved_among(keys: Sequence[bytes]) -> bool:
@@ -292,10 +289,26 @@ def _fill_put(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
         put.namespace = calls[0].target
         (put.key,), (put.value,) = calls[0].payload
         return
+    keys = [key for call in calls for key in call.payload[0]]
+    values = [value for call in calls for value in call.payload[1]]
+    if len(calls) > 1 and not _can_share(keys, values):
+        raise ValueError("puts that one operation cannot hold")
     puts = operation.batch_put
     puts.namespace = calls[0].target
-    puts.keys.extend([key for call in calls for key in call.payload[0]])
-    puts.values.extend([value for call in calls for value in call.payload[1]])
+    puts.keys.extend(keys)
+    puts.values.extend(values)
+
+
+def _can_share(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
+    """Tell whether keys of several calls can be written together."""
+    sizes = set(map(len, keys))
+    return (
+        len(set(keys)) == len(keys)
+        and min(sizes) > 0
+        and max(sizes) <= KEY_SIZE_MAX
+        and max(map(len, values)) <= VALUE_SIZE_MAX
+        and not _is_reserved_among(keys)
+    )
 
 
 def _answer_put(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> None:
@@ -303,6 +316,19 @@ def _answer_put(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> 
     for call in calls:
         if not call.future.done():
             call.future.set_result(version)
+
+
+def _fill_put_with(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
+    put = operation.put
+    put.namespace, is_early = calls[0].target
+    if is_early:
+        put.options.durability = ASYNC
+    fill_put(put, *calls[0].payload)
+
+
+def _answer_put_with(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> None:
+    if not calls[0].future.done():
+        calls[0].future.set_result(result.put.header.index)
 
 
 def _fill_ack(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
@@ -380,33 +406,31 @@ def _answer_get(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> 
         future.set_result(item_of(get.item) if get.HasField("item") else None)
 
 
-def _fill_transact(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
-    operation.transact.CopyFrom(calls[0].payload[0])
+def _fill_single(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
+    calls[0].payload.fill(operation)
 
 
-def _answer_transact(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> None:
-    if not calls[0].future.done():
-        calls[0].future.set_result(result.transact)
+def _answer_single(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> None:
+    future = calls[0].future
+    if future.done():
+        return
+    try:
+        future.set_result(calls[0].payload.read(result))
+    except OnelogError as error:
+        future.set_exception(error)
 
 
-def _fill_built(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
-    operation.CopyFrom(calls[0].payload.operation)
-
-
-def _answer_built(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> None:
-    _answer_each((result,), calls, calls[0].payload.read)
-
-
-# Targets and payloads. PUT: namespace; keys and values. ACK, ENQUEUE, APPEND: namespace, name,
-# whether it is answered early; message, body or value. GET: shard; namespace, key, Read or None.
-# TRANSACT: namespace; request, keys as in Built. BUILT: namespace of its keys, or None; Built.
-PUT = Kind(_fill_put, _answer_put, keys=lambda call: call.payload[0])
+# Targets and payloads (early: answered before it is applied).
+# PUT: namespace; keys and values. PUT_WITH: namespace and whether it is early; what fill_put takes.
+# ACK, ENQUEUE, APPEND: namespace, name and whether it is early; message, body or value.
+# GET: shard; namespace, key, Read or None. SINGLE: namespace of its keys, or None; Single.
+PUT = Kind(_fill_put, _answer_put, KEYS_MAX, keys=lambda call: call.payload[0])
+PUT_WITH = Kind(_fill_put_with, _answer_put_with)
 ACK = Kind(_fill_ack, _answer_ack, MESSAGES_MAX, keys=lambda _call: (), is_urgent=True)
 ENQUEUE = Kind(_fill_enqueue, _answer_enqueue, MESSAGES_MAX, takes_sequence_each=True)
 APPEND = Kind(_fill_append, _answer_append, MESSAGES_MAX, takes_sequence_each=True)
 GET = Kind(_fill_get, _answer_get)
-TRANSACT = Kind(_fill_transact, _answer_transact, keys=lambda call: call.payload[1])
-BUILT = Kind(_fill_built, _answer_built, keys=lambda call: call.payload.keys)
+SINGLE = Kind(_fill_single, _answer_single, keys=lambda call: call.payload.keys)
 
 
 async def results_of(answers: Iterable[Future[Any]]) -> list[Any]:

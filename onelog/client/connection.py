@@ -17,7 +17,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from onelog.client.batch import BUILT, Batch, Built, fail
+from onelog.client.batch import SINGLE, Batch, Single, fail
 from onelog.client.calls import UNCERTAIN, Calls, raise_if_closed
 from onelog.client.channels import Channels
 from onelog.client.lanes import Lane, ReadLane, WriteLane
@@ -144,14 +144,12 @@ class Connection:
         is_early: bool = False,
         unwanted: Unwanted | None = None,
     ) -> Any:
-        """Carry out a write operation through the pipeline."""
+        """Carry out a write operation through the pipeline; see ``Single`` for what it is."""
         if not self._is_clear:
             await self.ready(timeout_s)
         lane = self.early_lane(name) if is_early else self.write_lane(name)
         assert lane is not None
-        operation = pipeline_pb2.Operation()
-        fill(operation)
-        answer = lane.call(BUILT, None, Built(operation, decode), size, timeout_s)
+        answer = lane.call(SINGLE, None, Single(fill, decode), size, timeout_s)
         if unwanted is None:
             return await answer
         try:

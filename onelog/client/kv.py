@@ -16,7 +16,7 @@ from contextlib import aclosing
 from typing import Any
 
 from onelog.client import kv_requests as fill
-from onelog.client.batch import BUILT, GET, KEYS_MAX, PUT, Built, results_of
+from onelog.client.batch import GET, KEYS_MAX, PUT, PUT_WITH, SINGLE, Single, results_of
 from onelog.client.connection import Connection
 from onelog.client.json_document import AsyncDocument
 from onelog.client.lanes import WriteLane
@@ -90,9 +90,10 @@ class AsyncKV:
                 or type(key) is not bytes
                 or type(value) is not bytes
             ):
-                operation = self._build_put(key, value, ttl_s, lease, expected_version)
-                built = Built(operation, _read_put)
-                answer = lane.call(BUILT, None, built, size, self._timeout_s)
+                lease_id = lease if isinstance(lease, int) else lease.lease_id
+                put = to_bytes(key), to_bytes(value), ttl_s, lease_id, expected_version
+                target = self._namespace, self._is_async
+                answer = lane.call(PUT_WITH, target, put, size, self._timeout_s)
             else:
                 pairs = (key,), (value,)
                 answer = lane.call(PUT, self._namespace, pairs, size, self._timeout_s)
@@ -155,15 +156,17 @@ class AsyncKV:
         if not ttl_ms and not self._is_async:
             pairs = keys, values
             return lane.call(PUT, namespace, pairs, part.size, self._timeout_s, len(keys))
-        operation = pipeline_pb2.Operation()
-        put = operation.batch_put
-        put.namespace, put.ttl_ms = namespace, ttl_ms
-        put.keys.extend(keys)
-        put.values.extend(values)
-        if self._is_async:
-            put.options.durability = ASYNC
-        built = Built(operation, _read_batch_put, keys)
-        return lane.call(BUILT, namespace, built, part.size, self._timeout_s, len(keys))
+
+        def build(operation: pipeline_pb2.Operation) -> None:
+            put = operation.batch_put
+            put.namespace, put.ttl_ms = namespace, ttl_ms
+            put.keys.extend(keys)
+            put.values.extend(values)
+            if self._is_async:
+                put.options.durability = ASYNC
+
+        single = Single(build, lambda result: result.batch_put.header.index, keys)
+        return lane.call(SINGLE, namespace, single, part.size, self._timeout_s, len(keys))
 
     @checks_itself
     async def get(self, key: Key, *, read: Read | None = None) -> Item | None:
@@ -378,24 +381,6 @@ class AsyncKV:
         number: int = await self._write(key, 0, build, lambda result: result.count.number)
         return number
 
-    def _build_put(
-        self,
-        key: Key,
-        value: Value,
-        ttl_s: float | None,
-        lease: AsyncLease | int,
-        expected_version: int | None,
-    ) -> pipeline_pb2.Operation:
-        """Return a put with more to it than a key and a value."""
-        operation = pipeline_pb2.Operation()
-        put = operation.put
-        lease_id = lease if isinstance(lease, int) else lease.lease_id
-        fill.fill_put(put, key, value, ttl_s, lease_id, expected_version)
-        self._put_scope(put)
-        if self._is_async:
-            put.options.durability = ASYNC
-        return operation
-
     async def _write(self, key: Key, size: int, build: Any, decode: Any) -> Any:
         name = to_bytes(key)
         size += len(name)
@@ -443,11 +428,3 @@ class _Part:
         self.values: list[bytes] = []
         self.size = 0  # of both together
         self.version = 0
-
-
-def _read_put(result: pipeline_pb2.OperationResult) -> int:
-    return result.put.header.index
-
-
-def _read_batch_put(result: pipeline_pb2.OperationResult) -> int:
-    return result.batch_put.header.index

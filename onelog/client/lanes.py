@@ -22,7 +22,7 @@ from collections.abc import Collection, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from onelog.client.batch import KEYS_MAX, TRANSACT, Batch, Call, Kind, fail
+from onelog.client.batch import KEYS_MAX, SINGLE, Batch, Call, Kind, Single, fail
 from onelog.client.costs import COLLECTING
 from onelog.client.pipe import ANSWER_TOO_LARGE
 from onelog.client.retrying import Backoff, Verdict, judge
@@ -303,9 +303,13 @@ class WriteLane(Lane):
 
         The request must not be changed before it is answered.
         """
-        weight, payload = max(len(request.operations), 1), (request, keys)
-        size = request.ByteSize()
-        return self.call(TRANSACT, request.namespace, payload, size, timeout_s, weight)
+        single = Single(
+            lambda operation: operation.transact.CopyFrom(request),
+            lambda result: result.transact,
+            keys,
+        )
+        weight, size = max(len(request.operations), 1), request.ByteSize()
+        return self.call(SINGLE, request.namespace, single, size, timeout_s, weight)
 
     def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
         """Send puts that were refused together again, each by itself, before what came later."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import aclosing
 from typing import Any
 
-from onelog.client.batch import ACK, BUILT, ENQUEUE, VALUE_SIZE_MAX, Built, results_of
+from onelog.client.batch import ACK, ENQUEUE, SINGLE, VALUE_SIZE_MAX, Single, results_of
 from onelog.client.connection import Connection
 from onelog.client.lanes import WriteLane
 from onelog.client.options import Scope
@@ -437,13 +437,12 @@ class AsyncQueue:
             if len(data) <= VALUE_SIZE_MAX:
                 return lane.call(ENQUEUE, self._target, data, size, self._timeout_s)
             message = NewMessage(data)
-        operation = pipeline_pb2.Operation()
-        request = self._named(operation.enqueue)
+        request = self._named(queue_pb2.EnqueueRequest())
         if self._is_early:
             request.options.durability = ASYNC
         message.put(request.messages.add())
-        size = len(body) + len(self._route)
-        return lane.call(BUILT, None, Built(operation, _read_enqueued), size, self._timeout_s)
+        single = Single(lambda operation: operation.enqueue.CopyFrom(request), _read_enqueued)
+        return lane.call(SINGLE, None, single, len(body) + len(self._route), self._timeout_s)
 
     async def _settle(self, kind: str, request: Any, messages: Sequence[Message]) -> list[Settled]:
         self._named(request)

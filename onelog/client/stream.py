@@ -8,7 +8,7 @@ from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from onelog.client.batch import APPEND, BUILT, VALUE_SIZE_MAX, Built, results_of
+from onelog.client.batch import APPEND, SINGLE, VALUE_SIZE_MAX, Single, results_of
 from onelog.client.connection import Connection
 from onelog.client.group import AsyncGroup
 from onelog.client.lanes import WriteLane
@@ -239,8 +239,7 @@ class AsyncStream:
                 size = len(self._route) + len(value)
                 return lane.call(APPEND, self._target, value, size, self._timeout_s)
             record = NewRecord(value)
-        operation = pipeline_pb2.Operation()
-        request = self._named(operation.append_records)
+        request = self._named(stream_pb2.AppendRecordsRequest())
         if is_early:
             request.options.durability = ASYNC
         if producer is not None:
@@ -249,7 +248,10 @@ class AsyncStream:
             request.producer.sequence = producer.sequence
         record.put(request.records.add())
         size = len(self._route) + len(record.value) + len(record.key or b"")
-        return lane.call(BUILT, None, Built(operation, _read_appended), size, self._timeout_s)
+        single = Single(
+            lambda operation: operation.append_records.CopyFrom(request), _read_appended
+        )
+        return lane.call(SINGLE, None, single, size, self._timeout_s)
 
 
 def _read_appended(result: pipeline_pb2.OperationResult) -> Appended:
