@@ -143,10 +143,11 @@ class Batch:
         spent, parent = COLLECTING.get(), PARENT.get()
         if parent is not None:
             note(self.request, (parent,))
-        if spent is None:
-            return replace(kind, calls_max=1)
-        self.request.with_cost = True
-        return replace(kind, calls_max=1, answer=taking(spent, kind.answer))
+        answer = kind.answer
+        if spent is not None:
+            self.request.with_cost = True
+            answer = taking(spent, answer)
+        return replace(kind, calls_max=1, answer=answer)
 
     def build(self) -> None:
         """Make the operations of the calls that somebody still waits for."""
@@ -301,11 +302,11 @@ def _fill_put(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
 
 def _can_share(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
     """Tell whether keys of several calls can be written together."""
-    sizes = set(map(len, keys))
+    distinct = set(keys)
     return (
-        len(set(keys)) == len(keys)
-        and min(sizes) > 0
-        and max(sizes) <= KEY_SIZE_MAX
+        len(distinct) == len(keys)
+        and b"" not in distinct
+        and max(map(len, keys)) <= KEY_SIZE_MAX
         and max(map(len, values)) <= VALUE_SIZE_MAX
         and not _is_reserved_among(keys)
     )

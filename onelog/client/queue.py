@@ -244,13 +244,7 @@ class AsyncQueue:
         if lane is None:
             lane = self._ack_lane = self._connection.write_lane(self._route)
             assert lane is not None
-        try:
-            await lane.call(ACK, self._target, message, ITEM_SIZE, self._timeout_s)
-        except OnelogError as error:
-            # The only message of a request has its refusal as that of the operation.
-            if error.reason not in REASONS_OF_ONE:
-                raise
-            raise error_of_settled(Settled(message.message_id, error.reason)) from None
+        await lane.call(ACK, self._target, message, ITEM_SIZE, self._timeout_s)
 
     async def ack_many(self, messages: Sequence[Message], *, strict: bool = False) -> list[Settled]:
         """Messages are done; returns what became of each. ``strict``: all of them, or none."""
