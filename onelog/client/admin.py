@@ -120,7 +120,7 @@ class AsyncAdmin:
             "Admin/ReadLog",
             lambda: request,
             timeout_s=self._scope.timeout_s,
-            route=lambda: endpoint or connection.endpoint_of(shard),
+            route=lambda: endpoint or connection.topology.endpoint_of(shard),
             shard=shard,
         )
         async with aclosing(answers):

@@ -17,19 +17,16 @@ from typing import Any
 
 from crc32c import crc32c
 
-from onelog.client.batch import Batch
+from onelog.client.batch import SINGLE, Batch, Single, fail
 from onelog.client.calls import UNCERTAIN, Calls, raise_if_closed
 from onelog.client.channels import Channels
-from onelog.client.costs import Decode
-from onelog.client.lanes import Lane
+from onelog.client.lanes import Lane, ReadLane, WriteLane
 from onelog.client.options import ClientOptions
 from onelog.client.pipe import Pipe
-from onelog.client.read_lane import ReadLane
 from onelog.client.routing import routing_key
-from onelog.client.sessions import Session, Sessions
+from onelog.client.sessions import Sessions
 from onelog.client.topology import Topology
 from onelog.client.values import Read
-from onelog.client.write_lane import WriteLane
 from onelog.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -142,17 +139,17 @@ class Connection:
         size: int,
         timeout_s: float,
         fill: Callable[[pipeline_pb2.Operation], None],
-        decode: Decode,
+        decode: Callable[[pipeline_pb2.OperationResult], Any],
         *,
         is_early: bool = False,
         unwanted: Unwanted | None = None,
     ) -> Any:
-        """Carry out a write operation through the pipeline."""
+        """Carry out a write operation through the pipeline; see ``Single`` for what it is."""
         if not self._is_clear:
             await self.ready(timeout_s)
         lane = self.early_lane(name) if is_early else self.write_lane(name)
         assert lane is not None
-        answer = _submit(lane, size, timeout_s, fill, decode, lane.shard)
+        answer = lane.call(SINGLE, None, Single(fill, decode), size, timeout_s)
         if unwanted is None:
             return await answer
         try:
@@ -290,9 +287,9 @@ class Connection:
         pipe.send(batch, lane)
         self._schedule_flush()
 
-    def take_back(self, batch: Batch) -> None:
+    def withdraw(self, batch: Batch) -> None:
         """Forget a batch that was posted: its answer, if one comes, is for nobody."""
-        self._pipes[batch.endpoint].take_back(batch)
+        self._pipes[batch.endpoint].withdraw(batch)
 
     def _schedule_flush(self) -> None:
         if not self._is_flushing:
@@ -309,14 +306,6 @@ class Connection:
         for pipe in self._pipes.values():
             pipe.flush()
 
-    def endpoint_of(self, shard: int) -> str:
-        """Return where the leader of a shard is asked."""
-        return self.topology.endpoint_of(shard)
-
-    def session_of(self, shard: int) -> Session | None:
-        """Return the session of a shard, if it is open."""
-        return self.sessions.get(shard)
-
     def open_session(self, shard: int, opened: Callable[[OnelogError | None], None]) -> None:
         """Open a session, then call ``opened``."""
 
@@ -329,23 +318,6 @@ class Connection:
             opened(error)
 
         self._spawn(run(), f"onelog session {shard}")
-
-    def session_lost(self, session: Session) -> None:
-        """Forget a session."""
-        self.sessions.lost(session)
-
-    def attempt_failed(self, shard: int | None, endpoint: str, error: OnelogError) -> None:
-        """Learn from an attempt that failed."""
-        self.calls.failed(shard, endpoint, error)
-
-    def forwarded(self) -> None:
-        """Learn that somebody else leads than the client thinks."""
-        self.topology.refresh_soon()
-
-    def read_again(self, batch: Batch) -> None:
-        """Hand the reads of a batch to the lanes where they belong now."""
-        for at, waiter in enumerate(batch.waiters):
-            self.read_lane(waiter[3]).adopt(batch, at)
 
     def began(self, batch: Batch, lane: Lane) -> None:
         """Look after a batch from now on."""
@@ -467,22 +439,5 @@ class Connection:
         await self.topology.close()
         await self.channels.close()
         for batch in list(self._batches):
-            batch.fail(closed)
+            fail(batch.calls, closed)
         self._batches.clear()
-
-
-def _submit(
-    lane: Lane,
-    size: int,
-    timeout_s: float,
-    fill: Callable[[pipeline_pb2.Operation], None],
-    decode: Decode,
-    shard: int,
-) -> asyncio.Future[Any]:
-    operation, answer = lane.begin(size, decode, timeout_s, shard)
-    try:
-        fill(operation)
-    except BaseException:
-        lane.undo()
-        raise
-    return answer

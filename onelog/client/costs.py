@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from onelog.v1 import common_pb2, pipeline_pb2
 
-Decode = Callable[[pipeline_pb2.OperationResult], Any]
+Answer = Callable[[pipeline_pb2.OperationResult, Any], None]
 
 
 class Cost(NamedTuple):
@@ -65,11 +65,13 @@ def take(spent: list[Cost], answer: Any) -> None:
             spent.append(Cost(cost.wait_ns, cost.raft_ns, cost.fsync_ns, cost.scanned, tier))
 
 
-def taking(spent: list[Cost], decode: Decode) -> Decode:
-    """Return how a result of a pipeline is read whose cost is collected."""
-    return partial(_decode, spent, decode)
+def taking(spent: list[Cost], answer: Answer) -> Answer:
+    """Return how a result of a pipeline is handed out whose cost is collected."""
+    return partial(_answer, spent, answer)
 
 
-def _decode(spent: list[Cost], decode: Decode, result: pipeline_pb2.OperationResult) -> Any:
+def _answer(
+    spent: list[Cost], answer: Answer, result: pipeline_pb2.OperationResult, calls: Any
+) -> None:
     take(spent, getattr(result, str(result.WhichOneof("result"))))
-    return decode(result)
+    answer(result, calls)

@@ -9,7 +9,7 @@ from onelog.client.kv_requests import Path
 from onelog.client.options import Scope
 from onelog.client.unsendable import refuse_unsendable
 from onelog.client.values import Key, Read, to_bytes
-from onelog.v1 import kv_pb2, pipeline_pb2
+from onelog.v1 import kv_pb2
 
 
 @refuse_unsendable
@@ -38,29 +38,23 @@ class AsyncDocument:
 
     async def set(self, path: Path, value: Any, *, create_parents: bool = True) -> int:
         """Set a part of the document and return the key's new version."""
-
-        def build(operation: pipeline_pb2.Operation) -> None:
-            request = operation.set_json
-            fill.fill_set_json(request, self._key, path, value, create_parents=create_parents)
-            request.namespace = self._scope.namespace
-
-        return await self._change(build)
+        request = kv_pb2.SetJsonRequest()
+        fill.fill_set_json(request, self._key, path, value, create_parents=create_parents)
+        return await self._change(request)
 
     async def delete(self, path: Path) -> int:
         """Delete a part of the document and return the key's new version."""
+        request = kv_pb2.SetJsonRequest()
+        fill.fill_delete_json(request, self._key, path)
+        return await self._change(request)
 
-        def build(operation: pipeline_pb2.Operation) -> None:
-            fill.fill_delete_json(operation.set_json, self._key, path)
-            operation.set_json.namespace = self._scope.namespace
-
-        return await self._change(build)
-
-    async def _change(self, build: Any) -> int:
+    async def _change(self, request: kv_pb2.SetJsonRequest) -> int:
+        request.namespace = self._scope.namespace
         version: int = await self._connection.write(
-            self._key, len(self._key), self._scope.timeout_s, build, _version
+            self._key,
+            len(self._key),
+            self._scope.timeout_s,
+            lambda operation: operation.set_json.CopyFrom(request),
+            lambda result: result.set_json.header.index,
         )
         return version
-
-
-def _version(result: pipeline_pb2.OperationResult) -> Any:
-    return result.set_json.header.index

@@ -16,13 +16,13 @@ from contextlib import aclosing
 from typing import Any
 
 from onelog.client import kv_requests as fill
+from onelog.client.batch import GET, KEYS_MAX, PUT, PUT_WITH, SINGLE, Single, results_of
 from onelog.client.connection import Connection
 from onelog.client.json_document import AsyncDocument
+from onelog.client.lanes import WriteLane
 from onelog.client.leases import AsyncLease
 from onelog.client.lock import AsyncLock
-from onelog.client.many import Part, part_limits, results_of
 from onelog.client.options import Scope
-from onelog.client.runs import put_version
 from onelog.client.txn import AsyncTxn
 from onelog.client.unsendable import checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
@@ -36,11 +36,12 @@ from onelog.client.values import (
     milliseconds,
     to_bytes,
 )
-from onelog.client.write_lane import WriteLane
 from onelog.v1 import kv_pb2, pipeline_pb2
 
 # Reads of one call that may take long, under way at the same time.
 LONG_READS_MAX = 32
+# Bytes that ``put_many`` writes at once.
+PART_BYTES_MAX = 256 << 10
 
 
 @refuse_unsendable
@@ -54,7 +55,6 @@ class AsyncKV:
         self._timeout_s = scope.timeout_s
         self._is_async = scope.durability == "async"
         self._lane_of = connection.early_lane if self._is_async else connection.write_lane
-        self._is_plain = not scope.namespace and not self._is_async
 
     # One key
 
@@ -81,10 +81,22 @@ class AsyncKV:
                 await self._connection.ready(self._timeout_s)
                 lane = self._lane_of(key)
                 assert lane is not None
-            if not (ttl_s or lease or expected_version is not None or self._is_async):
-                answer = lane.put(self._namespace, key, value, self._timeout_s)
+            size = len(key) + len(value)
+            if (
+                ttl_s
+                or lease
+                or expected_version is not None
+                or self._is_async
+                or type(key) is not bytes
+                or type(value) is not bytes
+            ):
+                lease_id = lease if isinstance(lease, int) else lease.lease_id
+                put = to_bytes(key), to_bytes(value), ttl_s, lease_id, expected_version
+                target = self._namespace, self._is_async
+                answer = lane.call(PUT_WITH, target, put, size, self._timeout_s)
             else:
-                answer = self._put(lane, key, value, ttl_s, lease, expected_version)
+                pairs = (key,), (value,)
+                answer = lane.call(PUT, self._namespace, pairs, size, self._timeout_s)
         except ValueError as error:
             refuse(error)
             raise
@@ -104,11 +116,13 @@ class AsyncKV:
         Everything is tried; if something fails the first error is raised, with a note of how much.
         """
         ttl_ms, lane_of = milliseconds(ttl_s), self._lane_of
-        keys_max, size_max = part_limits(self._connection.options)
-        parts: dict[WriteLane, Part] = {}
+        options = self._connection.options
+        keys_max = min(KEYS_MAX, options.batch_operations_max)
+        size_max = min(PART_BYTES_MAX, options.batch_bytes_max)
+        parts: dict[WriteLane, _Part] = {}
         answers: list[Future[Any]] = []
-        sent: list[Part] = []
-        places: list[Part] = []
+        sent: list[_Part] = []
+        places: list[_Part] = []
         for key, value in items.items() if isinstance(items, Mapping) else items:
             # No call that can be spared: 0.55 us for a key, with three more it was 0.73.
             name = key if type(key) is bytes else to_bytes(key)
@@ -122,24 +136,37 @@ class AsyncKV:
             size = len(name) + len(data)
             if part is None or len(part.keys) >= keys_max or part.size + size > size_max:
                 if part is not None:
-                    answers.append(self._send_part(lane, part, ttl_ms))
+                    answers.append(self._put_part(lane, part, ttl_ms))
                     sent.append(part)
-                part = parts[lane] = Part()
+                part = parts[lane] = _Part()
             part.keys.append(name)
             part.values.append(data)
             part.size += size
             places.append(part)
         for lane, part in parts.items():
-            answers.append(self._send_part(lane, part, ttl_ms))
+            answers.append(self._put_part(lane, part, ttl_ms))
             sent.append(part)
         for part, version in zip(sent, await results_of(answers), strict=True):
             part.version = version
         return [part.version for part in places]
 
-    def _send_part(self, lane: WriteLane, part: Part, ttl_ms: int) -> Future[Any]:
-        return lane.put_many(
-            self._namespace, part, ttl_ms, self._timeout_s, is_early=self._is_async
-        )
+    def _put_part(self, lane: WriteLane, part: "_Part", ttl_ms: int) -> Future[Any]:
+        keys, values, namespace = part.keys, part.values, self._namespace
+        part.keys, part.values = [], []  # the lane has them now, until they are sent
+        if not ttl_ms and not self._is_async:
+            pairs = keys, values
+            return lane.call(PUT, namespace, pairs, part.size, self._timeout_s, len(keys))
+
+        def build(operation: pipeline_pb2.Operation) -> None:
+            put = operation.batch_put
+            put.namespace, put.ttl_ms = namespace, ttl_ms
+            put.keys.extend(keys)
+            put.values.extend(values)
+            if self._is_async:
+                put.options.durability = ASYNC
+
+        single = Single(build, lambda result: result.batch_put.header.index, keys)
+        return lane.call(SINGLE, namespace, single, part.size, self._timeout_s, len(keys))
 
     @checks_itself
     async def get(self, key: Key, *, read: Read | None = None) -> Item | None:
@@ -354,29 +381,6 @@ class AsyncKV:
         number: int = await self._write(key, 0, build, lambda result: result.count.number)
         return number
 
-    def _put(
-        self,
-        lane: WriteLane,
-        key: bytes,
-        value: bytes,
-        ttl_s: float | None,
-        lease: AsyncLease | int,
-        expected_version: int | None,
-    ) -> Future[Any]:
-        """Write a key with more to it than its value."""
-        operation, answer = lane.begin(len(key) + len(value), put_version, self._timeout_s)
-        try:
-            put = operation.put
-            lease_id = lease if isinstance(lease, int) else lease.lease_id
-            fill.fill_put(put, key, value, ttl_s, lease_id, expected_version)
-            self._put_scope(put)
-            if self._is_async:
-                put.options.durability = ASYNC
-        except BaseException:
-            lane.undo()
-            raise
-        return answer
-
     async def _write(self, key: Key, size: int, build: Any, decode: Any) -> Any:
         name = to_bytes(key)
         size += len(name)
@@ -406,24 +410,21 @@ class AsyncKV:
         shard = topology.shard_of(name)
         is_stale = read is not None and read.stale
         lane = connection.read_lane(shard, topology.replica_of(shard) if is_stale else None)
-        operation, answer = lane.begin(len(name), _get_item, self._timeout_s, shard)
-        try:
-            get = operation.get
-            get.key = name
-            if self._namespace:
-                get.namespace = self._namespace
-            if read is not None:
-                read.put(get.options)
-        except BaseException:
-            lane.undo()
-            raise
-        return answer
+        payload = self._namespace, name, read
+        return lane.call(GET, shard, payload, len(name), self._timeout_s)
 
     def _put_scope(self, request: Any) -> None:
         if self._namespace:
             request.namespace = self._namespace
 
 
-def _get_item(result: pipeline_pb2.OperationResult) -> Any:
-    get = result.get
-    return item_of(get.item) if get.HasField("item") else None
+class _Part:
+    """Keys of ``put_many`` that are written at once."""
+
+    __slots__ = ("keys", "size", "values", "version")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.size = 0  # of both together
+        self.version = 0

@@ -1,10 +1,10 @@
-"""Transparent batching: operations called at the same time travel in one message.
+"""Transparent batching: calls made at the same time travel in one message.
 
-An operation joins the open batch of its lane. Batches leave at the end of the loop's iteration:
-whatever was called in one iteration goes together, and nothing waits longer than that unless
-a message is under way; then the open batch grows meanwhile. One that is full need not wait for the
-last one, if it does not matter which of the two is carried out first: the client makes the next
-message while a server works on the last one.
+A call joins the open batch of its lane. Batches leave at the end of the loop's iteration: whatever
+was called in one iteration goes together, and nothing waits longer than that unless a message is
+under way; then the open batch grows meanwhile. One that is full need not wait for the last one, if
+it does not matter which of the two is carried out first: the client makes the next message while a
+server works on the last one. Which calls of a message share an operation: onelog/client/batch.py.
 
 Writes have a lane for each shard, because a message in a session belongs to one; batches leave in
 the order of the calls. Reads have a lane for each endpoint. A batch counts as under way from its
@@ -12,106 +12,90 @@ first attempt until everything in it is answered, retries included, so a cluster
 flooded, and the order of writes is exact wherever it can be told.
 
 In a session a batch is sent again as it was, with the same sequences: what was done is answered
-again, what was not is done now. Without a session, and for reads, only what is unanswered is.
+again, what was not is done now. Without a session, and for reads, it is built again of what is
+unanswered.
 """
 
-from asyncio import AbstractEventLoop, Future
+from asyncio import Future
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Collection, Sequence
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from onelog.client.batch import OPERATION_SIZE, Batch, Waiting
-from onelog.client.costs import COLLECTING, Decode, taking
-from onelog.client.options import ClientOptions
+from onelog.client.batch import KEYS_MAX, SINGLE, Batch, Call, Kind, Single, fail
+from onelog.client.costs import COLLECTING
+from onelog.client.pipe import ANSWER_TOO_LARGE
 from onelog.client.retrying import Backoff, Verdict, judge
-from onelog.client.sessions import Session
-from onelog.client.tracing import PARENT, note, traced
+from onelog.client.tracing import PARENT, note
 from onelog.errors import (
+    DeadlineExceeded,
     Internal,
     OnelogError,
+    OutcomeUnknown,
     TooLarge,
     Unavailable,
 )
 from onelog.status import error_of_result
 from onelog.v1 import pipeline_pb2
 
-# What a message takes besides its operations, and each of them besides what callers count.
+if TYPE_CHECKING:
+    from onelog.client.connection import Connection
+
+# What a message takes besides its calls, and each of them besides its keys, names and values.
 MESSAGE_RESERVE = 64 << 10
+CALL_SIZE = 32
 
-
-class Dispatch(Protocol):
-    """What lanes need of the connection."""
-
-    loop: AbstractEventLoop
-    options: ClientOptions
-
-    def flush_soon(self, lane: "Lane") -> None:
-        """Call ``flush`` of a lane at the end of this iteration of the loop."""
-
-    def post(self, batch: Batch, lane: "Lane") -> None:
-        """Send a batch to its endpoint, with all others of this iteration."""
-
-    def take_back(self, batch: Batch) -> None:
-        """Forget a batch that was posted: its answer, if one comes, is for nobody."""
-
-    def endpoint_of(self, shard: int) -> str:
-        """Return where the leader of a shard is asked."""
-
-    def session_of(self, shard: int) -> Session | None:
-        """Return the session of a shard, if it is open."""
-
-    def open_session(self, shard: int, opened: Callable[[OnelogError | None], None]) -> None:
-        """Open a session, then call ``opened``."""
-
-    def session_lost(self, session: Session) -> None:
-        """Forget a session."""
-
-    def attempt_failed(self, shard: int | None, endpoint: str, error: OnelogError) -> None:
-        """Learn from an attempt that failed."""
-
-    def forwarded(self) -> None:
-        """Learn that somebody else leads than the client thinks."""
-
-    def read_again(self, batch: Batch) -> None:
-        """Hand the reads of a batch to the lanes where they belong now."""
-
-    def began(self, batch: Batch, lane: "Lane") -> None:
-        """Look after a batch from now on."""
-
-    def entered(self, count: int, size: int) -> None:
-        """Count operations in."""
-
-    def ended(self, batch: Batch) -> None:
-        """Forget a batch, and count its operations out."""
+# How slowly a lane of reads forgets that answers were large.
+ANSWER_DECAY = 0.9
 
 
 class Lane:
     """What lanes of reads and of writes have in common."""
 
     __slots__ = (
-        "_dispatch", "_is_scheduled", "_loop", "_open", "_operations_max", "_queued", "_size_max",
+        "_connection", "_is_scheduled", "_loop", "_open", "_operations_max", "_queued", "_size_max",
         "_under_way",
     )  # fmt: skip
 
-    def __init__(self, dispatch: Dispatch) -> None:
-        self._dispatch = dispatch
-        self._loop = dispatch.loop
-        self._operations_max = dispatch.options.batch_operations_max
-        self._size_max = dispatch.options.batch_bytes_max
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self._loop = connection.loop
+        self._operations_max = connection.options.batch_operations_max
+        self._size_max = connection.options.batch_bytes_max
         self._open: Batch | None = None
         self._queued: deque[Batch] = deque()
         self._under_way: list[Batch] = []
         self._is_scheduled = False
 
-    def begin(
-        self, size: int, decode: Decode, timeout_s: float, shard: int = 0, weight: int = 1
-    ) -> tuple[pipeline_pb2.Operation, Future[Any]]:
-        """Return the next operation, to be filled in at once, and its future result.
+    def call(
+        self, kind: Kind, target: Any, payload: Any, size: int, timeout_s: float, weight: int = 1
+    ) -> Future[Any]:
+        """Add a call to what leaves next, and return its future answer.
 
         ``size`` is about the bytes of its keys and values, ``weight`` how many operations it stands
-        for. If filling it in fails, ``undo`` it.
+        for.
         """
+        batch = self._open
+        if (
+            batch is None
+            or batch.size + size > self._size_max
+            or batch.count + weight > self._operations_max
+        ):
+            batch = self._next_batch(size)
+        deadline_s = monotonic() + timeout_s
+        if deadline_s < batch.earliest_s:
+            batch.earliest_s = deadline_s
+        batch.size += size + CALL_SIZE
+        batch.count += weight
+        if COLLECTING.get() is not None or PARENT.get() is not None:
+            kind = batch.watch(kind)
+        future: Future[Any] = Future(loop=self._loop)
+        batch.calls.append(Call(kind, target, payload, future, deadline_s))
+        return future
+
+    def adopt(self, call: Call, origin: Batch) -> None:
+        """Take over a call of another lane, with whoever waits for it."""
+        size = origin.size // len(origin.calls)
         batch = self._open
         if (
             batch is None
@@ -119,70 +103,32 @@ class Lane:
             or batch.count >= self._operations_max
         ):
             batch = self._next_batch(size)
-        if batch.run is not None:
-            batch.take_run_apart()
-        batch.joinable = None
-        deadline_s = monotonic() + timeout_s
-        if deadline_s < batch.earliest_s:
-            batch.earliest_s = deadline_s
-        batch.size += size + OPERATION_SIZE
-        batch.count += weight
-        spent = COLLECTING.get()
-        if spent is not None:
-            batch.request.with_cost = True
-            decode = taking(spent, decode)
-        parent = PARENT.get()
-        if parent is not None:
-            note(batch.request, (parent,))
-        future: Future[Any] = Future(loop=self._loop)
-        batch.waiters.append((future, decode, deadline_s, shard))
-        return batch.add(), future
-
-    def undo(self, weight: int = 1) -> None:
-        """Take the operation back that was just begun."""
-        batch = self._open
-        assert batch is not None
-        batch.count -= weight
-        batch.waiters.pop()
-        del batch.request.operations[-1]
+        batch.calls.append(call)
+        batch.size += size
+        batch.count += 1
+        batch.earliest_s = min(batch.earliest_s, call.deadline_s)
+        batch.request.with_cost |= origin.request.with_cost
+        note(batch.request, origin.request.traceparent)
+        batch.backoff, batch.error = origin.backoff, origin.error
 
     def close(self, error: OnelogError) -> None:
         """Fail what has not been sent; what is under way fails with its pipe."""
         for batch in (*self._queued, self._open):
             if batch is not None:
-                batch.fail(error)
+                fail(batch.calls, error)
         self._queued.clear()
         self._open = None
 
-    def adopt(self, batch: Batch, at: int) -> None:
-        """Take over an operation of another lane, with whoever waits for it."""
-        theirs = batch.request.operations[at]
-        future, decode, deadline_s, shard = batch.waiters[at]
-        with traced(None):  # whoever is here now is not who called
-            operation, mine = self.begin(theirs.ByteSize(), decode, 0.0, shard)
-        operation.CopyFrom(theirs)
-        mine.cancel()
-        joined = self._open
-        assert joined is not None
-        joined.request.with_cost |= batch.request.with_cost
-        note(joined.request, batch.request.traceparent)
-        joined.waiters[-1] = (future, decode, deadline_s, shard)
-        joined.earliest_s = min(deadline_s, *(waiter[2] for waiter in joined.waiters))
-        joined.backoff, joined.error = batch.backoff, batch.error
-
     def _next_batch(self, size: int) -> Batch:
         """Open a batch; if there is one that has no room, let it wait for its turn."""
-        limit = self._dispatch.options.message_bytes_max - MESSAGE_RESERVE
+        limit = self._connection.options.message_bytes_max - MESSAGE_RESERVE
         if size > limit:
             raise TooLarge(f"{size} bytes in one operation, limit {limit}")
-        batch = self._open
-        if batch is not None:
-            if not batch.count:
-                return batch
-            self._count(batch)
-            self._queued.append(batch)
+        if self._open is not None:
+            self._count(self._open)
+            self._queued.append(self._open)
         batch = self._open = Batch()
-        self._dispatch.began(batch, self)
+        self._connection.began(batch, self)
         self._schedule()
         return batch
 
@@ -190,13 +136,12 @@ class Lane:
         """Count a batch that nothing is added to any more."""
         if not batch.is_counted:
             batch.is_counted = True
-            batch.complete_run()
-            self._dispatch.entered(batch.count, batch.size)
+            self._connection.entered(batch.count, batch.size)
 
     def flush(self) -> None:
         """Send what may be sent now."""
         self._is_scheduled = False
-        if self._open is not None and self._is_full(self._open):
+        if self._open is not None and self._open.count >= self._operations_max:
             self._count(self._open)
             self._queued.append(self._open)
             self._open = None
@@ -204,100 +149,96 @@ class Lane:
             batch = self._queued[0] if self._queued else self._open
             if batch is None or (self._under_way and not self._may_join(batch)):
                 return
+            # Cancelled or late before it was ever sent, it needs no session.
+            if not batch.is_answered and not self._is_ready():
+                return
             if self._queued:
                 self._queued.popleft()
             else:
                 self._open = None
             self._count(batch)
-            if batch.is_answered:  # cancelled or late before it was ever sent, or empty
+            batch.build()
+            if batch.operations:
+                self._under_way.append(batch)
+                self._send_first(batch)
+            else:
                 self._forget(batch)
-            elif not self._send_first(batch):
-                self._queued.appendleft(batch)
-                return
-
-    def _is_full(self, batch: Batch) -> bool:
-        return batch.count >= self._operations_max
 
     def _may_join(self, batch: Batch) -> bool:
         """Tell whether a batch may leave although others are under way."""
         return (
             batch is not self._open
-            and len(self._under_way) < self._dispatch.options.messages_in_flight_max
+            and len(self._under_way) < self._connection.options.messages_in_flight_max
         )
 
-    def _send_first(self, batch: Batch) -> bool:
+    def _is_ready(self) -> bool:
+        """Tell whether batches can be sent; if not, see to it that they are flushed later."""
+        return True
+
+    def _send_first(self, batch: Batch) -> None:
         raise NotImplementedError
 
     def _post(self, batch: Batch, endpoint: str) -> None:
         batch.endpoint = endpoint
         batch.sent_s = monotonic()
-        self._dispatch.post(batch, self)
+        self._connection.post(batch, self)
 
     def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
-        """Give every waiter its result; what is worth another attempt has one."""
+        """Give every caller its result; what is worth another attempt has one."""
         if response.forwarded:
-            self._dispatch.forwarded()
+            self._connection.topology.refresh_soon()
         results = response.results
-        if batch.run is not None and results and results[0].HasField("error"):
-            self._run_refused(batch, error_of_result(results[0].error))
-            return
-        if len(results) != len(batch.waiters):
-            count = len(batch.waiters)
-            batch.fail(Internal(f"{len(results)} results for {count} operations"))
+        if len(results) != len(batch.operations):
+            count = len(batch.operations)
+            fail(batch.calls, Internal(f"{len(results)} results for {count} operations"))
             self._finish(batch)
             return
         again: OnelogError | None = None
-        for result, (future, decode, _, _) in zip(results, batch.waiters, strict=True):
-            if future.done():
-                continue
+        for result, calls in zip(results, batch.operations, strict=True):
             if result.HasField("error"):
-                again = self._refused(batch, future, error_of_result(result.error)) or again
-                continue
-            try:
-                future.set_result(decode(result))
-            except OnelogError as error:  # of the one message or record that it holds
-                future.set_exception(error)
-        if again is None:
-            self._finish(batch)
-        else:
-            self._again(batch, again)
-
-    def _run_refused(self, batch: Batch, error: OnelogError) -> None:
-        """Keys that went together were refused together."""
-        raise NotImplementedError
+                again = self._refuse(batch, calls, error_of_result(result.error)) or again
+            else:
+                calls[0].kind.answer(result, calls)
+        self._end_attempt(batch, again)
 
     def failed(self, batch: Batch, error: OnelogError) -> None:
         """The whole attempt failed."""
         if not batch.is_written and judge(error) is Verdict.UNKNOWN:
             error = Unavailable(error.message, reason="NOT_SENT", retry_after_s=0)
-        again: OnelogError | None = None
-        for future, _, _, _ in batch.waiters:
-            if not future.done():
-                again = self._refused(batch, future, error) or again
-        if again is None:
-            self._finish(batch)
-        else:
-            self._again(batch, again)
+        self._end_attempt(batch, self._refuse(batch, batch.calls, error))
 
-    def _refused(self, batch: Batch, waiting: Waiting, error: OnelogError) -> OnelogError | None:
-        """Fail the operation, or return the error if it is to be tried again."""
+    def _refuse(
+        self, batch: Batch, calls: Sequence[Call], error: OnelogError
+    ) -> OnelogError | None:
+        """Fail calls, or return the error if somebody waits for another attempt."""
+        final = self._decide(batch, error)
+        if final is not None:
+            fail(calls, final)
+            return None
+        return None if all(call.future.done() for call in calls) else error
+
+    def _decide(self, batch: Batch, error: OnelogError) -> OnelogError | None:
+        """Return what callers are told; None: it is tried again."""
         raise NotImplementedError
 
-    def _again(self, batch: Batch, error: OnelogError) -> None:
-        """Try again after a while."""
+    def _end_attempt(self, batch: Batch, error: OnelogError | None) -> None:
+        """Finish a batch, or try it again after a while."""
+        if error is None:
+            self._finish(batch)
+            return
         batch.error = error
         batch.sent_s = float("inf")
         if error.reason == "CLIENT_CLOSED":
-            batch.fail(error)
+            fail(batch.calls, error)
             self._finish(batch)
             return
+        options = self._connection.options
         if batch.backoff is None:
-            options = self._dispatch.options
             batch.backoff = Backoff(options.backoff_first_s, options.backoff_max_s)
-        self._dispatch.attempt_failed(self._shard(batch), batch.endpoint, error)
+        self._connection.calls.failed(self._find_shard(batch), batch.endpoint, error)
         self._loop.call_later(batch.backoff.next_s(error), self._resend, batch)
 
-    def _shard(self, batch: Batch) -> int | None:
+    def _find_shard(self, batch: Batch) -> int | None:
         """Return the shard that all of a batch is in, if it is one."""
         raise NotImplementedError
 
@@ -305,22 +246,23 @@ class Lane:
         raise NotImplementedError
 
     def sweep(self, batch: Batch, now_s: float) -> None:
-        """Look after a batch that is not answered yet."""
+        """Check the deadlines of a batch that is not answered yet."""
         if batch.earliest_s <= now_s:
-            batch.expire(now_s, lambda: self._late(batch))
+            batch.expire(now_s, lambda: self._to_late(batch))
         if batch.sent_s > now_s:
             return
         if batch.is_answered:
-            self._dispatch.take_back(batch)
+            self._connection.withdraw(batch)
             self._finish(batch)
-        elif now_s - batch.sent_s >= self._dispatch.options.attempt_timeout_s:
+        elif now_s - batch.sent_s >= self._connection.options.attempt_timeout_s:
             self._overdue(batch)
 
     def _overdue(self, batch: Batch) -> None:
         """An answer takes long: see whether somebody else leads, and ask there."""
         raise NotImplementedError
 
-    def _late(self, batch: Batch) -> OnelogError:
+    def _to_late(self, batch: Batch) -> OnelogError:
+        """Return the error of a call whose time is over."""
         raise NotImplementedError
 
     def _finish(self, batch: Batch) -> None:
@@ -333,7 +275,223 @@ class Lane:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._dispatch.flush_soon(self)
+            self._connection.flush_soon(self)
 
     def _forget(self, batch: Batch) -> None:
-        self._dispatch.ended(batch)
+        self._connection.ended(batch)
+
+
+class WriteLane(Lane):
+    """The writes of one shard, in its session or without one."""
+
+    __slots__ = ("_has_session", "_is_opening", "shard")
+
+    def __init__(self, connection: "Connection", shard: int, *, has_session: bool) -> None:
+        super().__init__(connection)
+        self._operations_max = min(self._operations_max, KEYS_MAX)
+        self.shard = shard
+        self._has_session = has_session
+        self._is_opening = False
+
+    def transact(
+        self,
+        request: pipeline_pb2.TransactRequest,
+        timeout_s: float,
+        keys: Collection[bytes] | None,
+    ) -> Future[Any]:
+        """Carry out a transaction, and return its future answer; ``keys``: it only puts these.
+
+        The request must not be changed before it is answered.
+        """
+        single = Single(
+            lambda operation: operation.transact.CopyFrom(request),
+            lambda result: result.transact,
+            keys,
+        )
+        weight, size = max(len(request.operations), 1), request.ByteSize()
+        return self.call(SINGLE, request.namespace, single, size, timeout_s, weight)
+
+    def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
+        """Send puts that were refused together again, each by itself, before what came later."""
+        if batch.is_shared_put and not batch.is_uncertain:
+            for result in response.results:
+                if result.HasField("error") and _is_final(error_of_result(result.error)):
+                    self._settle(batch)
+                    batch.is_split = True
+                    batch.sent_s = float("inf")
+                    self._under_way.remove(batch)
+                    self._queued.appendleft(batch)
+                    self._schedule()
+                    return
+        super().answered(batch, response)
+
+    def _may_join(self, batch: Batch) -> bool:
+        return (
+            (batch is not self._open or batch.is_urgent)
+            and len(self._under_way) < self._connection.options.messages_in_flight_max
+            and all(map(batch.commutes_with, self._under_way))
+        )
+
+    def _is_ready(self) -> bool:
+        if not self._has_session or self._connection.sessions.get(self.shard) is not None:
+            return True
+        if not self._is_opening:
+            self._is_opening = True
+            self._connection.open_session(self.shard, self._opened)
+        return False
+
+    def _opened(self, error: OnelogError | None) -> None:
+        self._is_opening = False
+        if error is not None:
+            # Nobody could open one within a whole timeout: those who wait so long learn why.
+            for batch in (*self._queued, self._open):
+                if batch is not None:
+                    batch.error = error
+                    if _is_final(error):
+                        fail(batch.calls, error)
+        self.flush()
+
+    def _send_first(self, batch: Batch) -> None:
+        if self._has_session:
+            batch.session = self._connection.sessions.get(self.shard)
+            assert batch.session is not None, self.shard
+            batch.sequence = batch.session.take(batch.sequences, monotonic())
+        self._send(batch)
+
+    def _send(self, batch: Batch) -> None:
+        if batch.session is not None:
+            batch.session.put(batch.request.session, batch.sequence)
+        self._post(batch, self._connection.topology.endpoint_of(self.shard))
+
+    def _decide(self, batch: Batch, error: OnelogError) -> OnelogError | None:
+        match judge(error):
+            case Verdict.AGAIN:
+                return None
+            case Verdict.UNKNOWN if batch.session is not None:
+                batch.is_uncertain = True
+                return None
+            case Verdict.REOPEN if not batch.is_uncertain:
+                return None
+            case Verdict.UNKNOWN if not isinstance(error, OutcomeUnknown):
+                return OutcomeUnknown(f"it may or may not have been done: {error}")
+        return error
+
+    def _end_attempt(self, batch: Batch, error: OnelogError | None) -> None:
+        if error is not None and judge(error) is Verdict.REOPEN and batch.session is not None:
+            # It did nothing in the lost session, so it is as good as new in the next one.
+            self._connection.sessions.lost(batch.session)
+            self._settle(batch)
+        super()._end_attempt(batch, error)
+
+    def _find_shard(self, _batch: Batch) -> int | None:
+        return self.shard
+
+    def _resend(self, batch: Batch) -> None:
+        if batch.is_answered:
+            self._finish(batch)
+        elif batch.session is not None:
+            self._send(batch)
+        else:
+            self._under_way.remove(batch)
+            self._queued.appendleft(batch)
+            self.flush()
+
+    def _overdue(self, batch: Batch) -> None:
+        connection, endpoint = self._connection, batch.endpoint
+        error = OutcomeUnknown(f"{endpoint} has not answered for a while")
+        if batch.session is None and batch.is_written:
+            connection.calls.failed(None, endpoint, error)
+        elif connection.topology.endpoint_of(self.shard) == endpoint:
+            connection.calls.failed(self.shard, endpoint, error)
+        else:
+            connection.withdraw(batch)
+            batch.is_uncertain = batch.is_uncertain or batch.is_written
+            self._send(batch)
+
+    def _to_late(self, batch: Batch) -> OnelogError:
+        last = f"; the last attempt: {batch.error}" if batch.error is not None else ""
+        if batch.is_uncertain or (batch.is_written and batch.sent_s < float("inf")):
+            return OutcomeUnknown("no answer in time" + last)
+        return DeadlineExceeded("not done in time" + last, reason="EXPIRED")
+
+    def _settle(self, batch: Batch) -> None:
+        if batch.session is not None:
+            batch.session.done(batch.sequence)
+            batch.session = None
+
+    def _forget(self, batch: Batch) -> None:
+        self._settle(batch)
+        super()._forget(batch)
+
+
+def _is_final(error: OnelogError) -> bool:
+    return judge(error) is Verdict.FINAL
+
+
+class ReadLane(Lane):
+    """The reads that one endpoint answers.
+
+    What an answer takes is known when it is there. So batches are as large as the answers before
+    let hope that the next one fits a message; one that does not is asked for in smaller parts.
+    """
+
+    __slots__ = ("_answer_size", "endpoint")
+
+    def __init__(self, connection: "Connection", endpoint: str) -> None:
+        super().__init__(connection)
+        self.endpoint = endpoint
+        self._answer_size = 1.0  # bytes for an operation, about
+
+    def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
+        """Learn how large answers are, and give them to those who wait."""
+        size = response.ByteSize() / len(batch.calls)
+        self._expect(max(size, self._answer_size * ANSWER_DECAY))
+        super().answered(batch, response)
+
+    def failed(self, batch: Batch, error: OnelogError) -> None:
+        """Ask for less at a time if the answer was too large."""
+        if ANSWER_TOO_LARGE in getattr(error, "__notes__", ()):
+            if len(batch.calls) == 1:
+                error = TooLarge(f"the answer is above {self._message_max} bytes")
+            self._expect(2 * self._message_max / len(batch.calls))
+        super().failed(batch, error)
+
+    @property
+    def _message_max(self) -> int:
+        return self._connection.options.message_bytes_max
+
+    def _expect(self, answer_size: float) -> None:
+        self._answer_size = max(1.0, answer_size)
+        fitting = int(self._message_max / 2 / self._answer_size)
+        self._operations_max = max(1, min(self._connection.options.batch_operations_max, fitting))
+
+    def _send_first(self, batch: Batch) -> None:
+        self._post(batch, self.endpoint)
+
+    def _decide(self, _batch: Batch, error: OnelogError) -> OnelogError | None:
+        return None if judge(error) in (Verdict.AGAIN, Verdict.UNKNOWN) else error
+
+    def _find_shard(self, batch: Batch) -> int | None:
+        shards = {call.target for call in batch.calls}
+        return shards.pop() if len(shards) == 1 else None
+
+    def _resend(self, batch: Batch) -> None:
+        # Whoever answers them now may be somebody else, and not the same for all.
+        for call in batch.calls:
+            if not call.future.done():
+                self._connection.read_lane(call.target).adopt(call, batch)
+        self._finish(batch)
+
+    def _overdue(self, batch: Batch) -> None:
+        connection, endpoint = self._connection, batch.endpoint
+        error = DeadlineExceeded(f"{endpoint} has not answered for a while")
+        connection.calls.failed(None, endpoint, error)
+        find = connection.topology.endpoint_of
+        if any(find(call.target) != endpoint for call in batch.calls):
+            connection.withdraw(batch)
+            batch.sent_s = float("inf")
+            self._resend(batch)
+
+    def _to_late(self, batch: Batch) -> OnelogError:
+        last = f"; the last attempt: {batch.error}" if batch.error is not None else ""
+        return DeadlineExceeded("no answer in time" + last)

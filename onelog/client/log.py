@@ -26,7 +26,7 @@ class AsyncLog:
         """Describe a shard's log, with a cut: all that was acknowledged before is at or below."""
         connection = self._connection
         await connection.ready(self._scope.timeout_s)
-        connection.endpoint_of(shard)  # refuses a shard that is not there
+        connection.topology.endpoint_of(shard)  # refuses a shard that is not there
         answer: log_pb2.DescribeLogResponse = await connection.calls.unary(
             "Log/DescribeLog",
             log_pb2.DescribeLogRequest(shard=shard),
@@ -61,7 +61,7 @@ class AsyncLog:
         )
         connection = self._connection
         await connection.ready(self._scope.timeout_s)
-        connection.endpoint_of(shard)  # refuses a shard that is not there
+        connection.topology.endpoint_of(shard)  # refuses a shard that is not there
         route = _Route(connection, shard, endpoint)
         while True:
             answers = connection.calls.stream(
@@ -110,7 +110,7 @@ class AsyncLog:
             "Log/ReadSnapshot",
             begin,
             timeout_s=self._scope.timeout_s,
-            route=lambda: endpoint or connection.endpoint_of(shard),
+            route=lambda: endpoint or connection.topology.endpoint_of(shard),
             shard=shard,
         )
         async with aclosing(answers):

@@ -1,19 +1,19 @@
 """The one Pipeline.Execute stream to an endpoint: batches go in, answers come back by their number.
 
-Batches that wait at the same time, of several shards, go in one message of gRPC: one costs both
-sides about as much as ten operations. ``flush`` sends them; where the server takes no more, the
-rest waits.
+``flush`` sends what waits, with one write to the socket; where the server takes no more, the rest
+waits. Batches of several shards are messages of their own: to put them into one (``more``) saved
+nothing that could be measured.
 
 The stream is opened when there is something to send, and again after it broke. A batch handed to
-``send`` comes back exactly once, through its lane's ``answered`` or ``failed``, unless it is taken
-back first. Batches that were not written when the stream broke did not reach the server
+``send`` comes back exactly once, through its lane's ``answered`` or ``failed``, unless it is
+withdrawn first. Batches that were not written when the stream broke did not reach the server
 (``is_written``); of the others nobody knows.
 """
 
 import asyncio
 from collections import deque
 from contextvars import Context
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from onelog.channel import Channel, Exchange, RpcError
 from onelog.client.batch import Batch
@@ -24,25 +24,12 @@ from onelog.status import error_of
 from onelog.v1 import pipeline_pb2
 from onelog.wire.grpc import Metadata, Status
 
+if TYPE_CHECKING:
+    from onelog.client.lanes import Lane
+
 _EXECUTE = METHODS["Pipeline/Execute"]
 # Noted with the error of a stream that an answer was too large for.
 ANSWER_TOO_LARGE = "an answer was too large for a message"
-
-
-# What goes in one message; a single batch may be larger. A server begins with the first of
-# two large ones while the second is on its way.
-MESSAGE_BATCHES_MAX = 64
-MESSAGE_BYTES_MAX = 64 << 10
-
-
-class Owner(Protocol):
-    """Who hands batches to a pipe, and gets them back."""
-
-    def answered(self, batch: Batch, response: pipeline_pb2.ExecuteResponse) -> None:
-        """The server has answered."""
-
-    def failed(self, batch: Batch, error: OnelogError) -> None:
-        """The stream broke, or could not be opened."""
 
 
 class _Execute(Exchange):
@@ -55,7 +42,7 @@ class _Execute(Exchange):
         super().__init__(channel, _EXECUTE.path, metadata)
 
     def received(self, data: bytes) -> None:
-        """Hand answers to their owners."""
+        """Hand answers to their lanes."""
         self.release(len(data))
         self._pipe.received(data)
 
@@ -76,20 +63,20 @@ class Pipe:
         self._metadata = metadata
         self._options = options
         self._queue: deque[int] = deque()
-        self._batches: dict[int, tuple[Batch, Owner]] = {}
+        self._batches: dict[int, tuple[Batch, Lane]] = {}
         self._last_id = 0
         self._call: _Execute | None = None
         self._opening: asyncio.Task[None] | None = None
 
-    def send(self, batch: Batch, owner: Owner) -> None:
+    def send(self, batch: Batch, lane: "Lane") -> None:
         """Send a batch after those before it, with the next ``flush``."""
         self._last_id += 1
         batch.request.request_id = self._last_id
         batch.is_written = False
-        self._batches[self._last_id] = batch, owner
+        self._batches[self._last_id] = batch, lane
         self._queue.append(self._last_id)
 
-    def take_back(self, batch: Batch) -> None:
+    def withdraw(self, batch: Batch) -> None:
         """Forget a batch: its answer, if one comes, is for nobody."""
         self._batches.pop(batch.request.request_id, None)
 
@@ -101,8 +88,11 @@ class Pipe:
         if call is None:
             self._open_soon()
             return
-        while call.can_send and (message := self._next_message()) is not None:
-            call.send(message.SerializeToString())
+        while self._queue and call.can_send:
+            found = self._batches.get(self._queue.popleft())
+            if found is not None:  # else it was withdrawn
+                found[0].is_written = True
+                call.send(found[0].request.SerializeToString())
         call.flush()
 
     async def close(self) -> None:
@@ -165,38 +155,17 @@ class Pipe:
         self._call = _Execute(self, self._channel, self._metadata)
         self._call.begin()
 
-    def _next_message(self) -> pipeline_pb2.ExecuteRequest | None:
-        """Return what waits as one message, as far as it fits; None: nothing does."""
-        requests: list[pipeline_pb2.ExecuteRequest] = []
-        size = 0
-        while self._queue and len(requests) < MESSAGE_BATCHES_MAX:
-            found = self._batches.get(self._queue[0])
-            if found is not None:  # else it was taken back
-                batch = found[0]
-                size += batch.size
-                if requests and size > MESSAGE_BYTES_MAX:
-                    break
-                batch.is_written = True
-                requests.append(batch.request)
-            self._queue.popleft()
-        if len(requests) < 2:
-            return requests[0] if requests else None
-        message = pipeline_pb2.ExecuteRequest()
-        message.CopyFrom(requests[0])  # which may be sent again, by itself
-        message.more.extend(requests[1:])
-        return message
-
     def _answer(self, response: pipeline_pb2.ExecuteResponse) -> None:
         found = self._batches.pop(response.request_id, None)
         if found is not None:
-            batch, owner = found
-            owner.answered(batch, response)
+            batch, lane = found
+            lane.answered(batch, response)
 
     def _break(self, error: OnelogError) -> None:
         batches, self._batches = self._batches, {}
         self._queue.clear()
-        for batch, owner in batches.values():
-            owner.failed(batch, error)
+        for batch, lane in batches.values():
+            lane.failed(batch, error)
 
 
 def _of_all(error: OnelogError) -> OnelogError:

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import aclosing
 from typing import Any
 
+from onelog.client.batch import ACK, ENQUEUE, SINGLE, VALUE_SIZE_MAX, Single, results_of
 from onelog.client.connection import Connection
-from onelog.client.many import results_of
+from onelog.client.lanes import WriteLane
 from onelog.client.options import Scope
 from onelog.client.queue_values import (
     ITEM_SIZE,
@@ -22,14 +23,13 @@ from onelog.client.queue_values import (
     QueueConfig,
     QueueInfo,
     Schedule,
-    enqueued_in,
     error_of_settled,
     info_of,
     message_of,
     settled_in,
     settled_of,
+    to_enqueued,
 )
-from onelog.client.runs import VALUE_SIZE_MAX
 from onelog.client.unsendable import checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     ASYNC,
@@ -42,7 +42,6 @@ from onelog.client.values import (
     to_bytes,
 )
 from onelog.client.worker import AsyncWorker
-from onelog.client.write_lane import WriteLane
 from onelog.errors import OnelogError
 from onelog.v1 import pipeline_pb2, queue_pb2
 
@@ -60,6 +59,7 @@ class AsyncQueue:
         self._route = name.encode()
         self._timeout_s = scope.timeout_s
         self._is_early = scope.durability == "async"
+        self._target = scope.namespace, name, self._is_early
         # Once there is a connection; acks are never early.
         self._lane: WriteLane | None = None
         self._ack_lane: WriteLane | None = None
@@ -205,7 +205,7 @@ class AsyncQueue:
             "Queue/Consume",
             lambda: request,
             timeout_s=self._timeout_s,
-            route=lambda: self._connection.endpoint_of(shard),
+            route=lambda: self._connection.topology.endpoint_of(shard),
             shard=shard,
         )
         async with aclosing(answers):
@@ -244,12 +244,7 @@ class AsyncQueue:
         if lane is None:
             lane = self._ack_lane = self._connection.write_lane(self._route)
             assert lane is not None
-        try:
-            answer = lane.ack(self._scope.namespace, self._name, message, self._timeout_s)
-        except ValueError as error:
-            refuse(error)
-            raise
-        await answer
+        await lane.call(ACK, self._target, message, ITEM_SIZE, self._timeout_s)
 
     async def ack_many(self, messages: Sequence[Message], *, strict: bool = False) -> list[Settled]:
         """Messages are done; returns what became of each. ``strict``: all of them, or none."""
@@ -432,28 +427,16 @@ class AsyncQueue:
             assert lane is not None
         if message is None:
             data = to_bytes(body)
+            size = len(data) + len(self._route)
             if len(data) <= VALUE_SIZE_MAX:
-                return lane.enqueue(
-                    self._scope.namespace,
-                    self._name,
-                    data,
-                    self._timeout_s,
-                    is_early=self._is_early,
-                )
+                return lane.call(ENQUEUE, self._target, data, size, self._timeout_s)
             message = NewMessage(data)
-        operation, answer = lane.begin(len(body) + len(self._route), enqueued_in, self._timeout_s)
-        try:
-            request = operation.enqueue
-            request.queue = self._name
-            if self._scope.namespace:
-                request.namespace = self._scope.namespace
-            if self._is_early:
-                request.options.durability = ASYNC
-            message.put(request.messages.add())
-        except BaseException:
-            lane.undo()
-            raise
-        return answer
+        request = self._named(queue_pb2.EnqueueRequest())
+        if self._is_early:
+            request.options.durability = ASYNC
+        message.put(request.messages.add())
+        single = Single(lambda operation: operation.enqueue.CopyFrom(request), _read_enqueued)
+        return lane.call(SINGLE, None, single, len(body) + len(self._route), self._timeout_s)
 
     async def _settle(self, kind: str, request: Any, messages: Sequence[Message]) -> list[Settled]:
         self._named(request)
@@ -490,3 +473,7 @@ def _check(settled: list[Settled]) -> Settled:
     if one.reason:
         raise error_of_settled(one)
     return one
+
+
+def _read_enqueued(result: pipeline_pb2.OperationResult) -> Enqueued:
+    return to_enqueued(result.enqueue.results[0])

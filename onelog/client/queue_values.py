@@ -208,11 +208,8 @@ def settled_in(result: pipeline_pb2.OperationResult) -> Sequence[queue_pb2.Settl
     return results
 
 
-def enqueued_in(result: pipeline_pb2.OperationResult) -> Enqueued:
-    """Return what became of the only message of an operation; raises if it was refused."""
-    results = result.enqueue.results
-    assert len(results) == 1, len(results)
-    found = results[0]  # not by unpacking it, which costs 0.4 µs more
+def to_enqueued(found: queue_pb2.EnqueueResult) -> Enqueued:
+    """Return what came of a message; raises if it was refused."""
     if found.HasField("error"):
         raise error_of_result(found.error)
     return Enqueued(found.message_id, found.deduplicated)

@@ -8,11 +8,11 @@ from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
+from onelog.client.batch import APPEND, SINGLE, VALUE_SIZE_MAX, Single, results_of
 from onelog.client.connection import Connection
 from onelog.client.group import AsyncGroup
-from onelog.client.many import results_of
+from onelog.client.lanes import WriteLane
 from onelog.client.options import Scope
-from onelog.client.runs import VALUE_SIZE_MAX
 from onelog.client.stream_values import (
     NewRecord,
     Producer,
@@ -21,13 +21,12 @@ from onelog.client.stream_values import (
     StreamInfo,
     record_of,
     stream_info_of,
+    to_appended,
 )
 from onelog.client.tail import AsyncTail
 from onelog.client.unsendable import checks_itself, refuse, refuse_unsendable
 from onelog.client.values import ASYNC, Appended, Read, Record, Value, milliseconds, to_bytes
-from onelog.client.write_lane import WriteLane
 from onelog.errors import InvalidArgument
-from onelog.status import error_of_result
 from onelog.v1 import pipeline_pb2, stream_pb2
 
 
@@ -42,6 +41,7 @@ class AsyncStream:
         self._route = name.encode()
         self._timeout_s = scope.timeout_s
         self._is_early = scope.durability == "async"
+        self._target = scope.namespace, name, self._is_early
         self._lane: WriteLane | None = None
 
     @property
@@ -236,34 +236,23 @@ class AsyncStream:
         if record is None:
             value = to_bytes(value)
             if producer is None and len(value) <= VALUE_SIZE_MAX:
-                return lane.append(
-                    self._scope.namespace, self._name, value, self._timeout_s, is_early=is_early
-                )
+                size = len(self._route) + len(value)
+                return lane.call(APPEND, self._target, value, size, self._timeout_s)
             record = NewRecord(value)
+        request = self._named(stream_pb2.AppendRecordsRequest())
+        if is_early:
+            request.options.durability = ASYNC
+        if producer is not None:
+            request.producer.producer_id = producer.producer_id
+            request.producer.epoch = producer.epoch
+            request.producer.sequence = producer.sequence
+        record.put(request.records.add())
         size = len(self._route) + len(record.value) + len(record.key or b"")
-        operation, answer = lane.begin(size, _appended, self._timeout_s)
-        try:
-            request = operation.append_records
-            request.stream = self._name
-            if self._scope.namespace:
-                request.namespace = self._scope.namespace
-            if is_early:
-                request.options.durability = ASYNC
-            if producer is not None:
-                request.producer.producer_id = producer.producer_id
-                request.producer.epoch = producer.epoch
-                request.producer.sequence = producer.sequence
-            record.put(request.records.add())
-        except BaseException:
-            lane.undo()
-            raise
-        return answer
+        single = Single(
+            lambda operation: operation.append_records.CopyFrom(request), _read_appended
+        )
+        return lane.call(SINGLE, None, single, size, self._timeout_s)
 
 
-def _appended(result: pipeline_pb2.OperationResult) -> Any:
-    results = result.append_records.results
-    assert len(results) == 1, len(results)
-    found = results[0]  # not by unpacking it, which costs more
-    if found.HasField("error"):
-        raise error_of_result(found.error)
-    return Appended(found.offset, found.partition, found.duplicate)
+def _read_appended(result: pipeline_pb2.OperationResult) -> Appended:
+    return to_appended(result.append_records.results[0])

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from onelog.client.queue_values import headers_of
-from onelog.client.values import Gap, Record, Value, milliseconds, to_bytes
+from onelog.client.values import Appended, Gap, Record, Value, milliseconds, to_bytes
+from onelog.status import error_of_result
 from onelog.v1 import stream_pb2
 
 
@@ -203,3 +204,10 @@ def record_of(found: stream_pb2.Record) -> Record:
         found.delivery_count,
         gap,
     )
+
+
+def to_appended(found: stream_pb2.AppendResult) -> Appended:
+    """Return where a record stands; raises if it was refused."""
+    if found.HasField("error"):
+        raise error_of_result(found.error)
+    return Appended(found.offset, found.partition, found.duplicate)

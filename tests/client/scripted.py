@@ -93,7 +93,6 @@ class Scripted:
         self.world = world
         self.script: Script = carry_out
         self.messages: list[pipeline_pb2.ExecuteRequest] = []
-        self.grpc_messages = 0  # in which these came
         self.is_silent = False
         self.port = 0
         self._server: Any = None
@@ -177,13 +176,8 @@ class Scripted:
 
         tasks = set()
         async for message in requests:
-            self.grpc_messages += 1
-            for request in (message, *message.more):
-                kept = pipeline_pb2.ExecuteRequest()
-                kept.CopyFrom(request)
-                kept.ClearField("more")
-                self.messages.append(kept)
-                tasks.add(asyncio.create_task(answer(request)))
+            self.messages.append(message)
+            tasks.add(asyncio.create_task(answer(message)))
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

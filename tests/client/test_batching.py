@@ -44,21 +44,6 @@ def test_puts_of_one_iteration_are_one_message_for_each_shard() -> None:
     run(test())
 
 
-def test_messages_of_several_shards_travel_in_one_of_grpc_within_limits() -> None:
-    async def test() -> None:
-        async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
-            server = world.servers[0]
-            await asyncio.gather(*(client.kv.put(f"k{n}", b"v") for n in range(50)))  # sessions
-            server.messages.clear()
-            server.grpc_messages = 0
-            await asyncio.gather(*(client.kv.put(f"k{n}", b"v") for n in range(50)))
-            assert (len(server.messages), server.grpc_messages) == (2, 1)
-            await asyncio.gather(*(client.kv.put(f"k{n}", bytes(70_000)) for n in range(20)))
-            assert (len(server.messages), server.grpc_messages) == (4, 3)
-
-    run(test())
-
-
 def test_answers_that_come_together_reach_all_who_wait() -> None:
     async def test() -> None:
         async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:

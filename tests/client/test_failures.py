@@ -185,6 +185,18 @@ def test_a_silent_endpoint_does_not_hold_up_the_topology() -> None:
     run(test())
 
 
+def test_a_read_that_is_tried_again_and_again_ends_in_time() -> None:
+    async def test() -> None:
+        async with scripted() as world, client_of(world) as client:
+            error = Unavailable("an election", reason="NO_LEADER", retry_after_s=0.01)
+            world.servers[0].script = refusing(error, 1_000_000)
+            with pytest.raises(DeadlineExceeded, match="an election"):
+                await client.scoped(timeout_s=0.3).kv.get(KEY)
+            assert len(world.servers[0].messages) > 1
+
+    run(test())
+
+
 def test_without_sessions_an_unknown_outcome_is_the_callers_to_know() -> None:
     async def test() -> None:
         async with scripted() as world, client_of(world, sessions=False) as client:

@@ -21,9 +21,9 @@ from onelog import (
     Retention,
     Rule,
 )
+from onelog.client.batch import Call, Kind
 from onelog.client.channels import METHODS
 from onelog.client.connection import Connection
-from onelog.client.queue_values import enqueued_in
 from onelog.client.values import Appended, Enqueued, Message, Record, Settled
 from onelog.errors import InvalidArgument, LeaseLost, NotFound
 from onelog.v1 import pipeline_pb2, queue_pb2
@@ -94,23 +94,15 @@ def test_a_message_goes_with_any_single_option(
     requests: list[queue_pb2.EnqueueRequest] = []
 
     class Lane:
-        def begin(self, _size: int, decode: Any, _timeout_s: float) -> tuple[Any, Any]:
+        def call(self, kind: Kind, target: Any, payload: Any, _size: int, _s: float) -> Any:
+            call = Call(kind, target, payload, asyncio.get_running_loop().create_future(), 0.0)
             operation = pipeline_pb2.Operation()
+            kind.fill(operation, [call])
             requests.append(operation.enqueue)
             result = pipeline_pb2.OperationResult()
             result.enqueue.results.add().message_id = 5
-            answer = asyncio.get_running_loop().create_future()
-            answer.set_result(decode(result))
-            return operation, answer
-
-        def enqueue(
-            self, namespace: str, queue: str, body: bytes, timeout_s: float, *, is_early: bool
-        ) -> Any:
-            assert not is_early
-            operation, answer = self.begin(0, enqueued_in, timeout_s)
-            operation.enqueue.namespace, operation.enqueue.queue = namespace, queue
-            operation.enqueue.messages.add(body=body)
-            return answer
+            kind.answer(result, [call])
+            return call.future
 
     async def test() -> None:
         monkeypatch.setattr(Connection, "is_clear", True)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from onelog import AsyncClient, Client, traced
-from onelog.client.batch import Batch
+from onelog.client.batch import GET, Batch, Call
+from onelog.client.lanes import ReadLane
 from onelog.client.options import ClientOptions
-from onelog.client.read_lane import ReadLane
 from onelog.client.tracing import note
 from onelog.traceparent import PARENTS_MAX
 from onelog.v1 import pipeline_pb2
@@ -146,9 +146,8 @@ def test_a_message_names_so_many_callers_and_keeps_them_when_it_is_sent_again() 
         future: asyncio.Future[None] = loop.create_future()
         if is_done:
             future.set_result(None)
-        batch.waiters.append((future, lambda _: None, 0.0, 0))
-        batch.add()
-    batch.keep_unanswered()
+        batch.calls.append(Call(GET, 0, ("", b"a", None), future, 0.0))
+    batch.build()
     loop.close()
     assert len(batch.request.operations) == 1
     assert list(batch.request.traceparent) == wanted
@@ -158,19 +157,19 @@ def test_a_message_names_so_many_callers_and_keeps_them_when_it_is_sent_again() 
 def test_a_read_that_another_lane_takes_over_stays_in_its_trace() -> None:
     """It is taken over in a callback that began in somebody else's block."""
     loop = asyncio.new_event_loop()
-    dispatch: Any = SimpleNamespace(
+    connection: Any = SimpleNamespace(
         loop=loop,
         options=ClientOptions(),
         began=lambda _batch, _lane: None,
         flush_soon=lambda _lane: None,
     )
-    first, second = (ReadLane(dispatch, f"127.0.0.1:{port}") for port in (1, 2))
+    first, second = (ReadLane(connection, f"127.0.0.1:{port}") for port in (1, 2))
     with traced(PARENT):
-        first.begin(1, lambda _: None, 1.0)
+        first.call(GET, 0, ("", b"a", None), 1, 1.0)
     batch = first._open
     assert batch is not None
     with traced(parent_of(1)):
-        second.adopt(batch, 0)
+        second.adopt(batch.calls[0], batch)
     assert second._open is not None
     assert list(second._open.request.traceparent) == [PARENT]
     loop.close()

@@ -84,7 +84,7 @@ def test_full_messages_of_other_keys_are_under_way_together_up_to_the_limit() ->
     run(test())
 
 
-def test_runs_of_puts_are_under_way_together_and_a_message_with_room_waits() -> None:
+def test_puts_are_under_way_together_and_a_message_with_room_waits() -> None:
     async def test() -> None:
         async with gated(SMALL) as (client, gate):
             tasks = [asyncio.ensure_future(client.kv.put(*each)) for each in pairs(0, 9)]

@@ -1,12 +1,13 @@
 """Acks, enqueues and appends called together are one operation, with answers of their own."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onelog import AsyncClient
+from onelog import AsyncClient, NewMessage, NewRecord, costs, traced
 from onelog.client.batch import Batch
 from onelog.client.pipe import Pipe
 from onelog.client.values import Appended, Message
@@ -18,6 +19,7 @@ from onelog.errors import (
 )
 from onelog.v1 import pipeline_pb2
 from tests.client.test_kv_client import with_client
+from tests.services.otlp import PARENT
 
 
 def sent_operations(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -243,5 +245,52 @@ def test_enqueues_take_a_sequence_each_so_none_is_taken_for_another(
         assert [each.body for each in leased] == [
             b"%d-%d" % (turn, number) for turn in range(9) for number in range(20)
         ]
+
+    with_client(tmp_path, test)
+
+
+def test_calls_that_are_traced_or_whose_cost_is_asked_for_share_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: AsyncClient) -> None:
+        kv = client.kv
+        await kv.put("warm{t}", b"")
+        kinds = sent_operations(client, monkeypatch)
+        with traced(PARENT):
+            await asyncio.gather(kv.put("0{t}", b""), kv.put("1{t}", b""))
+        with costs() as spent:
+            await asyncio.gather(kv.put("2{t}", b""), kv.put("3{t}", b""))
+        assert kinds == ["put"] * 4
+        assert len(spent) == 2
+        await asyncio.gather(kv.put("4{t}", b""), kv.put("5{t}", b""))
+        assert kinds[4:] == ["batch_put"]
+
+    with_client(tmp_path, test)
+
+
+def test_what_a_caller_changes_afterwards_is_not_sent(tmp_path: Path) -> None:
+    """Operations are filled when their message leaves, but callers keep their values."""
+
+    async def test(client: AsyncClient) -> None:
+        jobs, events = client.queue("jobs"), client.stream("events")
+        await asyncio.gather(jobs.create(), events.create())
+        headers: dict[str, str] = {}
+
+        def numbered(kind: Any) -> Iterator[Any]:
+            for number in range(3):
+                headers["n"] = str(number)
+                yield kind(b"", headers=headers)
+
+        await jobs.enqueue_many(numbered(NewMessage))
+        await events.append_many(numbered(NewRecord))
+        leased = await jobs.lease(3)
+        assert [each.headers["n"] for each in leased] == [b"0", b"1", b"2"]
+        assert [each.headers["n"] async for each in events.read()] == [b"0", b"1", b"2"]
+        document: dict[str, int] = {"n": 0}
+        setting = asyncio.create_task(client.kv.json("d").set((), document))
+        await asyncio.sleep(0)
+        document["n"] = 1
+        await setting
+        assert await client.kv.json("d").get(()) == {"n": 0}
 
     with_client(tmp_path, test)

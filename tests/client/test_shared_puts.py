@@ -9,6 +9,7 @@ import pytest
 
 from onelog import AsyncClient
 from onelog.errors import (
+    DeadlineExceeded,
     InvalidArgument,
     OnelogError,
     OutcomeUnknown,
@@ -38,6 +39,19 @@ def test_keys_that_differ_share_an_operation_and_a_version() -> None:
             assert [len(keys_in(each)) for each in messages] == [1_000, 500]
             assert versions == [1] * 1_000 + [2] * 500
             assert list(world.effects) == [key.encode() for key in keys]
+
+    run(test())
+
+
+def test_no_more_keys_share_an_operation_than_a_server_takes() -> None:
+    async def test() -> None:
+        options = replace(QUICK, batch_operations_max=2_000)
+        async with (
+            scripted() as world,
+            AsyncClient(world.servers[0].endpoint, options=options) as client,
+        ):
+            await asyncio.gather(*(client.kv.put(f"{n}{{t}}", b"") for n in range(1_500)))
+            assert [len(keys_in(each)) for each in world.servers[0].messages] == [1_000, 500]
 
     run(test())
 
@@ -100,7 +114,30 @@ def test_one_that_is_refused_does_not_concern_the_others_nor_their_order(tmp_pat
     with_client(tmp_path, test)
 
 
-def test_a_run_that_is_refused_is_sent_again_one_by_one_before_what_came_later() -> None:
+def test_puts_share_nothing_in_a_message_that_holds_something_else(tmp_path: Path) -> None:
+    """Refused together and sent again, they would be done after it, or it would be done twice."""
+
+    async def test(client: AsyncClient) -> None:
+        limits = admin_pb2.NamespaceLimits(value_size_max=3)
+        await client.admin.create_namespace("small", limits)
+        kv = client.namespace("small").kv
+        first, refused, number, deleted = await asyncio.gather(
+            kv.put("0{t}", b"1"),
+            kv.put("1{t}", b"1234"),
+            kv.increment("n{t}"),
+            kv.delete("0{t}"),
+            return_exceptions=True,
+        )
+        assert isinstance(first, int)
+        assert isinstance(refused, OnelogError)
+        assert (number, deleted) == (1, True)
+        assert await kv.increment("n{t}", 0) == 1
+        assert not await kv.exists("0{t}")
+
+    with_client(tmp_path, test)
+
+
+def test_puts_that_are_refused_together_are_sent_again_one_by_one_before_what_came_later() -> None:
     async def test() -> None:
         options = replace(QUICK, batch_operations_max=3)
         async with (
@@ -132,7 +169,35 @@ def test_a_run_that_is_refused_is_sent_again_one_by_one_before_what_came_later()
     run(test())
 
 
-def test_a_run_is_tried_again_as_it_was() -> None:
+def test_a_call_that_fails_before_its_message_leaves_is_not_done() -> None:
+    """DeadlineExceeded with EXPIRED says that nothing was done, and that has to stay true."""
+
+    async def test() -> None:
+        async with (
+            scripted() as world,
+            AsyncClient(world.servers[0].endpoint, options=QUICK) as client,
+        ):
+            server, gate = world.servers[0], asyncio.Event()
+
+            async def script(scripted: Scripted, request: pipeline_pb2.ExecuteRequest) -> Reply:
+                await gate.wait()
+                return scripted.world.carry_out(request)
+
+            server.script = script
+            first = asyncio.create_task(client.kv.put("first{t}", b""))
+            await until(lambda: server.messages)
+            hasty = asyncio.create_task(client.scoped(timeout_s=0.05).kv.put("hasty{t}", b""))
+            patient = asyncio.create_task(client.kv.put("patient{t}", b""))
+            with pytest.raises(DeadlineExceeded, match="EXPIRED"):
+                await hasty
+            gate.set()
+            await asyncio.gather(first, patient)
+            assert set(world.effects) == {b"first{t}", b"patient{t}"}
+
+    run(test())
+
+
+def test_puts_are_tried_again_as_they_were() -> None:
     async def test() -> None:
         async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
             server = world.servers[0]
@@ -145,7 +210,7 @@ def test_a_run_is_tried_again_as_it_was() -> None:
     run(test())
 
 
-def test_a_run_that_may_have_been_done_is_not_taken_apart() -> None:
+def test_puts_that_may_have_been_done_are_not_split() -> None:
     async def test() -> None:
         async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
             errors = iter([OutcomeUnknown("proposed"), InvalidArgument("no", reason="REFUSED")])
@@ -163,7 +228,7 @@ def test_a_run_that_may_have_been_done_is_not_taken_apart() -> None:
     run(test())
 
 
-def test_who_leaves_a_run_leaves_the_others_alone() -> None:
+def test_who_leaves_leaves_the_others_alone() -> None:
     async def test() -> None:
         async with scripted() as world, AsyncClient(world.servers[0].endpoint) as client:
             tasks = [asyncio.create_task(client.kv.put(f"{n}{{t}}", b"")) for n in range(3)]
@@ -172,7 +237,8 @@ def test_who_leaves_a_run_leaves_the_others_alone() -> None:
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert isinstance(results[1], asyncio.CancelledError)
             assert results[0] == results[2] == 1
-            assert len(world.servers[0].messages) == 1
+            (message,) = world.servers[0].messages
+            assert keys_in(message) == [b"0{t}", b"2{t}"], "nobody waits for the other one"
 
     run(test())
 
