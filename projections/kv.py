@@ -6,14 +6,18 @@ kv_reads.py. The plain put, which is most of what a database does, has a path of
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 
 from projections.conditions import Condition
 from projections.errors import BadPayload
 from projections.kv_changes import Changes
 from projections.kv_commands import (
+    LARGE_RESULTS,
+    OPERATION_NUMBERS,
     TYPE_PUT,
     TYPE_PUT_MANY,
+    Put,
     PutMany,
     Transaction,
     decode_command,
@@ -32,13 +36,13 @@ from projections.kv_values import Values
 from projections.limits import KEYS_RESERVED, U64_MAX
 from projections.namespaces import Namespace
 from projections.payload import U8, U64, Reader, encode_sized
-from projections.projection import Due, FastPath, Position, SpillStore
+from projections.projection import Due, Handler, Position, SpillStore, one_by_one
 from projections.reasons import Reason
-from projections.result import Outcome, Refused
+from projections.result import APPLIED, Outcome, Refused
 from projections.section import chunked
 from projections.state_hash import reduce_total
 from projections.undo import UndoLog
-from ual.entry import OWNER_KV, Draft, Entry
+from ual.entry import OWNER_KV, Draft
 
 # Entries that say themselves what they write.
 TYPES_TOLD = frozenset((TYPE_PUT, TYPE_PUT_MANY))
@@ -50,6 +54,7 @@ class KV(KvReads):
     """The state of all keys."""
 
     owner = OWNER_KV
+    large_results = LARGE_RESULTS
 
     def __init__(self, position: Position, spill: SpillStore | None = None) -> None:
         super().__init__(position)
@@ -70,24 +75,40 @@ class KV(KvReads):
         self.changes.size_max = U64_MAX
         self._plain.stop()
 
-    def fast_paths(self) -> Mapping[int, FastPath]:
-        """Return the handler of plain puts."""
-        return {TYPE_PUT: self._plain}
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handler of each operation."""
+        owner = self.owner << 8
+        found = {
+            owner | number: one_by_one(partial(self._apply, number)) for number in OPERATION_NUMBERS
+        }
+        self._put_unusual = found[owner | 0x01]
+        return {**found, owner | 0x01: self._put_all}
 
-    def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
-        """Fold one entry into the state."""
-        command = decode_command(entry.entry_type & 0xFF, reader)
+    def _put_all(
+        self, prefix: bytes, index: int, timestamp_ns: int, payloads: Sequence[bytes]
+    ) -> Sequence[Outcome]:
+        outcomes: list[Outcome] = []
+        while (at := len(outcomes)) < len(payloads):
+            left = payloads[at:]
+            outcomes += [APPLIED] * self._plain.run(index + at, prefix, left)
+            if (at := len(outcomes)) < len(payloads):
+                outcomes += self._put_unusual(prefix, index + at, timestamp_ns, (payloads[at],))
+        return outcomes
+
+    def _apply(
+        self, number: int, namespace: str, reader: Reader, index: int, timestamp_ns: int
+    ) -> Outcome:
+        command = decode_command(number, reader)
         store = self._stores.get(namespace)
         if store is None:
             return Refused(Reason.NAMESPACE_UNKNOWN)
         if isinstance(command, Transaction):
-            return transact(store, self._undo, command, entry.index, entry.timestamp_ns)
-        self.changes.is_told = entry.entry_type in TYPES_TOLD
+            return transact(store, self._undo, command, index, timestamp_ns)
+        self.changes.is_told = isinstance(command, Put | PutMany)
         if isinstance(command, PutMany):
-            place = (entry.index, entry.timestamp_ns)
-            result = put_many(store, self._plain, self._undo, command, *place)
+            result = put_many(store, self._plain, self._undo, command, index, timestamp_ns)
         else:
-            result = execute(store, command, entry.index, entry.timestamp_ns)
+            result = execute(store, command, index, timestamp_ns)
         self.changes.is_told = False
         return result
 

@@ -475,3 +475,7 @@ _DECODERS: dict[int, Callable[[Reader], Command]] = {
     0x0D: _read_transaction,
     0x0F: _read_put_many,
 }
+
+OPERATION_NUMBERS = tuple(number for number in _DECODERS if number != OPERATION_GET)
+# Types whose results have what was read, or a key.
+LARGE_RESULTS = frozenset(OWNER_KV << 8 | OPERATIONS[kind] for kind in (Transaction, DeleteRange))

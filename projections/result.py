@@ -26,6 +26,26 @@ class Applied:
     results: tuple["Applied | Refused", ...] = ()
 
 
+class Repeated(Applied):
+    """An ``Applied`` whose entry is no data: what it brings came with an entry before it.
+
+    It equals the ``Applied`` that a session or a snapshot makes of it.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Applied):
+            return NotImplemented
+        return (self.number, self.value, self.results) == (
+            other.number,
+            other.value,
+            other.results,
+        )
+
+    __hash__ = Applied.__hash__
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The entry (or a read) had no effect; ``detail`` is the number that the message speaks of."""

@@ -11,6 +11,7 @@ way, by returning None before it has changed anything. That both ways agree is a
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from crc32c import crc32c
 
@@ -18,12 +19,24 @@ from projections import stream_commands as commands
 from projections import stream_operations as operations
 from projections.namespaces import Namespace
 from projections.payload import U64, Reader
-from projections.projection import DerivedKeys, Due, FastPath, Notes, Position
-from projections.result import APPLIED, Applied, Outcome
-from projections.runs import OneByOne
+from projections.projection import (
+    DerivedKeys,
+    Due,
+    Handler,
+    Notes,
+    Position,
+    one_by_one,
+)
+from projections.result import APPLIED, Outcome
 from projections.section import chunked
 from projections.state_hash import reduce_total
-from projections.stream_commands import Retain, decode_command, encode_command
+from projections.stream_commands import (
+    LARGE_RESULTS,
+    OPERATION_NUMBERS,
+    Retain,
+    decode_command,
+    encode_command,
+)
 from projections.stream_group_operations import execute, remove_member
 from projections.stream_groups import Group, split_place
 from projections.stream_limits import (
@@ -36,7 +49,7 @@ from projections.stream_reads import StreamReads
 from projections.stream_record import OPTION_KEY, TYPE_APPEND, Append, DeadLetter
 from projections.stream_section import dump_parts, load_section
 from projections.stream_state import Streams, StreamState
-from ual.entry import OWNER_STREAM, Draft, Entry
+from ual.entry import OWNER_STREAM, Draft
 
 EXPIRE_MEMBER = 1  # the first byte of an item that may expire; the member's id follows
 _TRIMS_DUE_MAX = 1_000  # partitions that one call of chores looks at
@@ -46,6 +59,7 @@ class Stream(StreamReads):
     """The state of all streams."""
 
     owner = OWNER_STREAM
+    large_results = LARGE_RESULTS
 
     def __init__(self, position: Position, notes: Notes, keys: DerivedKeys) -> None:
         super().__init__(position, Streams(notes, keys))
@@ -53,14 +67,31 @@ class Stream(StreamReads):
         self._books = self._streams.books
         self._plain = self._streams.plain
 
-    def fast_paths(self) -> Mapping[int, FastPath]:
-        """Return the handler of plain appends."""
-        return {TYPE_APPEND: OneByOne(self._append_plain)}
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handler of each operation."""
+        found = {
+            OWNER_STREAM << 8 | number: one_by_one(partial(self._apply, number))
+            for number in OPERATION_NUMBERS
+        }
+        self._append_unusual = found[TYPE_APPEND]
+        return {**found, TYPE_APPEND: self._append_all}
 
-    def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
-        """Fold one entry into the state."""
-        moment = Moment(entry.index, entry.timestamp_ns, reader.left)
-        command = decode_command(entry.entry_type & 0xFF, reader)
+    def _append_all(
+        self, prefix: bytes, index: int, timestamp_ns: int, payloads: Sequence[bytes]
+    ) -> Sequence[Outcome]:
+        outcomes: list[Outcome] = []
+        for at, payload in enumerate(payloads, index):
+            done = self._append_plain(at, timestamp_ns, payload)
+            if done is None:
+                (done,) = self._append_unusual(prefix, at, timestamp_ns, (payload,))
+            outcomes.append(done)
+        return outcomes
+
+    def _apply(
+        self, number: int, namespace: str, reader: Reader, index: int, timestamp_ns: int
+    ) -> Outcome:
+        moment = Moment(index, timestamp_ns, reader.left)
+        command = decode_command(number, reader)
         streams = self._streams
         match command:
             case Append():
@@ -217,7 +248,7 @@ class Stream(StreamReads):
         assert not self._books.undo.active, "a batch is open"
         self._streams.check()
 
-    def _append_plain(self, index: int, payload: bytes) -> Applied | None:
+    def _append_plain(self, index: int, timestamp_ns: int, payload: bytes) -> Outcome | None:
         """Apply an append that has no options but a key, or return None and change nothing.
 
         One slice of the payload finds version, flags, namespace, options and stream at once.
@@ -245,7 +276,6 @@ class Stream(StreamReads):
             partition = partitions[index % len(partitions)]
         else:
             partition = partitions[crc32c(payload[end + 2 : key_end]) % len(partitions)]
-        timestamp_ns = self._position.log_time_ns
         if (
             self._books.undo.active
             or partition.count >= partition.close_count

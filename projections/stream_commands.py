@@ -274,3 +274,7 @@ _DECODERS: dict[int, Callable[[Reader], Command]] = {
     0x12: read_dead_letter,
     0x13: groups.read_claim,
 }
+
+OPERATION_NUMBERS = tuple(_DECODERS)
+# Types whose results list partitions or records.
+LARGE_RESULTS = frozenset(OWNER_STREAM << 8 | number for number in (0x0A, 0x0C, 0x13))

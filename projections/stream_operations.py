@@ -6,7 +6,7 @@ Nothing is changed before all checks have passed, so a refusal leaves no trace.
 from typing import NamedTuple
 
 from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
+from projections.result import APPLIED, Applied, Outcome, Refused, Repeated
 from projections.stream_commands import Cause, Configure, Create, Delete, Retain, Trim
 from projections.stream_groups import Group, split_place
 from projections.stream_limits import (
@@ -83,8 +83,7 @@ def append(streams: Streams, namespace: str, command: Append, moment: Moment) ->
         if isinstance(verdict, Refused):
             return verdict
         if verdict is not None:
-            streams.add_void(moment.index)
-            return Applied(verdict, DUPLICATE)
+            return Repeated(verdict, DUPLICATE)
         stream.producers.record(command.producer, moment.index)
     streams.add_record(stream, number, moment)
     return APPLIED

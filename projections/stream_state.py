@@ -287,10 +287,6 @@ class Streams:
         if partition.add(index, timestamp_ns, size):
             stream.schedule(partition)
 
-    def add_void(self, index: int) -> None:
-        """Tell the log that an entry which was not refused is no data all the same."""
-        self.books.undo.defer(partial(self._notes.add_void, index, index))
-
     def check(self) -> None:
         """Assert the invariants of this file."""
         found = [stream for names in self.names.values() for stream in names.values()]

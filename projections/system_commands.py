@@ -278,3 +278,5 @@ _DECODERS: dict[int, Callable[[Reader], Command]] = {
     TYPE_HOLD_RELEASE: lambda reader: HoldRelease(_read_name(reader)),
     TYPE_HOLD_BREAK: _read_hold_break,
 }
+
+TYPES_COMMANDS = tuple(_DECODERS)

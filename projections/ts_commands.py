@@ -453,3 +453,5 @@ _DECODERS: dict[int, Callable[[Reader], Command]] = {
     0x0B: _read_rollup,
     0x0C: _read_rollup_begin,
 }
+
+OPERATION_NUMBERS = tuple(_DECODERS)
