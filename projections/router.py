@@ -12,9 +12,8 @@ It feeds entries to the handlers of the projection that owns them, once and in o
   inside of a batch are not to be had.
 
 Entries are applied in spans: consecutive entries of one type, one log time, one prefix and, in a
-session, of one session and one ``first_unacknowledged`` with rising sequences. What is looked up
-for an entry is looked up once for its span. Where a group is cut into spans makes no difference to
-results or state. A single entry is a span of one.
+session, of one session. What is looked up for an entry is looked up once for its span. Where a
+group is cut into spans makes no difference to results or state. A single entry is a span of one.
 
 Results: ``apply`` answers Pending for the entries of a batch until the last one, whose answer is
 that of the whole batch. ``apply_group`` puts that answer at the batch's first entry, and the
@@ -33,13 +32,12 @@ from projections.payload import (
     FLAG_SESSION,
     SESSION_SIZE,
     U64,
-    SessionRef,
     read_prefix,
-    unpack_session,
 )
 from projections.projection import Handler, Notes, Position, Projection
 from projections.reasons import Reason
 from projections.result import (
+    APPLIED,
     PENDING,
     SKIPPED,
     Applied,
@@ -49,6 +47,7 @@ from projections.result import (
     Repeated,
     Result,
 )
+from projections.sessions import Request
 from projections.state_hash import combine
 from projections.system import System
 from projections.system_commands import (
@@ -282,48 +281,42 @@ class ProjectionRouter:
         handler = self._handlers.get(entry_type) or _refuse_unknown(entry_type)
         results: Sequence[Result]
         if session_at:
-            size_max = 1 if entry_type in self._alone else SPAN_ENTRIES_MAX
+            is_alone = entry_type in self._alone
             head = payload[: session_at + U64.size]
-            payloads = _cut(entries, at, payload, head, size_max)
+            payloads = [payload] if is_alone else _cut(entries, at, payload, head)
             results = self._apply_in_session(handler, entry, prefix, payloads)
         else:
-            size_max = 1 if entry_type >> 8 == OWNER_SYSTEM else SPAN_ENTRIES_MAX
-            payloads = _cut(entries, at, payload, prefix, size_max)
+            is_alone = entry_type >> 8 == OWNER_SYSTEM
+            payloads = [payload] if is_alone else _cut(entries, at, payload, prefix)
             results = handler(prefix, index, timestamp_ns, payloads)
-        last = entries[at + len(results) - 1].index
-        assert last == index + len(results) - 1, f"{last} in a span from {index}"
-        self._position.applied_index = last
+        if len(results) > 1:
+            last = entries[at + len(results) - 1].index
+            assert last == index + len(results) - 1, f"{last} in a span from {index}"
+            self._position.applied_index = last
         self._note(results, index)
         return results
 
     def _apply_in_session(
         self, handler: Handler, entry: Entry, prefix: bytes, payloads: Sequence[bytes]
     ) -> Sequence[Result]:
-        """Apply payloads of one session, up to the first that is not like the others."""
+        """Apply payloads of one session."""
         _, _, _, index, timestamp_ns, _, _ = entry
         session_at = len(prefix)
         request_at, body = session_at + U64.size, session_at + SESSION_SIZE
-        ref = SessionRef(*unpack_session(payloads[0], session_at))
-        _, last, known = ref
-        sequences, plain = [last], [prefix + payloads[0][body:]]
-        for payload in payloads[1:]:
-            if len(payload) < body:
-                break
-            sequence, first = _unpack_request(payload, request_at)
-            if first != known or sequence <= last:
-                break
-            last = sequence
-            sequences.append(sequence)
-            plain.append(prefix + payload[body:])
+        (session,) = U64.unpack_from(payloads[0], session_at)
+        if min(map(len, payloads)) < body:  # the first is long enough
+            payloads = payloads[: next(n for n, each in enumerate(payloads) if len(each) < body)]
+        requests: list[Request] = [_unpack_request(each, request_at) for each in payloads]
+        plain = [prefix + payload[body:] for payload in payloads]
         sessions = self._system.sessions
         results: list[Result] = []
-        while (done := len(results)) < len(sequences):
-            asked = sequences[done:]
-            verdict = sessions.begin(ref.session, asked, known, timestamp_ns)
+        while (done := len(results)) < len(requests):
+            asked = requests[done:] if done else requests
+            verdict = sessions.begin(session, asked, timestamp_ns)
             if isinstance(verdict, int):
-                taken = plain[done : done + verdict]
+                taken = plain if verdict == len(plain) else plain[done : done + verdict]
                 outcomes = handler(prefix, index + done, timestamp_ns, taken)
-                sessions.record(ref.session, asked, index + done, outcomes)
+                sessions.record(session, asked, index + done, outcomes)
                 results += outcomes
             else:
                 results.append(verdict)
@@ -419,11 +412,11 @@ class ProjectionRouter:
             result = self._run_batch(batch)
         else:
             id_, sequence, first = session
-            sessions = self._system.sessions
-            verdict = sessions.begin(id_, (sequence,), first, head.timestamp_ns)
+            sessions, requests = self._system.sessions, ((sequence, first),)
+            verdict = sessions.begin(id_, requests, head.timestamp_ns)
             if isinstance(verdict, int):
                 result = self._run_batch(batch)
-                sessions.record(id_, (sequence,), head.index, (result,))
+                sessions.record(id_, requests, head.index, (result,))
             else:
                 result = verdict
         if isinstance(result, Applied):
@@ -466,12 +459,14 @@ class ProjectionRouter:
         payload, prefix, session_at = opened
         if session_at:
             return (Refused(Reason.BATCH_MALFORMED),)
-        payloads = _cut(entries, at, payload, prefix, SPAN_ENTRIES_MAX)
+        payloads = _cut(entries, at, payload, prefix)
         handler = self._handlers.get(entry_type) or _refuse_unknown(entry_type)
         return handler(prefix, index, timestamp_ns, payloads)
 
     def _note(self, results: Sequence[Result], index: int) -> None:
         """Count results that had no effect, and tell the log which entries are void."""
+        if not results or (results[0] is APPLIED and results.count(APPLIED) == len(results)):
+            return
         for at, result in enumerate(results, index):
             if type(result) is not Applied:
                 self._note_void(result, at, at)
@@ -486,17 +481,17 @@ class ProjectionRouter:
         self._notes.add_void(first, last)
 
 
-def _cut(
-    entries: Sequence[Entry], at: int, payload: bytes, head: bytes, size_max: int
-) -> list[bytes]:
+def _cut(entries: Sequence[Entry], at: int, payload: bytes, head: bytes) -> list[bytes]:
     """Return the payloads of the span that begins at ``at``: all of them open with ``head``.
 
     ``payload``: the first of them, decompressed.
     """
     payloads = [payload]
+    if at + 1 == len(entries):
+        return payloads
     kind, flags, _, _, time_ns, _, _ = entries[at]
     plain_flags = flags & ~FLAG_ZSTD
-    for each, each_flags, _, _, each_ns, _, payload in entries[at + 1 : at + size_max]:
+    for each, each_flags, _, _, each_ns, _, payload in entries[at + 1 : at + SPAN_ENTRIES_MAX]:
         if each != kind or each_ns != time_ns:
             break
         if each_flags != plain_flags:

@@ -91,7 +91,9 @@ def test_the_golden_bytes_are_read_as_they_were_meant(name: str) -> None:
     command = payload_samples.KV[name]
     _, reader = read_prefix(load_golden(f"payloads/{name}"))
 
-    assert kv_commands.decode_command(kv_commands.OPERATIONS[type(command)], reader) == command
+    assert (
+        kv_commands.decode_command(kv_commands.OPERATIONS[type(command)].number, reader) == command
+    )
 
 
 def test_every_golden_payload_has_a_sample() -> None:
@@ -118,11 +120,11 @@ def test_the_examples_of_the_document_are_the_golden_bytes() -> None:
 def test_the_document_names_every_operation() -> None:
     text = DOCUMENT.read_text("utf-8")
 
-    for operation in kv_commands.OPERATIONS.values():
-        if operation != kv_commands.OPERATION_GET:
-            assert f"| 0x{0x0100 | operation:04x} |" in text
-    for operation in range(1, 0x0B):
-        assert f"| 0x{operation:04x} |" in text
+    for operation in kv_commands.KV_OPERATIONS:
+        if operation.is_entry:
+            assert f"| 0x{0x0100 | operation.number:04x} |" in text
+    for number in range(1, 0x0B):
+        assert f"| 0x{number:04x} |" in text
 
 
 def test_every_reason_has_words() -> None:

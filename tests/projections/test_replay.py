@@ -23,7 +23,6 @@ from tests.projections.mutations import MUTATIONS
 from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_TIMESERIES, TYPE_NOOP
 
 MODELS: dict[int, ModuleType] = {
-    OWNER_KV: kv_commands,
     OWNER_QUEUE: queue_commands,
     OWNER_TIMESERIES: ts_commands,
     OWNER_STREAM: stream_commands,
@@ -51,10 +50,14 @@ def registered_types() -> dict[int, str]:
     """Return every type of entry that means something, with the name of its command."""
     names = {TYPE_NOOP: "Noop", system_commands.TYPE_RAFT_CONFIG: "RaftConfig"}
     names |= {number: command.__name__ for command, number in system_commands._TYPES.items()}
+    names |= {
+        OWNER_KV << 8 | each.number: each.command.__name__
+        for each in kv_commands.KV_OPERATIONS
+        if each.is_entry
+    }
     for owner, module in MODELS.items():
         operations: dict[type, int] = module.OPERATIONS
         names |= {owner << 8 | number: each.__name__ for each, number in operations.items()}
-    del names[OWNER_KV << 8 | kv_commands.OPERATIONS[kv_commands.Get]]  # only in transactions
     return names
 
 

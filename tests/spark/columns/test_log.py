@@ -18,8 +18,7 @@ from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.spark.columns.views import VIEWS
 from projections import queue_commands, stream_commands, system_commands, ts_commands
-from projections.kv_commands import OPERATIONS as KV_NUMBERS
-from projections.kv_commands import Put, encode_command
+from projections.kv_commands import KV_OPERATIONS, Put, encode_command
 from projections.ts_names import SeriesName, format_series, parse_series
 from tests.formats.independent_reader import Entry as ReadEntry
 from tests.formats.independent_shard import read_shard
@@ -253,7 +252,7 @@ def test_opaque_payloads_have_no_namespace() -> None:
 
 def test_operations_have_the_numbers_of_the_projections() -> None:
     """Each decoder knows the operations that the views name, and no other."""
-    assert {number for number in KV_NUMBERS.values() if number < 0x20} == {
+    assert {each.number for each in KV_OPERATIONS if each.is_entry} == {
         number & 0xFF for number in types_of("kv")
     }
     for owner, module in (
