@@ -501,4 +501,6 @@ _DECODERS: dict[int, Callable[[Reader], Command]] = {
 
 OPERATION_NUMBERS = tuple(_DECODERS)
 # Types whose results have a part for each message.
-LARGE_RESULTS = frozenset(OWNER_QUEUE << 8 | number for number in (0x02, 0x03, 0x04, 0x05, 0x06))
+LARGE_RESULTS = frozenset(
+    OWNER_QUEUE << 8 | number for number in (0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08)
+)

@@ -66,9 +66,10 @@ SPAN_ENTRIES_MAX = 128
 # Prefixes that are known to be sound; when there are more, from scratch.
 PREFIXES_MAX = 1024
 _unpack_request = struct.Struct("<QQ").unpack_from  # sequence, first_unacknowledged
-Opened = tuple[bytes, bytes, int]
-"""The payload of an entry, decompressed; its prefix without a session; and where a session begins.
-"""
+_TYPES_SYSTEM_END = (OWNER_SYSTEM + 1) << 8
+Opened = tuple[Handler, bytes, bytes, int]
+"""For an entry: its handler; its payload, decompressed; its prefix without a session; and where its
+session begins, 0 if there is none."""
 
 
 class ProjectionRouter:
@@ -272,28 +273,29 @@ class ProjectionRouter:
 
     def _apply_span(self, entries: Sequence[Entry], at: int) -> Sequence[Result]:
         """Apply the span that begins at ``at``; return the results of its entries."""
-        entry_type, _, _, index, timestamp_ns, _, payload = entry = entries[at]
-        opened = self._open(entry)
-        if isinstance(opened, Refused | Applied):
-            self._note((opened,), index)
-            return (opened,)
-        payload, prefix, session_at = opened
-        handler = self._handlers.get(entry_type) or _refuse_unknown(entry_type)
+        entry_type, _, _, index, timestamp_ns, _, _ = entry = entries[at]
         results: Sequence[Result]
-        if session_at:
-            is_alone = entry_type in self._alone
-            head = payload[: session_at + U64.size]
-            payloads = [payload] if is_alone else _cut(entries, at, payload, head)
-            results = self._apply_in_session(handler, entry, prefix, payloads)
+        opened = self._open(entry)
+        if not isinstance(opened, tuple):
+            results = (opened,)
         else:
-            is_alone = entry_type >> 8 == OWNER_SYSTEM
-            payloads = [payload] if is_alone else _cut(entries, at, payload, prefix)
-            results = handler(prefix, index, timestamp_ns, payloads)
+            handler, payload, prefix, session_at = opened
+            head = payload[: session_at + U64.size] if session_at else prefix
+            is_alone = entry_type in self._alone if session_at else entry_type < _TYPES_SYSTEM_END
+            payloads = [payload]
+            if at + 1 < len(entries) and not is_alone:
+                payloads = _cut(entries, at, payload, head)
+            if session_at:
+                results = self._apply_in_session(handler, entry, prefix, payloads)
+            else:
+                results = handler(prefix, index, timestamp_ns, payloads)
         if len(results) > 1:
             last = entries[at + len(results) - 1].index
             assert last == index + len(results) - 1, f"{last} in a span from {index}"
             self._position.applied_index = last
-        self._note(results, index)
+            self._note(results, index)
+        elif results[0] is not APPLIED:
+            self._note(results, index)
         return results
 
     def _apply_in_session(
@@ -325,9 +327,12 @@ class ProjectionRouter:
     def _open(self, entry: Entry) -> Opened | Outcome:
         """Decompress a payload and read its prefix; opaque ones are applied right away."""
         entry_type, flags, _, _, _, _, payload = entry
-        owner = entry_type >> 8
-        if owner != OWNER_SYSTEM and owner not in self._table:
-            return Refused(Reason.OWNER_UNKNOWN, owner)
+        handler = self._handlers.get(entry_type)
+        if handler is None:
+            owner = entry_type >> 8
+            if owner != OWNER_SYSTEM and owner not in self._table:
+                return Refused(Reason.OWNER_UNKNOWN, owner)
+            handler = _refuse_unknown(entry_type)
         if flags & FLAG_ZSTD:
             try:
                 payload = decompress(payload, PLAIN_SIZE_MAX)
@@ -339,8 +344,8 @@ class ProjectionRouter:
             return self._system.apply_opaque(entry_type, payload)
         end = payload[2] + 3 if len(payload) > 2 else 0
         prefix = self._prefixes.get(payload[:end])
-        in_session = end and payload[1]
-        if prefix is None or (in_session and len(payload) < end + SESSION_SIZE):
+        session_at = end if end and payload[1] else 0
+        if prefix is None or (session_at and len(payload) < end + SESSION_SIZE):
             try:
                 read_prefix(payload)
             except BadPayload as error:
@@ -349,7 +354,7 @@ class ProjectionRouter:
                 self._prefixes.clear()
             prefix = bytes((payload[0], payload[1] & ~FLAG_SESSION)) + payload[2:end]
             self._prefixes[payload[:end]] = prefix
-        return payload, prefix, end if in_session else 0
+        return handler, payload, prefix, session_at
 
     def _start_batch(self, entry: Entry) -> Result:
         batch = self._open_batch(entry)
@@ -369,7 +374,7 @@ class ProjectionRouter:
             return opened
         assert not isinstance(opened, Applied), "a batch is not opaque"
         try:
-            prefix, reader = read_prefix(opened[0])
+            prefix, reader = read_prefix(opened[1])
             command = decode_command(TYPE_BATCH, reader)
         except BadPayload as error:
             return Refused(error.reason, error.detail)
@@ -454,13 +459,12 @@ class ProjectionRouter:
         if not flags & FLAG_CONDITIONAL or entry_type >> 8 == OWNER_SYSTEM:
             return (Refused(Reason.BATCH_MALFORMED),)
         opened = self._open(entry)
-        if isinstance(opened, Refused | Applied):
+        if not isinstance(opened, tuple):
             return (opened,)
-        payload, prefix, session_at = opened
+        handler, payload, prefix, session_at = opened
         if session_at:
             return (Refused(Reason.BATCH_MALFORMED),)
         payloads = _cut(entries, at, payload, prefix)
-        handler = self._handlers.get(entry_type) or _refuse_unknown(entry_type)
         return handler(prefix, index, timestamp_ns, payloads)
 
     def _note(self, results: Sequence[Result], index: int) -> None:
@@ -487,8 +491,6 @@ def _cut(entries: Sequence[Entry], at: int, payload: bytes, head: bytes) -> list
     ``payload``: the first of them, decompressed.
     """
     payloads = [payload]
-    if at + 1 == len(entries):
-        return payloads
     kind, flags, _, _, time_ns, _, _ = entries[at]
     plain_flags = flags & ~FLAG_ZSTD
     for each, each_flags, _, _, each_ns, _, payload in entries[at + 1 : at + SPAN_ENTRIES_MAX]:

@@ -108,8 +108,7 @@ def stream_half_undo(patch: pytest.MonkeyPatch) -> None:
 
 def stream_builtin_hash(patch: pytest.MonkeyPatch) -> None:
     """A record's partition is chosen by hash() of its key."""
-    patch.setattr("projections.stream_record.crc32c", hash)
-    patch.setattr("projections.stream.crc32c", hash)
+    patch.setattr("projections.stream_operations.crc32c", hash)
 
 
 def series_builtin_hash(patch: pytest.MonkeyPatch) -> None:
