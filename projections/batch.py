@@ -9,19 +9,17 @@ Which operation was refused is said by its position among all of them: an entry 
 except ``put_many``, which is as many as it has puts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from projections.conditions import Condition
 from projections.kv_commands import TYPE_PUT_MANY, put_count
 from projections.payload import Prefix, read_prefix
-from projections.projection import FastPath, Projection, RunPath
 from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Duplicate, Outcome, Refused, Result
-from projections.runs import plain_run
+from projections.result import Applied, Duplicate, Refused, Result
 from projections.system_commands import Batch
-from ual.entry import FLAG_CONDITIONAL, Entry
+from ual.entry import Entry
 
 
 class Judge(Protocol):
@@ -56,50 +54,7 @@ class OpenBatch:
         return self.head.index + self.command.entry_count
 
 
-def run_batch(
-    batch: OpenBatch,
-    judge: Judge,
-    owners: Sequence[Projection],
-    fast_paths: Mapping[int, FastPath],
-    run_paths: Mapping[int, RunPath],
-    apply_entry: Callable[[Entry], Outcome],
-) -> Outcome:
-    """Run a complete batch. ``apply_entry`` applies an entry that no fast path is for."""
-    assert batch.complete, f"{len(batch.entries)} of {batch.command.entry_count} entries"
-    failed = judge.first_failed(batch.prefix.namespace, batch.command.conditions)
-    if failed is not None:
-        return Refused(Reason.CONDITION_FAILED, failed)
-    for projection in owners:
-        projection.begin_batch()
-    results: list[Outcome] = []
-    entries, tried = batch.entries, 0
-    while (at := len(results)) < len(entries):
-        entry_type, flags, _, index, _, _, payload = entry = entries[at]
-        outcome: Outcome | None = None
-        if flags == FLAG_CONDITIONAL and (fast := fast_paths.get(entry_type)) is not None:
-            path = run_paths.get(entry_type)
-            if path is not None and at >= tried and len(payload) > 2:
-                prefix = payload[: payload[2] + 3]
-                payloads = plain_run(entries, at, prefix)
-                tried = at + len(payloads)  # what the run leaves goes one by one
-                done = path.run(index, prefix, payloads)
-                if done:
-                    results += [APPLIED] * done
-                    continue
-            outcome = fast(index, payload)
-        if outcome is None:
-            outcome = apply_entry(entry)
-            if isinstance(outcome, Refused):
-                for projection in owners:
-                    projection.rollback_batch()
-                return _refusal(entries, at, outcome)
-        results.append(outcome)
-    for projection in owners:
-        projection.commit_batch()
-    return Applied(len(results), None, tuple(results))
-
-
-def _refusal(entries: Sequence[Entry], at: int, refused: Refused) -> Refused:
+def refusal(entries: Sequence[Entry], at: int, refused: Refused) -> Refused:
     """Return the result of a batch whose entry at ``at`` was refused."""
     position, cause = sum(map(_operation_count, entries[:at])), refused.reason
     if entries[at].entry_type == TYPE_PUT_MANY and refused.cause is not None:

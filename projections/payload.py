@@ -26,7 +26,6 @@ U64 = struct.Struct("<Q")
 I64 = struct.Struct("<q")
 _SESSION = struct.Struct("<QQQ")
 SESSION_SIZE = _SESSION.size
-unpack_session = _SESSION.unpack_from  # (session, sequence, first_unacknowledged)
 
 
 class SessionRef(NamedTuple):
@@ -139,10 +138,9 @@ def read_prefix(payload: bytes) -> tuple[Prefix, Reader]:
     return Prefix(namespace, session), Reader(payload, session_end)
 
 
-def prefixes_of(namespace: str) -> tuple[bytes, bytes]:
-    """Return what opens a payload up to its session, and what opens the same without a session."""
-    plain = encode_prefix(namespace)
-    return bytes((PAYLOAD_VERSION, FLAG_SESSION)) + plain[2:], plain
+def namespace_of(prefix: bytes) -> str:
+    """Return the namespace that a prefix without a session names."""
+    return prefix[3:].decode()
 
 
 def encode_prefix(namespace: str, session: SessionRef | None = None) -> bytes:

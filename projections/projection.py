@@ -1,43 +1,82 @@
 """What a projection is, what it is given, and what it gives back.
 
 The router owns order and identity: it feeds each entry once, in index order, with its payload
-decompressed and its prefix read. A projection owns its state and answers for it. To add one,
+decompressed and its session cut out. A projection owns its state and answers for it. To add one,
 write a class with these methods and name it in table.py.
 
-Guarantees the router gives: ``apply`` is called with strictly rising indexes and never falling
-timestamps; between ``begin_batch`` and its end only ``apply`` is called; nothing else runs while
-a ``dump`` is being consumed. Guarantees a projection gives: ``apply`` is a pure function of state
-and entry; it raises ``BadPayload`` before it changes anything, and nothing else on account of
-the entry's content; equal state has equal ``state_hash`` and equal ``dump``.
+Guarantees the router gives: handlers are called with strictly rising indexes and never falling
+timestamps; between ``begin_batch`` and its end only handlers are called; nothing else runs while
+a ``dump`` is being consumed. Guarantees a projection gives: a handler is a pure function of state
+and arguments, and raises nothing on account of a payload's content; equal state has equal
+``state_hash`` and equal ``dump``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
+from projections.errors import BadPayload
 from projections.namespaces import Namespace
-from projections.payload import Reader
-from projections.result import Applied, Outcome
-from ual.entry import Draft, Entry
+from projections.payload import Reader, namespace_of
+from projections.result import Outcome, Refused
+from ual.entry import Draft
 
-FastPath = Callable[[int, bytes], Applied | None]
-"""Apply (index, payload) of an entry that is not compressed; or return None and change nothing, to
-be called the long way. Inside of a batch it can be taken back like everything else."""
+Handler = Callable[[bytes, int, int, Sequence[bytes]], Sequence[Outcome]]
+"""Apply a span of entries of one type: ``handler(prefix, index, timestamp_ns, payloads)``.
+
+Payload k is that of the entry ``index + k``; all of them have the same time and open with
+``prefix``, which holds no session. Return one outcome for each, in order. A malformed body is
+refused in its place and the rest is applied. Inside of a batch everything can be taken back.
+"""
 
 
-@runtime_checkable
-class RunPath(Protocol):
-    """A fast path that can do many entries in one loop."""
+def _left_out(*_: object) -> Any:
+    raise AssertionError("the model has one function for all of its commands")
 
-    def __call__(self, index: int, payload: bytes, /) -> Applied | None:
-        """Apply one, as any fast path."""
 
-    def run(self, index: int, prefix: bytes, payloads: Sequence[bytes]) -> int:
-        """Apply payloads that open with ``prefix``; the first at ``index``, each at the next.
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a model; what others need to know of it is derived from here.
 
-        Return how many from the first on were applied, each of them as ``APPLIED``; of the next
-        one nothing has changed. Of the position it reads the time alone, which all of them have,
-        and it touches its projection's state alone.
-        """
+    How ``decode``, ``encode``, ``execute`` and ``describe`` are called is the model's own affair.
+    A model that has one function for all of its commands leaves it out here.
+    """
+
+    number: int  # the low byte of the entry's type; it is in logs: never change or reuse one
+    command: type[Any]
+    decode: Callable[..., Any]  # the body of an entry to a command or its fields
+    encode: Callable[..., bytes] = _left_out
+    execute: Callable[..., Any] = _left_out
+    describe: Callable[..., str] = _left_out
+    nested: bool = False  # it may stand in a transaction
+    is_entry: bool = True  # it may be an entry of its own
+    # Whether the answer to this body says nothing, so that it can be given before apply.
+    is_blind: Callable[[bytes], bool] | None = None
+    tells_itself: bool = False  # watchers read what it changes from the entry alone
+    has_large_result: bool = False  # a result may take more than RESULT_SIZE_SMALL (sessions.py)
+
+
+OneHandler = Callable[[str, Reader, int, int], Outcome]
+"""Apply one entry: (namespace, reader of its body, index, timestamp_ns). May raise ``BadPayload``
+before it has changed anything."""
+
+
+def one_by_one(execute: OneHandler) -> Handler:
+    """Return a handler that applies the entries of a span one after the other."""
+
+    def handle(
+        prefix: bytes, index: int, timestamp_ns: int, payloads: Sequence[bytes]
+    ) -> list[Outcome]:
+        namespace, body = namespace_of(prefix), len(prefix)
+        outcomes: list[Outcome] = []
+        for at, payload in enumerate(payloads, index):
+            try:
+                outcomes.append(execute(namespace, Reader(payload, body), at, timestamp_ns))
+            except BadPayload as error:
+                outcomes.append(Refused(error.reason, error.detail))
+        return outcomes
+
+    return handle
 
 
 class Position:
@@ -105,11 +144,15 @@ class Projection(Protocol):
     def owner(self) -> int:
         """The high byte of the entry types that it answers for."""
 
-    def fast_paths(self) -> Mapping[int, FastPath]:
-        """Return special-cased handlers by entry type, for what must be cheap."""
+    @property
+    def large_results(self) -> Collection[int]:
+        """Types of entries whose result may take more than RESULT_SIZE_SMALL (sessions.py).
 
-    def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
-        """Fold one entry into the state; ``reader`` stands behind the payload's prefix."""
+        In a session they are handed over one by one: before each, the session must have room.
+        """
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handler of each type of entry that it answers for."""
 
     def begin_batch(self) -> None:
         """From now on, be able to take everything back."""

@@ -10,15 +10,17 @@ leader proposes (``chores``).
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
 from projections.namespaces import Namespace
 from projections.payload import U64, Reader, encode_prefix
-from projections.projection import Due, FastPath, Position
+from projections.projection import Due, Handler, Position, one_by_one
 from projections.queue_changes import Kind, QueueChanges
 from projections.queue_commands import (
+    LARGE_RESULTS,
+    OPERATION_NUMBERS,
     TYPE_ACK,
     TYPE_LEASE,
     Ack,
@@ -78,11 +80,10 @@ from projections.queue_section import dump_parts, load_section
 from projections.queue_store import QueueState, Total
 from projections.reasons import Reason
 from projections.result import APPLIED, Applied, Outcome, Refused
-from projections.runs import OneByOne
 from projections.section import chunked
 from projections.state_hash import reduce_total
 from projections.undo import UndoLog
-from ual.entry import OWNER_QUEUE, Draft, Entry
+from ual.entry import OWNER_QUEUE, Draft
 
 ITEM = struct.Struct("<BQQ")  # of an expire entry: kind, queue, message
 
@@ -91,6 +92,7 @@ class Queue(QueueReads):
     """The state of all queues."""
 
     owner = OWNER_QUEUE
+    large_results = LARGE_RESULTS
 
     def __init__(self, position: Position) -> None:
         super().__init__(position)
@@ -105,20 +107,45 @@ class Queue(QueueReads):
         queue = self._queues.get(queue_id)
         return self.changes.name_of(queue_id) if queue is None else (queue.namespace, queue.name)
 
-    def fast_paths(self) -> Mapping[int, FastPath]:
-        """Return the handlers of plain messages."""
-        return {
-            TYPE_ENQUEUE: OneByOne(self._plain.enqueue),
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handler of each operation."""
+        plain = {
+            TYPE_ENQUEUE: self._plain.enqueue,
             TYPE_LEASE: self._plain.lease,
             TYPE_ACK: self._plain.ack,
         }
+        types = [OWNER_QUEUE << 8 | number for number in OPERATION_NUMBERS]
+        found = {each: one_by_one(partial(self._apply, each & 0xFF)) for each in types}
+        for each, path in plain.items():
+            found[each] = partial(self._plain_first, path, found[each])
+        return found
 
-    def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
-        """Fold one entry into the state."""
-        command = decode_command(entry.entry_type & 0xFF, reader)
+    def _plain_first(
+        self,
+        path: Callable[[int, bytes], Applied | None],
+        handler: Handler,
+        prefix: bytes,
+        index: int,
+        timestamp_ns: int,
+        payloads: Sequence[bytes],
+    ) -> Sequence[Outcome]:
+        # A path takes the time from where the router stands, in a batch behind the last entry.
+        is_of_now = timestamp_ns == self._position.log_time_ns
+        outcomes: list[Outcome] = []
+        for at, payload in enumerate(payloads, index):
+            done = path(at, payload) if is_of_now else None
+            if done is None:
+                outcomes += handler(prefix, at, timestamp_ns, (payload,))
+            else:
+                outcomes.append(done)
+        return outcomes
+
+    def _apply(
+        self, number: int, namespace: str, reader: Reader, index: int, now_ns: int
+    ) -> Outcome:
+        command = decode_command(number, reader)
         if namespace not in self._names:
             return Refused(Reason.NAMESPACE_UNKNOWN)
-        index, now_ns = entry.index, entry.timestamp_ns
         if isinstance(command, QueueCreate):
             return self._create(namespace, command, index)
         queue = self._queues.get(command.queue)

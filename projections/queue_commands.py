@@ -498,3 +498,9 @@ _DECODERS: dict[int, Callable[[Reader], Command]] = {
     0x13: lambda reader: QueuePause(reader.number(U64)),
     0x14: lambda reader: QueueResume(reader.number(U64)),
 }
+
+OPERATION_NUMBERS = tuple(_DECODERS)
+# Types whose results have a part for each message.
+LARGE_RESULTS = frozenset(
+    OWNER_QUEUE << 8 | number for number in (0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08)
+)

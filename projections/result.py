@@ -26,6 +26,26 @@ class Applied:
     results: tuple["Applied | Refused", ...] = ()
 
 
+class Repeated(Applied):
+    """An ``Applied`` whose entry is no data: what it brings came with an entry before it.
+
+    It equals the ``Applied`` that a session or a snapshot makes of it.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Applied):
+            return NotImplemented
+        return (self.number, self.value, self.results) == (
+            other.number,
+            other.value,
+            other.results,
+        )
+
+    __hash__ = Applied.__hash__
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The entry (or a read) had no effect; ``detail`` is the number that the message speaks of."""
@@ -66,6 +86,21 @@ Result = Applied | Refused | Duplicate | Skipped | Pending
 APPLIED = Applied()
 SKIPPED = Skipped()
 PENDING = Pending()
+
+_new = Applied.__new__
+_set_number = Applied.number.__set__  # type: ignore[misc, attr-defined]
+_set_value = Applied.value.__set__  # type: ignore[misc, union-attr]
+_set_results = Applied.results.__set__  # type: ignore[misc, attr-defined]
+
+
+def applied(number: int, value: bytes | None = None) -> Applied:
+    """Return an ``Applied`` in half the time that its frozen constructor takes."""
+    result = _new(Applied)
+    _set_number(result, number)
+    _set_value(result, value)
+    _set_results(result, ())
+    return result
+
 
 _KIND_APPLIED = 1
 _KIND_REFUSED = 2

@@ -1,6 +1,6 @@
 """The router: the one place where entries of the log become state.
 
-It feeds each entry to the projection that owns it, once and in order. Invariants:
+It feeds entries to the handlers of the projection that owns them, once and in order. Invariants:
 
 * ``applied_index`` is the last entry that took part; the next one has the index after it. An
   entry at or below it is skipped (a replay), one beyond the next is a programmer's error.
@@ -11,28 +11,30 @@ It feeds each entry to the projection that owns it, once and in order. Invariant
 * While a batch is being collected the state does not change; dumps and hashes of a position
   inside of a batch are not to be had.
 
+Entries are applied in spans: consecutive entries of one type, one log time, one prefix and, in a
+session, of one session. What is looked up for an entry is looked up once for its span. Where a
+group is cut into spans makes no difference to results or state. A single entry is a span of one.
+
 Results: ``apply`` answers Pending for the entries of a batch until the last one, whose answer is
 that of the whole batch. ``apply_group`` puts that answer at the batch's first entry, and the
 result of each operation at its own.
 """
 
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
-from projections.batch import Judge, OpenBatch, run_batch, spread
+from projections.batch import Judge, OpenBatch, refusal, spread
 from projections.errors import BadPayload, CorruptSection
 from projections.limits import CHORES_MAX, EXPIRE_IDS_MAX, EXPIRE_WEIGHT_MAX
 from projections.payload import (
     FLAG_SESSION,
     SESSION_SIZE,
-    Prefix,
-    Reader,
-    SessionRef,
-    prefixes_of,
+    U64,
     read_prefix,
-    unpack_session,
 )
-from projections.projection import FastPath, Notes, Position, Projection, RunPath
+from projections.projection import Handler, Notes, Position, Projection
 from projections.reasons import Reason
 from projections.result import (
     APPLIED,
@@ -42,9 +44,10 @@ from projections.result import (
     Duplicate,
     Outcome,
     Refused,
+    Repeated,
     Result,
 )
-from projections.runs import goes_on, plain_run, session_run
+from projections.sessions import Request
 from projections.state_hash import combine
 from projections.system import System
 from projections.system_commands import (
@@ -55,12 +58,18 @@ from projections.system_commands import (
     decode_command,
     encode_command,
 )
-from ual.entry import FLAG_CONDITIONAL, OWNER_SYSTEM, Draft, Entry
+from ual.compression import PLAIN_SIZE_MAX, decompress
+from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, OWNER_SYSTEM, Draft, Entry
 from ual.errors import CorruptPayload, PayloadTooLarge
 
-# Prefixes of requests in sessions that are known to be sound; when there are more, from scratch.
+SPAN_ENTRIES_MAX = 128
+# Prefixes that are known to be sound; when there are more, from scratch.
 PREFIXES_MAX = 1024
-_IN_SESSION = bytes((FLAG_SESSION,))
+_unpack_request = struct.Struct("<QQ").unpack_from  # sequence, first_unacknowledged
+_TYPES_SYSTEM_END = (OWNER_SYSTEM + 1) << 8
+Opened = tuple[Handler, bytes, bytes, int]
+"""For an entry: its handler; its payload, decompressed; its prefix without a session; and where its
+session begins, 0 if there is none."""
 
 
 class ProjectionRouter:
@@ -78,23 +87,20 @@ class ProjectionRouter:
         assert OWNER_SYSTEM not in table, "the system projection is not in the table"
         assert all(owner == projection.owner for owner, projection in table.items())
         self._table = {owner: table[owner] for owner in sorted(table)}
-        self._owners = tuple(self._table.values())
         self._notes = notes
         self._system = system
         self._judge = judge
         self._position = position
         self._batch: OpenBatch | None = None
-        self._fast_paths: dict[int, FastPath] = {}
+        self._handlers: dict[int, Handler] = dict(system.handlers())
+        # Types of which a span in a session has one entry: a system entry may end the session, a
+        # large result may fill it.
+        self._alone = set(self._handlers)
         for projection in self._table.values():
-            self._fast_paths.update(projection.fast_paths())
-        self._fast: Mapping[int, FastPath] = self._fast_paths
-        self._run_paths = {
-            entry_type: path
-            for entry_type, path in self._fast_paths.items()
-            if isinstance(path, RunPath)
-        }
-        # Of payloads in sessions, to the same without a session.
-        self._plain_prefixes: dict[bytes, bytes] = {}
+            self._handlers.update(projection.handlers())
+            self._alone.update(projection.large_results)
+        # What opens a payload up to a session, to the same without a session.
+        self._prefixes: dict[bytes, bytes] = {}
         self.refused_counts: Counter[Reason] = Counter()
         self._duplicate_count = 0
         self._skipped_count = 0
@@ -121,49 +127,29 @@ class ProjectionRouter:
 
     def apply(self, entry: Entry) -> Result:
         """Apply the next entry, or skip one that was applied before."""
-        entry_type, flags, _, index, timestamp_ns, _, payload = entry
-        position = self._position
-        if index != position.applied_index + 1:
-            assert index <= position.applied_index, f"{index} after {position.applied_index}"
-            self._skipped_count += 1
-            return SKIPPED
-        position.applied_index = index
-        position.log_time_ns = timestamp_ns
-        if not flags:
-            fast = self._fast.get(entry_type)
-            if fast is not None:
-                if payload[1:2] == _IN_SESSION:
-                    result = self._apply_in_session(fast, index, timestamp_ns, payload)
-                else:
-                    result = fast(index, payload)
-                if result is not None:
-                    return result
-        return self._apply_slow(entry)
+        return self.apply_group((entry,))[0]
 
     def apply_group(self, entries: Sequence[Entry]) -> list[Result]:
         """Apply entries in order and return one result each."""
         results: list[Result] = []
-        pending_from: int | None = None
-        tried = 0
+        position = self._position
+        head_at: int | None = None  # of the batch, if its head is among the entries
         while (at := len(results)) < len(entries):
-            entry_type = entries[at].entry_type
-            if at >= tried and entry_type in self._fast and entry_type in self._run_paths:
-                done, size = self._apply_run(self._run_paths[entry_type], entries, at)
-                tried = at + size
-                if done:
-                    results += [APPLIED] * done
-                    continue
-            result = self.apply(entries[at])
-            results.append(result)
-            if result is PENDING:
-                if pending_from is None:
-                    pending_from = at
-                results += [PENDING] * self._collect(entries, at + 1)
-            elif pending_from is not None:
-                results[pending_from] = result
-                first = pending_from + 1
-                results[first:] = spread(result, len(results) - first)
-                pending_from = None
+            entry_type, flags, _, index, timestamp_ns, _, _ = entry = entries[at]
+            if index != position.applied_index + 1:
+                assert index <= position.applied_index, f"{index} after {position.applied_index}"
+                self._skipped_count += 1
+                results.append(SKIPPED)
+                continue
+            position.applied_index = index
+            position.log_time_ns = timestamp_ns
+            if self._batch is not None:
+                self._collect(self._batch, entries, results, head_at)
+            elif flags & FLAG_CONDITIONAL or entry_type == TYPE_BATCH:
+                head_at = at
+                results.append(self._start_batch(entry))
+            else:
+                results += self._apply_span(entries, at)
         return results
 
     def next_deadline(self) -> int | None:
@@ -285,136 +271,99 @@ class ProjectionRouter:
         for projection in self._table.values():
             projection.check()
 
-    def _apply_slow(self, entry: Entry) -> Result:
-        if self._batch is not None:
-            self._batch.entries.append(entry)
-            return self._finish_batch(self._batch) if self._batch.complete else PENDING
-        if entry.flags & FLAG_CONDITIONAL or entry.entry_type == TYPE_BATCH:
-            return self._start_batch(entry)
-        result = self._execute(entry)
-        self._note(result, entry.index, entry.index)
-        return result
-
-    def _collect(self, entries: Sequence[Entry], at: int) -> int:
-        """Take what a batch still lacks but its last entry, all at once; return how many it was."""
-        batch, position = self._batch, self._position
-        assert batch is not None, "nothing is being collected"
-        taken = entries[at : at + batch.missing_count - 1]
-        if taken:
-            first, last = taken[0], taken[-1]
-            assert first.index == position.applied_index + 1, f"{first.index} in a batch"
-            assert last.index == position.applied_index + len(taken), f"{last.index} in a batch"
-            position.applied_index = last.index
-            position.log_time_ns = last.timestamp_ns
-            batch.entries += taken
-        return len(taken)
-
-    def _apply_run(self, path: RunPath, entries: Sequence[Entry], at: int) -> tuple[int, int]:
-        """Apply the run at ``at`` up to its first unusual entry; return how many of how many.
-
-        A put in a session takes 3.8 µs this way where it took 6.0 entry by entry, one in a batch
-        2.3 where it took 2.6: best of 360 groups of 1,024, alternately in one run.
-        """
-        _, flags, _, index, timestamp_ns, _, payload = entries[at]
-        done, size, position = 0, 1, self._position
-        if not flags and index == position.applied_index + 1 and len(payload) > 2:
-            position.log_time_ns = timestamp_ns  # whichever way its first entry goes
-            end = payload[2] + 3
-            prefix = payload[:end]
-            if payload[1:2] != _IN_SESSION:
-                payloads = plain_run(entries, at, prefix)
-                size = len(payloads)
-                done = path.run(index, prefix, payloads)
-            elif prefix in self._plain_prefixes and goes_on(entries, at, end):
-                plain_prefix = self._plain_prefixes[prefix]
-                ref, sequences, payloads = session_run(entries, at, prefix, plain_prefix)
-                size = len(payloads)
-                sessions = self._system.sessions
-                if usual := sessions.begin_run(ref, sequences, timestamp_ns):
-                    done = path.run(index, plain_prefix, payloads[:usual])
-                    sessions.record_run(ref.session, sequences[:done], index)
-        if done:
-            last = entries[at + done - 1].index
-            assert last == position.applied_index + done, f"{last} in a run"
-            position.applied_index = last
-        return done, size
+    def _apply_span(self, entries: Sequence[Entry], at: int) -> Sequence[Result]:
+        """Apply the span that begins at ``at``; return the results of its entries."""
+        entry_type, _, _, index, timestamp_ns, _, _ = entry = entries[at]
+        results: Sequence[Result]
+        opened = self._open(entry)
+        if not isinstance(opened, tuple):
+            results = (opened,)
+        else:
+            handler, payload, prefix, session_at = opened
+            head = payload[: session_at + U64.size] if session_at else prefix
+            is_alone = entry_type in self._alone if session_at else entry_type < _TYPES_SYSTEM_END
+            payloads = [payload]
+            if at + 1 < len(entries) and not is_alone:
+                payloads = _cut(entries, at, payload, head)
+            if session_at:
+                results = self._apply_in_session(handler, entry, prefix, payloads)
+            else:
+                results = handler(prefix, index, timestamp_ns, payloads)
+        if len(results) > 1:
+            last = entries[at + len(results) - 1].index
+            assert last == index + len(results) - 1, f"{last} in a span from {index}"
+            self._position.applied_index = last
+            self._note(results, index)
+        elif results[0] is not APPLIED:
+            self._note(results, index)
+        return results
 
     def _apply_in_session(
-        self, fast: FastPath, index: int, timestamp_ns: int, payload: bytes
-    ) -> Applied | None:
-        """Apply the usual request of a session by its fast path, or return None.
-
-        The long way then finds everything as it would have without this.
-        """
-        end = payload[2] + 3 if len(payload) > 2 else 0
-        plain_prefix = self._plain_prefixes.get(payload[:end])
-        if plain_prefix is None or len(payload) < end + SESSION_SIZE:
-            return None
-        ref = SessionRef(*unpack_session(payload, end))
+        self, handler: Handler, entry: Entry, prefix: bytes, payloads: Sequence[bytes]
+    ) -> Sequence[Result]:
+        """Apply payloads of one session."""
+        _, _, _, index, timestamp_ns, _, _ = entry
+        session_at = len(prefix)
+        request_at, body = session_at + U64.size, session_at + SESSION_SIZE
+        (session,) = U64.unpack_from(payloads[0], session_at)
+        if min(map(len, payloads)) < body:  # the first is long enough
+            payloads = payloads[: next(n for n, each in enumerate(payloads) if len(each) < body)]
+        requests: list[Request] = [_unpack_request(each, request_at) for each in payloads]
+        plain = [prefix + payload[body:] for payload in payloads]
         sessions = self._system.sessions
-        if not sessions.begin_usual(ref, timestamp_ns):
-            return None
-        # Without its session it is a request like any other.
-        outcome = fast(index, plain_prefix + payload[end + SESSION_SIZE :])
-        if outcome is not None:
-            sessions.record(ref, index, outcome)
-        return outcome
+        results: list[Result] = []
+        while (done := len(results)) < len(requests):
+            asked = requests[done:] if done else requests
+            verdict = sessions.begin(session, asked, timestamp_ns)
+            if isinstance(verdict, int):
+                taken = plain if verdict == len(plain) else plain[done : done + verdict]
+                outcomes = handler(prefix, index + done, timestamp_ns, taken)
+                sessions.record(session, asked, index + done, outcomes)
+                results += outcomes
+            else:
+                results.append(verdict)
+        return results
 
-    def _execute(self, entry: Entry) -> Applied | Refused | Duplicate:
-        """Decode and apply one entry; total, whatever it holds."""
-        opened = self._open(entry)
-        if isinstance(opened, Refused | Applied):
-            return opened
-        prefix, reader = opened
-        session = prefix.session
-        if session is None:
-            return self._apply_body(entry, prefix, reader)
-        verdict = self._system.sessions.begin(session, entry.timestamp_ns)
-        if verdict is not None:
-            return verdict
-        if len(self._plain_prefixes) >= PREFIXES_MAX:
-            self._plain_prefixes.clear()
-        in_session, plain = prefixes_of(prefix.namespace)
-        self._plain_prefixes[in_session] = plain
-        outcome = self._apply_body(entry, prefix, reader)
-        self._system.sessions.record(session, entry.index, outcome)
-        return outcome
-
-    def _open(self, entry: Entry) -> tuple[Prefix, Reader] | Outcome:
+    def _open(self, entry: Entry) -> Opened | Outcome:
         """Decompress a payload and read its prefix; opaque ones are applied right away."""
-        owner = entry.owner
-        if owner != OWNER_SYSTEM and owner not in self._table:
-            return Refused(Reason.OWNER_UNKNOWN, owner)
-        try:
-            payload = entry.plain_payload()
-        except CorruptPayload:
-            return Refused(Reason.PAYLOAD_CORRUPT)
-        except PayloadTooLarge as error:
-            return Refused(Reason.PAYLOAD_TOO_LARGE, error.size)
-        if entry.entry_type in TYPES_OPAQUE:
-            return self._system.apply_opaque(entry.entry_type, payload)
-        try:
-            return read_prefix(payload)
-        except BadPayload as error:
-            return Refused(error.reason, error.detail)
-
-    def _apply_body(self, entry: Entry, prefix: Prefix, reader: Reader) -> Outcome:
-        owner = entry.owner
-        projection = self._system if owner == OWNER_SYSTEM else self._table[owner]
-        try:
-            return projection.apply(entry, prefix.namespace, reader)
-        except BadPayload as error:
-            return Refused(error.reason, error.detail)
+        entry_type, flags, _, _, _, _, payload = entry
+        handler = self._handlers.get(entry_type)
+        if handler is None:
+            owner = entry_type >> 8
+            if owner != OWNER_SYSTEM and owner not in self._table:
+                return Refused(Reason.OWNER_UNKNOWN, owner)
+            handler = _refuse_unknown(entry_type)
+        if flags & FLAG_ZSTD:
+            try:
+                payload = decompress(payload, PLAIN_SIZE_MAX)
+            except CorruptPayload:
+                return Refused(Reason.PAYLOAD_CORRUPT)
+            except PayloadTooLarge as error:
+                return Refused(Reason.PAYLOAD_TOO_LARGE, error.size)
+        if entry_type in TYPES_OPAQUE:
+            return self._system.apply_opaque(entry_type, payload)
+        end = payload[2] + 3 if len(payload) > 2 else 0
+        prefix = self._prefixes.get(payload[:end])
+        session_at = end if end and payload[1] else 0
+        if prefix is None or (session_at and len(payload) < end + SESSION_SIZE):
+            try:
+                read_prefix(payload)
+            except BadPayload as error:
+                return Refused(error.reason, error.detail)
+            if len(self._prefixes) >= PREFIXES_MAX:
+                self._prefixes.clear()
+            prefix = bytes((payload[0], payload[1] & ~FLAG_SESSION)) + payload[2:end]
+            self._prefixes[payload[:end]] = prefix
+        return handler, payload, prefix, session_at
 
     def _start_batch(self, entry: Entry) -> Result:
         batch = self._open_batch(entry)
         if isinstance(batch, Refused):
-            self._note(batch, entry.index, entry.index)
+            self._note((batch,), entry.index)
             return batch
         if batch.complete:
             return self._finish_batch(batch)
         self._batch = batch
-        self._fast = {}  # every entry up to the batch's last is collected
         return PENDING
 
     def _open_batch(self, entry: Entry) -> OpenBatch | Refused:
@@ -424,8 +373,8 @@ class ProjectionRouter:
         if isinstance(opened, Refused):
             return opened
         assert not isinstance(opened, Applied), "a batch is not opaque"
-        prefix, reader = opened
         try:
+            prefix, reader = read_prefix(opened[1])
             command = decode_command(TYPE_BATCH, reader)
         except BadPayload as error:
             return Refused(error.reason, error.detail)
@@ -436,47 +385,135 @@ class ProjectionRouter:
             return Refused(Reason.BATCH_INCOMPLETE, command.entry_count)
         return OpenBatch(entry, prefix, command)
 
+    def _collect(
+        self,
+        batch: OpenBatch,
+        entries: Sequence[Entry],
+        results: list[Result],
+        head_at: int | None,
+    ) -> None:
+        """Take what a batch still lacks, all at once, and add the results."""
+        position, at = self._position, len(results)
+        taken = entries[at : at + batch.missing_count]
+        last = taken[-1]
+        assert last.index == position.applied_index + len(taken) - 1, f"{last.index} in a batch"
+        position.applied_index = last.index
+        position.log_time_ns = last.timestamp_ns
+        batch.entries += taken
+        results += [PENDING] * len(taken)
+        if batch.complete:
+            self._batch = None
+            result = self._finish_batch(batch)
+            if head_at is None:
+                results[-1] = result
+            else:
+                results[head_at] = result
+                results[head_at + 1 :] = spread(result, batch.command.entry_count)
+
     def _finish_batch(self, batch: OpenBatch) -> Result:
-        self._batch = None
-        self._fast = self._fast_paths
-        session = batch.prefix.session
-        result: Applied | Refused | Duplicate | None = None
-        if session is not None:
-            result = self._system.sessions.begin(session, batch.head.timestamp_ns)
-        if result is None:
-            # A fast path takes the time from where the router stands: behind the last entry.
-            is_of_now = batch.head.timestamp_ns == self._position.log_time_ns
-            result = run_batch(
-                batch,
-                self._judge,
-                self._owners,
-                self._fast_paths if is_of_now else {},
-                self._run_paths,
-                self._execute_inner,
-            )
-            if session is not None:
-                self._system.sessions.record(session, batch.head.index, result)
-        self._note(result, batch.head.index, batch.last_index)
+        head, session = batch.head, batch.prefix.session
+        result: Applied | Refused | Duplicate
+        if session is None:
+            result = self._run_batch(batch)
+        else:
+            id_, sequence, first = session
+            sessions, requests = self._system.sessions, ((sequence, first),)
+            verdict = sessions.begin(id_, requests, head.timestamp_ns)
+            if isinstance(verdict, int):
+                result = self._run_batch(batch)
+                sessions.record(id_, requests, head.index, (result,))
+            else:
+                result = verdict
+        if isinstance(result, Applied):
+            self._note(result.results, head.index + 1)
+        else:
+            self._note_void(result, head.index, batch.last_index)
         return result
 
-    def _execute_inner(self, entry: Entry) -> Outcome:
-        """Apply one entry of a batch: not a system entry, and without a session of its own."""
-        if not entry.flags & FLAG_CONDITIONAL or entry.owner == OWNER_SYSTEM:
-            return Refused(Reason.BATCH_MALFORMED)
-        opened = self._open(entry)
-        if isinstance(opened, Refused | Applied):
-            return opened
-        prefix, reader = opened
-        if prefix.session is not None:
-            return Refused(Reason.BATCH_MALFORMED)
-        return self._apply_body(entry, prefix, reader)
+    def _run_batch(self, batch: OpenBatch) -> Outcome:
+        """Run a complete batch, wholly or not at all."""
+        assert batch.complete, f"{len(batch.entries)} of {batch.command.entry_count} entries"
+        failed = self._judge.first_failed(batch.prefix.namespace, batch.command.conditions)
+        if failed is not None:
+            return Refused(Reason.CONDITION_FAILED, failed)
+        owners = self._table.values()
+        for projection in owners:
+            projection.begin_batch()
+        results: list[Outcome] = []
+        entries = batch.entries
+        while (at := len(results)) < len(entries):
+            results += self._apply_inner(entries, at)
+            for position in range(at, len(results)):
+                outcome = results[position]
+                if isinstance(outcome, Refused):
+                    for projection in owners:
+                        projection.rollback_batch()
+                    return refusal(entries, position, outcome)
+        for projection in owners:
+            projection.commit_batch()
+        return Applied(len(results), None, tuple(results))
 
-    def _note(self, result: Applied | Refused | Duplicate, first: int, last: int) -> None:
-        """Count what had no effect, and tell the log that it is void."""
-        if isinstance(result, Applied):
+    def _apply_inner(self, entries: Sequence[Entry], at: int) -> Sequence[Outcome]:
+        """Apply a span of a batch: not of system entries, and without a session of its own."""
+        entry_type, flags, _, index, timestamp_ns, _, _ = entry = entries[at]
+        if not flags & FLAG_CONDITIONAL or entry_type >> 8 == OWNER_SYSTEM:
+            return (Refused(Reason.BATCH_MALFORMED),)
+        opened = self._open(entry)
+        if not isinstance(opened, tuple):
+            return (opened,)
+        handler, payload, prefix, session_at = opened
+        if session_at:
+            return (Refused(Reason.BATCH_MALFORMED),)
+        payloads = _cut(entries, at, payload, prefix)
+        return handler(prefix, index, timestamp_ns, payloads)
+
+    def _note(self, results: Sequence[Result], index: int) -> None:
+        """Count results that had no effect, and tell the log which entries are void."""
+        if not results or (results[0] is APPLIED and results.count(APPLIED) == len(results)):
             return
+        for at, result in enumerate(results, index):
+            if type(result) is not Applied:
+                self._note_void(result, at, at)
+
+    def _note_void(self, result: Result, first: int, last: int) -> None:
         if isinstance(result, Refused):
             self.refused_counts[result.reason] += 1
-        else:
+        elif isinstance(result, Duplicate):
             self._duplicate_count += 1
+        else:
+            assert isinstance(result, Repeated), result
         self._notes.add_void(first, last)
+
+
+def _cut(entries: Sequence[Entry], at: int, payload: bytes, head: bytes) -> list[bytes]:
+    """Return the payloads of the span that begins at ``at``: all of them open with ``head``.
+
+    ``payload``: the first of them, decompressed.
+    """
+    payloads = [payload]
+    kind, flags, _, _, time_ns, _, _ = entries[at]
+    plain_flags = flags & ~FLAG_ZSTD
+    for each, each_flags, _, _, each_ns, _, payload in entries[at + 1 : at + SPAN_ENTRIES_MAX]:
+        if each != kind or each_ns != time_ns:
+            break
+        if each_flags != plain_flags:
+            if each_flags != plain_flags | FLAG_ZSTD:
+                break
+            try:
+                payload = decompress(payload, PLAIN_SIZE_MAX)
+            except (CorruptPayload, PayloadTooLarge):
+                break
+        if not payload.startswith(head):
+            break
+        payloads.append(payload)
+    return payloads
+
+
+def _refuse_unknown(entry_type: int) -> Handler:
+    return partial(_refuse_all, Refused(Reason.OPERATION_UNKNOWN, entry_type & 0xFF))
+
+
+def _refuse_all(
+    refused: Refused, _prefix: bytes, _index: int, _timestamp_ns: int, payloads: Sequence[bytes]
+) -> Sequence[Outcome]:
+    return [refused] * len(payloads)

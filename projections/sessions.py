@@ -14,6 +14,7 @@ kept results; every session has its deadline scheduled; ``hash_total`` is the su
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from projections.deadlines import Deadlines
 from projections.limits import (
@@ -38,16 +39,21 @@ from projections.result import (
 from projections.state_hash import item_hash
 
 SESSION_SIZE = 700  # bytes per session: object, dict, table slots, heap entry
+RESULT_SIZE_SMALL = 64  # bytes of a result as it is kept, if it has no value or a short one
 RESULT_SIZE = 160  # bytes per result besides its own: table slot, number, object
 
 _KIND_SESSION = 0x02
 _KIND_RESULT = 0x03
 _SESSION_ITEM = struct.Struct("<BQQQQ")
 _RESULT_ITEM = struct.Struct("<BQQ")
+_RESULT_ITEM_SIZE = _RESULT_ITEM.size
 _APPLIED = encode_result(APPLIED)  # what most requests get
-_STORED_SIZE = U64.size + len(_APPLIED)
 _APPLIED_ITEM = struct.Struct(f"<BQQQ{len(_APPLIED)}s")  # _RESULT_ITEM, and what is stored
-assert _APPLIED_ITEM.size == _RESULT_ITEM.size + _STORED_SIZE
+assert _APPLIED_ITEM.size == _RESULT_ITEM_SIZE + U64.size + len(_APPLIED)
+
+
+Request = tuple[int, int]
+"""The sequence of a request, and the first that its session has not seen answered."""
 
 
 @dataclass(slots=True)
@@ -114,102 +120,79 @@ class Sessions:
         self._remove(session_id)
         return True
 
-    def begin(self, ref: SessionRef, timestamp_ns: int) -> Refused | Duplicate | None:
-        """Judge a request: None means that it is to be executed, now and for the first time."""
-        session = self._by_id.get(ref.session)
+    def begin(
+        self, session_id: int, requests: Sequence[Request], timestamp_ns: int
+    ) -> int | Refused | Duplicate:
+        """Judge requests of a session.
+
+        Return how many from the first on are to be executed, now and for the first time; or, if
+        the first is not, its result. Of several, each must have a result of at most
+        RESULT_SIZE_SMALL, so that the room that it needs is known before.
+        """
+        session = self._by_id.get(session_id)
         if session is None:
-            return Refused(Reason.SESSION_EXPIRED, ref.session)
-        if ref.first_unacknowledged > ref.sequence:
-            return Refused(Reason.SEQUENCE_INVALID, ref.first_unacknowledged)
-        first = session.first_unacknowledged
-        if ref.first_unacknowledged > first:
-            first = ref.first_unacknowledged
-            self._acknowledge(ref.session, session, first)
-        self._renew(ref.session, session, first, timestamp_ns)
-        if ref.sequence < first:
-            return Refused(Reason.SEQUENCE_ACKNOWLEDGED, first)
-        answered = self.answered(ref)
-        if answered is not None:
-            return answered
-        if (
-            session.results_size >= SESSION_RESULTS_SIZE_MAX
-            or len(session.results) >= SESSION_RESULTS_MAX
-        ):
-            return Refused(Reason.SESSION_RESULTS_FULL, first)
-        return None
+            return Refused(Reason.SESSION_EXPIRED, session_id)
+        sequence, first = requests[0]
+        if first > sequence:
+            return Refused(Reason.SEQUENCE_INVALID, first)
+        known = max(first, session.first_unacknowledged)
+        self._reach(session_id, session, known, timestamp_ns)
+        if sequence < known:
+            return Refused(Reason.SEQUENCE_ACKNOWLEDGED, known)
+        results = session.results
+        if sequence in results:
+            return _repeat(results[sequence])
+        room = SESSION_RESULTS_SIZE_MAX - session.results_size
+        if room <= 0 or len(results) >= SESSION_RESULTS_MAX:
+            return Refused(Reason.SESSION_RESULTS_FULL, known)
+        if len(requests) == 1:
+            return 1
+        taken, last = 1, sequence
+        room = min(SESSION_RESULTS_MAX - len(results), 1 + (room - 1) // RESULT_SIZE_SMALL)
+        for sequence, first in requests[1:room]:
+            if sequence <= last or sequence < known or sequence < first or sequence in results:
+                break
+            if first > known:
+                known = first
+            last = sequence
+            taken += 1
+        self._reach(session_id, session, known, timestamp_ns)
+        return taken
 
     def answered(self, ref: SessionRef) -> Duplicate | None:
         """Return the result that a request has already, if it is kept; changes nothing."""
         session = self._by_id.get(ref.session)
         stored = None if session is None else session.results.get(ref.sequence)
-        if stored is None:
-            return None
-        (index,) = U64.unpack_from(stored)
-        return Duplicate(index, decode_result(stored[U64.size :]))
+        return None if stored is None else _repeat(stored)
 
-    def record(self, ref: SessionRef, index: int, outcome: Outcome) -> None:
-        """Keep the result of a request that was executed."""
-        session = self._by_id.get(ref.session)
-        if session is None:
-            return  # the request closed its own session
-        result = _APPLIED if outcome is APPLIED else encode_result(outcome)
-        stored = U64.pack(index) + result
-        session.results[ref.sequence] = stored
-        session.results_size += len(stored)
-        self.hash_total += _hash_result(ref.session, ref.sequence, stored)
+    def record(
+        self,
+        session_id: int,
+        requests: Iterable[Request],
+        index: int,
+        outcomes: Sequence[Outcome],
+    ) -> None:
+        """Keep the results of requests that were executed, the first at ``index``.
 
-    def begin_usual(self, ref: SessionRef, timestamp_ns: int) -> bool:
-        """Do what ``begin`` does for a request that is to be executed; else change nothing."""
-        session_id, sequence, first = ref
+        What a request behind it in the span has acknowledged is not kept.
+        """
         session = self._by_id.get(session_id)
         if session is None:
-            return False
-        known, results = session.first_unacknowledged, session.results
-        if (
-            sequence < first
-            or sequence < known
-            or sequence in results
-            or session.results_size >= SESSION_RESULTS_SIZE_MAX
-            or len(results) >= SESSION_RESULTS_MAX
-        ):
-            return False
-        if first > known:
-            self._acknowledge(session_id, session, first)
-            self._renew(session_id, session, first, timestamp_ns)
-        elif timestamp_ns + session.ttl_ns != session.deadline_ns:  # of another group
-            self._renew(session_id, session, known, timestamp_ns)
-        return True
-
-    def begin_run(self, ref: SessionRef, sequences: Sequence[int], timestamp_ns: int) -> int:
-        """Do what ``begin_usual`` does for requests whose results will be APPLIED, up to a first.
-
-        ``ref`` is the first of them; the others differ in their sequences alone, which rise.
-        Return how many it were.
-        """
-        if not self.begin_usual(ref, timestamp_ns):
-            return 0
-        session = self._by_id[ref.session]
-        results = session.results
-        room = min(
-            SESSION_RESULTS_MAX - len(results),
-            -((session.results_size - SESSION_RESULTS_SIZE_MAX) // _STORED_SIZE),
-        )
-        count = min(len(sequences), room)
-        if results.keys().isdisjoint(sequences):
-            return count
-        return next(n for n, each in enumerate(sequences) if n == count or each in results)
-
-    def record_run(self, session_id: int, sequences: Iterable[int], index: int) -> None:
-        """Keep APPLIED as the result of requests at ``index`` and those that follow it."""
-        session = self._by_id[session_id]
-        results, pack, digest_of = session.results, _APPLIED_ITEM.pack, item_hash
-        kind, applied, stored_at = _KIND_RESULT, _APPLIED, _RESULT_ITEM.size
-        total, before = 0, len(results)
-        for number, sequence in enumerate(sequences, index):
-            item = pack(kind, session_id, sequence, number, applied)
-            results[sequence] = item[stored_at:]
-            total += digest_of(item, 0)
-        session.results_size += (len(results) - before) * _STORED_SIZE
+            return  # the request closed its own session
+        results, known, pack = session.results, session.first_unacknowledged, _APPLIED_ITEM.pack
+        total = size = 0
+        for number, (sequence, _), outcome in zip(count(index), requests, outcomes):
+            if sequence < known:
+                continue
+            if outcome is APPLIED:
+                item = pack(_KIND_RESULT, session_id, sequence, number, _APPLIED)
+            else:
+                head = _RESULT_ITEM.pack(_KIND_RESULT, session_id, sequence)
+                item = head + U64.pack(number) + encode_result(outcome)
+            results[sequence] = stored = item[_RESULT_ITEM_SIZE:]
+            size += len(stored)
+            total += item_hash(item, 0)
+        session.results_size += size
         self.hash_total += total
 
     def insert(self, session_id: int, session: Session) -> None:
@@ -242,6 +225,14 @@ class Sessions:
         assert len(self.deadlines) == len(self._by_id)
         self.deadlines.check()
 
+    def _reach(self, session_id: int, session: Session, first: int, timestamp_ns: int) -> None:
+        """Forget what is acknowledged below ``first``, and let the session live from now on."""
+        if first > session.first_unacknowledged:
+            self._acknowledge(session_id, session, first)
+            self._renew(session_id, session, first, timestamp_ns)
+        elif timestamp_ns + session.ttl_ns != session.deadline_ns:  # of another group
+            self._renew(session_id, session, first, timestamp_ns)
+
     def _acknowledge(self, session_id: int, session: Session, first: int) -> None:
         """Forget the results below ``first``."""
         before = session.first_unacknowledged
@@ -268,6 +259,11 @@ class Sessions:
         for sequence, stored in session.results.items():
             self.hash_total -= _hash_result(session_id, sequence, stored)
         self.deadlines.cancel(session_id)
+
+
+def _repeat(stored: bytes) -> Duplicate:
+    (index,) = U64.unpack_from(stored)
+    return Duplicate(index, decode_result(stored[U64.size :]))
 
 
 def _hash_session(session_id: int, session: Session) -> int:

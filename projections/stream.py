@@ -4,39 +4,46 @@ Records are entries of the log and stay there: a record's offset is its index, a
 moves a few counters and tells the log which entry it is. The state holds what is known of streams,
 producers and groups; reads are in stream_reads.py and take the log as an argument.
 
-``apply`` decodes a command and executes it (stream_operations.py, stream_group_operations.py). The
-plain append, with a key or without, has a path of its own: ``_append_plain`` is the straight-line
-form of decode, ``append`` and ``Streams.add_record``. Whatever is unusual it leaves to the long
-way, by returning None before it has changed anything. That both ways agree is a test.
+Records are appended in one loop over a span; other commands are decoded and executed one by one
+(stream_operations.py, stream_group_operations.py).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-from crc32c import crc32c
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from projections import stream_commands as commands
 from projections import stream_operations as operations
 from projections.namespaces import Namespace
 from projections.payload import U64, Reader
-from projections.projection import DerivedKeys, Due, FastPath, Notes, Position
-from projections.result import APPLIED, Applied, Outcome
-from projections.runs import OneByOne
+from projections.projection import (
+    DerivedKeys,
+    Due,
+    Handler,
+    Notes,
+    Position,
+    one_by_one,
+)
+from projections.result import Outcome
 from projections.section import chunked
 from projections.state_hash import reduce_total
-from projections.stream_commands import Retain, decode_command, encode_command
+from projections.stream_commands import (
+    STREAM_OPERATIONS,
+    Retain,
+    decode_command,
+    encode_command,
+)
 from projections.stream_group_operations import execute, remove_member
 from projections.stream_groups import Group, split_place
 from projections.stream_limits import (
     DEAD_LETTERS_MAX,
     PARTITIONS_MAX,
-    RECORD_KEY_SIZE_MAX,
 )
 from projections.stream_operations import Moment, dead_letter_of, due_cuts
 from projections.stream_reads import StreamReads
-from projections.stream_record import OPTION_KEY, TYPE_APPEND, Append, DeadLetter
+from projections.stream_record import TYPE_APPEND, Append, DeadLetter
 from projections.stream_section import dump_parts, load_section
 from projections.stream_state import Streams, StreamState
-from ual.entry import OWNER_STREAM, Draft, Entry
+from ual.entry import OWNER_STREAM, Draft
 
 EXPIRE_MEMBER = 1  # the first byte of an item that may expire; the member's id follows
 _TRIMS_DUE_MAX = 1_000  # partitions that one call of chores looks at
@@ -51,20 +58,31 @@ class Stream(StreamReads):
         super().__init__(position, Streams(notes, keys))
         self._notes = notes
         self._books = self._streams.books
-        self._plain = self._streams.plain
 
-    def fast_paths(self) -> Mapping[int, FastPath]:
-        """Return the handler of plain appends."""
-        return {TYPE_APPEND: OneByOne(self._append_plain)}
+    @property
+    def large_results(self) -> Collection[int]:
+        """Types of entries whose results list partitions or records."""
+        return [
+            OWNER_STREAM << 8 | each.number for each in STREAM_OPERATIONS if each.has_large_result
+        ]
 
-    def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
-        """Fold one entry into the state."""
-        moment = Moment(entry.index, entry.timestamp_ns, reader.left)
-        command = decode_command(entry.entry_type & 0xFF, reader)
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handler of each operation."""
+        found = {
+            OWNER_STREAM << 8 | each.number: one_by_one(partial(self._apply, each.number))
+            for each in STREAM_OPERATIONS
+        }
+        return {**found, TYPE_APPEND: partial(operations.append_span, self._streams)}
+
+    def _apply(
+        self, number: int, namespace: str, reader: Reader, index: int, timestamp_ns: int
+    ) -> Outcome:
+        moment = Moment(index, timestamp_ns, reader.left)
+        command = decode_command(number, reader)
         streams = self._streams
         match command:
             case Append():
-                return operations.append(streams, namespace, command, moment)
+                raise AssertionError("appends have a handler of their own")
             case commands.Create():
                 return operations.create(streams, namespace, command, moment)
             case commands.Configure():
@@ -216,52 +234,6 @@ class Stream(StreamReads):
         """Assert every invariant."""
         assert not self._books.undo.active, "a batch is open"
         self._streams.check()
-
-    def _append_plain(self, index: int, payload: bytes) -> Applied | None:
-        """Apply an append that has no options but a key, or return None and change nothing.
-
-        One slice of the payload finds version, flags, namespace, options and stream at once.
-        """
-        try:
-            body = payload[2] + 3
-            end = body + 2 + payload[body + 1]
-            stream = self._plain.get(payload[:end])
-            if stream is None:
-                return None
-            key_end = end
-            if payload[body] & OPTION_KEY:
-                key_end = end + 2 + payload[end] + (payload[end + 1] << 8)
-                if not end + 2 < key_end <= end + 2 + RECORD_KEY_SIZE_MAX:
-                    return None
-        except IndexError:
-            return None
-        size = len(payload)
-        if not 0 <= size - key_end <= stream.value_size_max:
-            return None
-        partitions = stream.partitions
-        if len(partitions) == 1:
-            partition = partitions[0]
-        elif key_end == end:
-            partition = partitions[index % len(partitions)]
-        else:
-            partition = partitions[crc32c(payload[end + 2 : key_end]) % len(partitions)]
-        timestamp_ns = self._position.log_time_ns
-        if (
-            self._books.undo.active
-            or partition.count >= partition.close_count
-            or partition.size >= partition.close_size
-            or timestamp_ns >= partition.close_ns
-        ):
-            self._streams.add_record(stream, partition.number, (index, timestamp_ns, size - body))
-        else:
-            partition.last_offset = index
-            partition.last_ns = timestamp_ns
-            partition.count += 1
-            partition.size += size - body
-            if not partition.dirty:
-                partition.touch()
-            self._notes.add_record(partition.id, index)
-        return APPLIED
 
     def _target_of(self, group: Group) -> StreamState | None:
         """Return the stream that takes the dead letters of a group, if it can take one more."""

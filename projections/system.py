@@ -8,6 +8,7 @@ it, so a replay expires the same things at the same indexes.
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import assert_never
 
 from projections.errors import BadPayload, BadResult
@@ -20,13 +21,14 @@ from projections.limits import (
 )
 from projections.namespaces import LIMITS, Limits, Namespace, Namespaces
 from projections.payload import U8, U16, U32, U64, Reader
-from projections.projection import Due, Position, Projection
+from projections.projection import Due, Handler, Position, Projection, one_by_one
 from projections.reasons import Reason
 from projections.result import APPLIED, Applied, Outcome, Refused, decode_result
 from projections.section import SectionReader, chunked
 from projections.sessions import Session, Sessions
 from projections.state_hash import item_hash, reduce_total
 from projections.system_commands import (
+    SYSTEM_OPERATIONS,
     TYPE_RAFT_CONFIG,
     Batch,
     Expire,
@@ -42,7 +44,7 @@ from projections.system_commands import (
     decode_command,
     encode_command,
 )
-from ual.entry import OWNER_SYSTEM, Draft, Entry
+from ual.entry import OWNER_SYSTEM, Draft
 
 SECTION_VERSION = 2
 SECTION_VERSION_WITHOUT_HOLDS = 1  # what was written before there were holds
@@ -77,12 +79,21 @@ class System:
             self.raft_config = payload
         return APPLIED
 
-    def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
-        """Fold one system entry into the state."""
-        command = decode_command(entry.entry_type, reader)
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handler of each type of entry that is neither opaque nor the router's."""
+        return {
+            each.number: one_by_one(partial(self._apply, each.number))
+            for each in SYSTEM_OPERATIONS
+            if each.command is not Batch
+        }
+
+    def _apply(
+        self, entry_type: int, namespace: str, reader: Reader, index: int, timestamp_ns: int
+    ) -> Outcome:
+        command = decode_command(entry_type, reader)
         match command:
             case NamespaceCreate(limits):
-                return self._create(namespace, limits, entry.index)
+                return self._create(namespace, limits, index)
             case NamespaceConfigure(limits):
                 return self._configure(namespace, limits)
             case NamespaceDelete():
@@ -91,15 +102,15 @@ class System:
             raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, len(namespace))
         match command:
             case Expire(ids):
-                return self._expire(ids, entry.index, entry.timestamp_ns)
+                return self._expire(ids, index, timestamp_ns)
             case SessionOpen(ttl_ns):
-                return self.sessions.open(entry.index, ttl_ns, entry.timestamp_ns)
+                return self.sessions.open(index, ttl_ns, timestamp_ns)
             case SessionKeepalive(session):
-                return self.sessions.keepalive(session, entry.timestamp_ns)
+                return self.sessions.keepalive(session, timestamp_ns)
             case SessionClose(session):
                 return self.sessions.close(session)
             case HoldSet() | HoldRelease() | HoldBreak():
-                return self._hold(command, (entry.index, entry.timestamp_ns))
+                return self._hold(command, (index, timestamp_ns))
             case Batch():
                 raise AssertionError("batches are the router's")
             case _:

@@ -9,12 +9,13 @@ The newest points are in buffers, in the state; older ones are in blocks, which 
 log that the state pins. Entries that brought points are not needed once they are applied.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import assert_never
 
 from projections.namespaces import Namespace
 from projections.payload import Reader
-from projections.projection import DerivedKeys, Due, FastPath, Position
+from projections.projection import DerivedKeys, Due, Handler, Position, one_by_one
 from projections.reasons import Reason
 from projections.result import APPLIED, Applied, Outcome, Refused
 from projections.section import chunked
@@ -22,6 +23,7 @@ from projections.state_hash import reduce_total
 from projections.ts_batch import WriteBatch
 from projections.ts_chores import Chores
 from projections.ts_commands import (
+    TS_OPERATIONS,
     BeginRollup,
     Block,
     Command,
@@ -52,13 +54,14 @@ from projections.ts_section import dump_parts, load_section
 from projections.ts_store import Store
 from projections.ts_verify import check_store
 from projections.ts_writes import write_batch, write_row
-from ual.entry import OWNER_TIMESERIES, Draft, Entry
+from ual.entry import OWNER_TIMESERIES, Draft
 
 
 class TimeSeries:
     """The state of all series."""
 
     owner = OWNER_TIMESERIES
+    large_results: Collection[int] = ()
 
     def __init__(self, position: Position, keys: DerivedKeys) -> None:
         self._position = position
@@ -74,17 +77,21 @@ class TimeSeries:
         """Let chores read blocks, so that a leader can compute rollups."""
         self._chores.cache = BlockCache(read_block)
 
-    def fast_paths(self) -> Mapping[int, FastPath]:
-        """Return nothing: points come in batches, whose cost is not in the way to here."""
-        return {}
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handler of each operation."""
+        return {
+            OWNER_TIMESERIES << 8 | each.number: one_by_one(partial(self._apply, each.number))
+            for each in TS_OPERATIONS
+        }
 
-    def apply(self, entry: Entry, namespace: str, reader: Reader) -> Outcome:
-        """Fold one entry into the state."""
-        command = decode_command(entry.entry_type & 0xFF, reader)
+    def _apply(
+        self, number: int, namespace: str, reader: Reader, index: int, timestamp_ns: int
+    ) -> Outcome:
+        command = decode_command(number, reader)
         room = self._store.rooms.get(namespace)
         if room is None:
             return Refused(Reason.NAMESPACE_UNKNOWN)
-        return self._execute(room, command, entry.index, entry.timestamp_ns)
+        return self._execute(room, command, index, timestamp_ns)
 
     def _execute(self, room: Room, command: Command, index: int, timestamp_ns: int) -> Outcome:
         store = self._store

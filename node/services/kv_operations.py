@@ -16,15 +16,15 @@ from onelog.errors import TooLarge
 from onelog.v1 import kv_pb2
 from projections import conditions, kv_commands
 from projections.kv_commands import (
+    TOOK_THEN,
     Command,
-    Operation,
+    Nested,
     check_written,
     decode_command,
     encode_command,
 )
 from projections.kv_json import Path, Step, get_field
 from projections.kv_reads import Range
-from projections.kv_transaction import TOOK_THEN
 from projections.limits import (
     CONDITIONS_MAX,
     DELETE_RANGE_KEYS_MAX,
@@ -262,11 +262,11 @@ _NESTED: dict[str, Any] = {
 }
 
 
-def _nested_of(operation: kv_pb2.TxnOperation) -> Operation:
+def _nested_of(operation: kv_pb2.TxnOperation) -> Nested:
     kind = operation.WhichOneof("operation")
     if kind is None:
         raise invalid("OPERATION_MISSING", "an operation of the transaction says nothing")
-    command: Operation = _NESTED[kind](getattr(operation, kind))
+    command: Nested = _NESTED[kind](getattr(operation, kind))
     return command
 
 

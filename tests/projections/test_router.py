@@ -6,7 +6,7 @@ from projections.kv import KV
 from projections.kv_commands import Command, Delete, Increment, Put, encode_command
 from projections.namespaces import Limits
 from projections.payload import SessionRef
-from projections.projection import FastPath, Notes, Position, Projection, SpillStore
+from projections.projection import Notes, Position, Projection, SpillStore
 from projections.result import APPLIED, SKIPPED, Applied
 from projections.router import ProjectionRouter
 from projections.system import System
@@ -125,38 +125,6 @@ def test_the_hash_does_not_depend_on_the_way() -> None:
     assert one.state.router.state_hash() == other.state.router.state_hash()
 
 
-def test_the_put_path_and_the_long_way_agree() -> None:
-    """The path of plain puts repeats what the long way does; nobody may tell them apart."""
-    world = Writer(11).write(400)
-    slow = World()
-    slow.state.router._fast_paths.clear()
-    for entry in world.entries:
-        slow.state.router.apply(entry)
-
-    assert slow.state.router.state_hash() == world.state.router.state_hash()
-    assert slow.sections() == world.sections()
-    assert (
-        slow.state.router.memory()[OWNER_KV]["records"]
-        == (world.state.router.memory()[OWNER_KV]["records"])
-    )
-    slow.state.router.check()
-
-
-def test_the_put_path_agrees_when_versions_are_dropped_and_limits_change() -> None:
-    fast, slow = World(), World()
-    slow.state.router._fast_paths.clear()
-    for versions_max in (3, 1, 4, 2, 2):
-        for world in (fast, slow):
-            world.system(NamespaceConfigure(Limits(versions_max, 700, keys_max=3)), NAMESPACE)
-            for number in range(7):
-                for key in (b"a", b"b", b"c", b"d"):
-                    world.put(key, b"x" * (number * 110))
-            world.state.router.check()
-        assert fast.sections() == slow.sections()
-    assert fast.state.router.state_hash() == slow.state.router.state_hash()
-    assert fast.notes.voids == slow.notes.voids
-
-
 def test_counts_and_memory_say_what_there_is() -> None:
     world = World()
     world.put(b"a", b"1")
@@ -193,9 +161,6 @@ def test_adding_a_projection_is_one_line_in_the_table() -> None:
 
     class Mirror(KV):
         owner = 0x07
-
-        def fast_paths(self) -> dict[int, FastPath]:
-            return {}
 
     position = Position()
     spill: SpillStore = MemorySpill()

@@ -227,35 +227,3 @@ def test_exactly_once_however_requests_are_repeated_and_reordered(
         world.state.router.check()
     total = sum(5**sequence for sequence in ran)
     assert world.value(b"n") == (b"%d" % total if ran else None)
-
-
-requests = st.tuples(
-    st.integers(0, 1),  # which session; the second is unknown
-    st.integers(0, 6),  # sequence
-    st.integers(0, 4),  # first unacknowledged
-    st.sampled_from(
-        [Put(b"k", b"v"), Put(b"k", b"w", expected=0), Put(b"", b""), Increment(b"n", 1)]
-    ),
-    st.sampled_from([NAMESPACE, "unknown"]),
-    st.integers(0, 2),  # how much later
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(requests, max_size=25))
-def test_the_short_way_of_a_request_in_a_session_gives_what_the_long_way_gives(
-    history: list[tuple[int, int, int, Put | Increment, str, int]],
-) -> None:
-    short, long = World(), World()
-    sessions = [open_session(world) for world in (short, long)]
-    assert sessions[0] == sessions[1]
-    for which, sequence, first, command, namespace, later in history:
-        ref = SessionRef((sessions[0], 10**6)[which], sequence, first)
-        for world in (short, long):
-            world.now_ns += later * SECOND
-        result = short.kv(command, namespace, ref)
-        long.state.router._plain_prefixes.clear()
-        assert long.kv(command, namespace, ref) == result
-        assert long.state.router.state_hash() == short.state.router.state_hash()
-        short.state.router.check()
-    assert short.notes.voids == long.notes.voids

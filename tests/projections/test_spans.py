@@ -1,6 +1,7 @@
-"""Runs: as a group, one by one and by the long way, nobody may tell their entries apart."""
+"""Spans: where a group is cut into spans makes no difference to results or state."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -10,16 +11,26 @@ from projections import kv_commands as kv
 from projections import queue_commands as queues
 from projections import stream_commands as streams
 from projections.conditions import Condition, Target
-from projections.kv_plain import PlainPuts
+from projections.kv import KV
 from projections.kv_reads import Range
 from projections.limits import KEYS_RESERVED
 from projections.namespaces import Limits
 from projections.payload import SessionRef
+from projections.projection import Handler
 from projections.queue_config import QueueConfig
 from projections.queue_message import Enqueue
 from projections.reasons import Reason
-from projections.result import APPLIED, PENDING, Applied, Duplicate, Refused, Result, Skipped
-from projections.runs import RUN_ENTRIES_MAX
+from projections.result import (
+    APPLIED,
+    PENDING,
+    Applied,
+    Duplicate,
+    Outcome,
+    Refused,
+    Result,
+    Skipped,
+)
+from projections.router import SPAN_ENTRIES_MAX
 from projections.stream_record import Append
 from projections.system_commands import (
     NamespaceConfigure,
@@ -30,7 +41,15 @@ from projections.system_commands import (
 )
 from projections.system_commands import encode_command as encode_system
 from tests.projections.world import NAMESPACE, SECOND, World
-from ual.entry import FLAG_CONDITIONAL, TYPE_NOOP, Draft, Entry, decode_group, encode_group
+from ual.entry import (
+    FLAG_CONDITIONAL,
+    FLAG_ZSTD,
+    TYPE_NOOP,
+    Draft,
+    Entry,
+    decode_group,
+    encode_group,
+)
 
 OTHER = "other"
 KEYS = [b"k%d" % number for number in range(60)]
@@ -48,13 +67,12 @@ class Caller:
     first: int = 1
 
 
-class Triplets:
-    """Three worlds that get the same entries: in groups, one by one, and without fast paths."""
+class Twins:
+    """Two worlds that get the same entries: in groups, and one by one."""
 
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)
-        self.grouped, self.single, self.long = self.worlds = World(), World(), World()
-        self.long.state.router._fast_paths.clear()
+        self.grouped, self.single = self.worlds = World(), World()
         self.now_ns = self.grouped.now_ns
         self.entries: list[Entry] = []
         self.sent: list[Draft] = []
@@ -87,29 +105,25 @@ class Triplets:
         entries = [*(self.entries[-again:] if again else ()), *new]
         self.entries += new
         results = self.grouped.state.router.apply_group(entries)
-        for world in (self.single, self.long):
-            assert one_by_one(world, entries) == results
+        assert one_by_one(self.single, entries) == results
         for result in results:
             self.seen[result.reason if isinstance(result, Refused) else type(result)] += 1
         self.compare(range(first, first + len(new)))
 
     def compare(self, indexes: range) -> None:
         expected, router = self.grouped, self.grouped.state.router
-        for world in (self.single, self.long):
-            other = world.state.router
-            assert other.state_hash() == router.state_hash()
-            assert other.state_hashes() == router.state_hashes()
-            assert (other.counts(), other.next_deadline()) == (
-                router.counts(),
-                router.next_deadline(),
-            )
-            assert world.notes.voids == expected.notes.voids
-            assert world.notes.records == expected.notes.records
-            for index in indexes:
-                if not any(first <= index <= last for first, last in expected.notes.voids):
-                    found = world.state.kv.changes.get(index)
-                    assert found == expected.state.kv.changes.get(index)
-        assert self.single.state.router.memory() == router.memory()
+        single, other = self.single, self.single.state.router
+        assert other.state_hash() == router.state_hash()
+        assert other.state_hashes() == router.state_hashes()
+        assert other.counts() == router.counts()
+        assert other.next_deadline() == router.next_deadline()
+        assert single.notes.voids == expected.notes.voids
+        assert single.notes.records == expected.notes.records
+        for index in indexes:
+            if not any(first <= index <= last for first, last in expected.notes.voids):
+                found = single.state.kv.changes.get(index)
+                assert found == expected.state.kv.changes.get(index)
+        assert other.memory() == router.memory()
 
     def put(self, *, is_plain: bool = False) -> tuple[kv.Command, str]:
         draw = self.draw
@@ -229,7 +243,7 @@ def small_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_sessions")
 @pytest.mark.parametrize("seed", range(6))
 def test_random_groups_do_the_same_as_their_entries_one_by_one(seed: int) -> None:
-    worlds = Triplets(seed)
+    worlds = Twins(seed)
     draw = worlds.draw
     for _ in range(GROUPS):
         drafts = [draft for _ in range(draw.randrange(1, 8)) for draft in worlds.part()]
@@ -260,9 +274,9 @@ def test_random_groups_do_the_same_as_their_entries_one_by_one(seed: int) -> Non
     assert worlds.seen.keys() >= unusual
 
 
-def test_a_run_ends_where_an_entry_is_not_like_the_others() -> None:
+def test_a_span_ends_where_an_entry_is_not_like_the_others() -> None:
     """What chance seldom meets: a gap that is filled, any cut, a time that goes on."""
-    worlds = Triplets(0)
+    worlds = Twins(0)
     session = worlds.callers[0].session
 
     def request(sequence: int) -> Draft:
@@ -282,45 +296,53 @@ def test_a_run_ends_where_an_entry_is_not_like_the_others() -> None:
 
 
 @pytest.fixture
-def run_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many payloads each run was given."""
+def span_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many payloads each span of puts has."""
     sizes: list[int] = []
-    run = PlainPuts.run
+    handlers = KV.handlers
 
-    def noted(self: PlainPuts, index: int, prefix: bytes, payloads: list[bytes]) -> int:
-        sizes.append(len(payloads))
-        return run(self, index, prefix, payloads)
+    def noted(self: KV) -> dict[int, Handler]:
+        found = dict(handlers(self))
+        put = found[kv.TYPE_PUT]
 
-    monkeypatch.setattr(PlainPuts, "run", noted)
+        def note(
+            prefix: bytes, index: int, time_ns: int, payloads: Sequence[bytes]
+        ) -> Sequence[Outcome]:
+            sizes.append(len(payloads))
+            return put(prefix, index, time_ns, payloads)
+
+        found[kv.TYPE_PUT] = note
+        return found
+
+    monkeypatch.setattr(KV, "handlers", noted)
     return sizes
 
 
-def test_plain_puts_of_a_group_go_in_runs(run_sizes: list[int]) -> None:
-    """The comparison above is worth something only if there are runs, in sessions and batches."""
+@pytest.mark.parametrize("ttl_ns", [None, HOUR])
+def test_puts_of_a_group_go_in_spans(ttl_ns: int | None, span_sizes: list[int]) -> None:
+    """The comparison above is worth something only if there are spans."""
     world = World()
     world.system(SessionOpen(HOUR))
     session = world.index
-    count = RUN_ENTRIES_MAX + 10
-    plain = [kv.encode_command(kv.Put(b"%d" % n, b""), NAMESPACE) for n in range(count)]
-    world.kv(kv.Put(b"0", b""), session=SessionRef(session, 1, 1))  # its prefix is known from now
+    count = SPAN_ENTRIES_MAX + 10
+    puts = [kv.Put(b"%d" % n, b"", ttl_ns) for n in range(count)]
+    plain = [kv.encode_command(put, NAMESPACE) for put in puts]
     in_session = [
-        kv.encode_command(kv.Put(b"%d" % n, b""), NAMESPACE, SessionRef(session, n + 2, 1))
-        for n in range(count)
+        kv.encode_command(put, NAMESPACE, SessionRef(session, n, 1))
+        for n, put in enumerate(puts, 1)
     ]
     for drafts in (plain, in_session, encode_batch(plain)):
-        run_sizes.clear()
+        span_sizes.clear()
 
         assert world.group(drafts)[-count:] == [APPLIED] * count
-        assert run_sizes == [RUN_ENTRIES_MAX, 10]
+        assert span_sizes == [SPAN_ENTRIES_MAX, 10]
 
 
-def test_what_no_run_takes_is_not_looked_at_again_and_again(run_sizes: list[int]) -> None:
-    """Else a large group of puts with a lifetime would cost the square of its size."""
+def test_compressed_payloads_are_part_of_a_span(span_sizes: list[int]) -> None:
     world = World()
-    count = 4 * RUN_ENTRIES_MAX
-    drafts = [kv.encode_command(kv.Put(b"k", b"", ttl_ns=HOUR), NAMESPACE)] * count
-    for group in (drafts, encode_batch(drafts)):
-        run_sizes.clear()
+    values = [bytes(1_400), b"short", bytes(1_400)]
+    drafts = [kv.encode_command(kv.Put(b"k", value), NAMESPACE) for value in values]
 
-        assert world.group(group)[-count:] == [APPLIED] * count
-        assert sum(run_sizes) == 2 * count  # as a run, and by itself
+    assert world.group(drafts) == [APPLIED] * 3
+    assert [entry.flags for entry in world.entries] == [FLAG_ZSTD, 0, FLAG_ZSTD]
+    assert span_sizes == [3]
