@@ -10,24 +10,20 @@ leader proposes (``chores``).
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import assert_never
 
 from projections.namespaces import Namespace
 from projections.payload import U64, Reader, encode_prefix
 from projections.projection import Due, Handler, Position, one_by_one
 from projections.queue_changes import Kind, QueueChanges
+from projections.queue_columns import DUE, EXPIRES
 from projections.queue_commands import (
     LARGE_RESULTS,
     OPERATION_NUMBERS,
-    TYPE_ACK,
-    TYPE_LEASE,
-    Ack,
     Cancel,
     Command,
     Extend,
-    Lease,
     Nack,
     Prioritise,
     Purge,
@@ -61,21 +57,9 @@ from projections.queue_deadlines import (
     unpack_deadline,
 )
 from projections.queue_limits import QUEUES_MAX
-from projections.queue_message import TYPE_ENQUEUE, Enqueue, ScheduleCreate
-from projections.queue_operations import (
-    cancel,
-    create_schedule,
-    delete_schedule,
-    enqueue,
-    fire,
-    lease,
-    prioritise,
-    purge,
-    settle,
-)
-from projections.queue_plain import PlainPaths
-from projections.queue_reads import QueueReads
-from projections.queue_row import DELAYED, LEASED, READY
+from projections.queue_message import ScheduleCreate
+from projections.queue_operations import Moment, QueueWrites
+from projections.queue_row import DELAYED, LEASED, READY, STATE_MASK
 from projections.queue_section import dump_parts, load_section
 from projections.queue_store import QueueState, Total
 from projections.reasons import Reason
@@ -88,7 +72,7 @@ from ual.entry import OWNER_QUEUE, Draft
 ITEM = struct.Struct("<BQQ")  # of an expire entry: kind, queue, message
 
 
-class Queue(QueueReads):
+class Queue(QueueWrites):
     """The state of all queues."""
 
     owner = OWNER_QUEUE
@@ -100,7 +84,6 @@ class Queue(QueueReads):
         self._undo = UndoLog()
         self._wakeups = Wakeups(self._first_due)
         self._by_head: dict[bytes, QueueState] = {}  # by prefix and queue of a payload
-        self._plain = PlainPaths(position, self._by_head, self._wakeups, self.changes)
 
     def name_of(self, queue_id: int) -> tuple[str, str] | None:
         """Return namespace and name of a queue, also of one that went not long ago."""
@@ -109,36 +92,14 @@ class Queue(QueueReads):
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each operation."""
-        plain = {
-            TYPE_ENQUEUE: self._plain.enqueue,
-            TYPE_LEASE: self._plain.lease,
-            TYPE_ACK: self._plain.ack,
+        owner = OWNER_QUEUE << 8
+        found = {
+            owner | number: one_by_one(partial(self._apply, number)) for number in OPERATION_NUMBERS
         }
-        types = [OWNER_QUEUE << 8 | number for number in OPERATION_NUMBERS]
-        found = {each: one_by_one(partial(self._apply, each & 0xFF)) for each in types}
-        for each, path in plain.items():
-            found[each] = partial(self._plain_first, path, found[each])
+        found[owner | 1] = self.enqueue
+        found[owner | 2] = self.lease
+        found[owner | 3] = self.ack
         return found
-
-    def _plain_first(
-        self,
-        path: Callable[[int, bytes], Applied | None],
-        handler: Handler,
-        prefix: bytes,
-        index: int,
-        timestamp_ns: int,
-        payloads: Sequence[bytes],
-    ) -> Sequence[Outcome]:
-        # A path takes the time from where the router stands, in a batch behind the last entry.
-        is_of_now = timestamp_ns == self._position.log_time_ns
-        outcomes: list[Outcome] = []
-        for at, payload in enumerate(payloads, index):
-            done = path(at, payload) if is_of_now else None
-            if done is None:
-                outcomes += handler(prefix, at, timestamp_ns, (payload,))
-            else:
-                outcomes.append(done)
-        return outcomes
 
     def _apply(
         self, number: int, namespace: str, reader: Reader, index: int, now_ns: int
@@ -151,27 +112,16 @@ class Queue(QueueReads):
         queue = self._queues.get(command.queue)
         if queue is None or queue.namespace != namespace:
             return Refused(Reason.QUEUE_UNKNOWN, command.queue)
-        outcome = self._execute(queue, command, index, now_ns)
-        if isinstance(outcome, Applied):
-            self.changes.add_outcome(queue, command, index, outcome)
-        return outcome
-
-    def _execute(self, queue: QueueState, command: Command, index: int, now_ns: int) -> Outcome:
+        moment = Moment(index, now_ns)
         match command:
-            case Enqueue():
-                return enqueue(queue, command, index, now_ns)
-            case Lease():
-                return lease(queue, command, index, now_ns)
-            case Ack(_, items) if (done := self._plain.ack_items(queue, items)) is not None:
-                return done
-            case Ack() | Nack() | Extend() | Release():
-                return settle(self._queues, queue, command, now_ns)
+            case Nack() | Extend() | Release():
+                return self.settle(queue, command, moment)
             case Cancel():
-                return cancel(queue, command)
+                return self.cancel(queue, command, moment)
             case Prioritise():
-                return prioritise(queue, command)
+                return self.prioritise(queue, command, moment)
             case Purge():
-                return purge(queue, command, index, self.changes)
+                return self.purge(queue, command, moment)
             case Redrive():
                 return start_redrive(self._queues, queue, command, index, now_ns, self.changes)
             case RedriveStep():
@@ -179,11 +129,11 @@ class Queue(QueueReads):
             case RedriveCancel():
                 return cancel_redrive(queue, command)
             case ScheduleCreate():
-                return create_schedule(queue, command, index, now_ns)
+                return self.create_schedule(queue, command, moment)
             case ScheduleDelete():
-                return delete_schedule(queue, command)
+                return self.delete_schedule(queue, command, moment)
             case ScheduleFire():
-                return fire(queue, command, index, now_ns)
+                return self.fire(queue, command, moment)
             case QueueConfigure(_, config):
                 return self._configure(queue, config)
             case QueueDelete():
@@ -191,10 +141,7 @@ class Queue(QueueReads):
             case QueuePause() | QueueResume():
                 queue.change("is_paused", isinstance(command, QueuePause))
                 return APPLIED
-            case QueueCreate():
-                raise AssertionError("a queue is created where there is none")
-            case _:
-                assert_never(command)
+        raise AssertionError(command)
 
     def begin_batch(self) -> None:
         """From now on, be able to take everything back."""
@@ -241,26 +188,29 @@ class Queue(QueueReads):
             return False
         kind, queue_id, message_id = ITEM.unpack(item)
         queue = self._queues.get(queue_id)
-        row = None if queue is None else queue.table.get(message_id)
-        if queue is None or row is None:
+        place = None if queue is None else queue.table.find(message_id)
+        if queue is None or place is None:
             return False
+        block, at = place
+        span, meta = (block, at, at + 1), block.meta[at]
+        state, due_ns = meta & STATE_MASK, block.value(DUE, at)
         if kind == TTL_ENDS:
-            if row.state == LEASED or not 0 < row.expires_ns <= timestamp_ns:
+            if state == LEASED or not 0 < block.value(EXPIRES, at) <= timestamp_ns:
                 return False
-            queue.swap(row, None)
+            queue.remove([span])
             queue.count(Total.EXPIRED)
             self.changes.add(index, Kind.EXPIRED, queue_id, [message_id])
             return True
-        if row.due_ns > timestamp_ns:
+        if due_ns > timestamp_ns:
             return False
-        if kind == LEASE_ENDS and row.state == LEASED:
-            fail(self._queues, queue, row, FAILURE_LEASE_EXPIRED, timestamp_ns, None)
+        if kind == LEASE_ENDS and state == LEASED:
+            dead = fail(self._queues, queue, [span], FAILURE_LEASE_EXPIRED, timestamp_ns, None)
             self.changes.add(index, Kind.LEASE_EXPIRED, queue_id, [message_id])
-            if queue.table.find(message_id) is None:
-                self.changes.add(index, Kind.DEAD, queue_id, [message_id])
+            if dead:
+                self.changes.add(index, Kind.DEAD, queue_id, dead)
             return True
-        if kind == DELAY_ENDS and row.state == DELAYED:
-            queue.swap(row, row._replace(state=READY, due_ns=0))
+        if kind == DELAY_ENDS and state == DELAYED:
+            queue.change_rows(span, [meta & ~STATE_MASK | READY], 0, 0)
             self.changes.add(index, Kind.DUE, queue_id, [message_id])
             return True
         return False

@@ -37,7 +37,7 @@ from projections.queue_commands import (
     decode_command,
 )
 from projections.queue_message import Enqueue
-from projections.queue_results import decode_leased, decode_verdicts
+from projections.queue_results import decode_leased
 from projections.queue_store import QueueState
 from projections.result import Applied
 from ual.entry import OWNER_QUEUE, Entry
@@ -145,37 +145,6 @@ class QueueChanges:
         self._size += NOTE_OVERHEAD + len(value)
         if self._size > self.size_max:
             self._trim()
-
-    def add_outcome(
-        self, queue: QueueState, command: Command, index: int, outcome: Applied
-    ) -> None:
-        """Note what a command did that it does not say itself."""
-        match command:
-            case Lease():
-                if outcome.value is not None:
-                    self.add_lease(index, queue.id, outcome.value)
-            case Enqueue():
-                if outcome.number:  # of the message that was there already
-                    self.add_nothing(index)
-            case ScheduleFire():
-                self.add(index, Kind.ENQUEUED, queue.id, [index] if outcome.number else [])
-            case Nack(_, items):
-                verdicts = decode_verdicts(outcome, len(items))
-                ids = [
-                    item[0] for item, verdict in zip(items, verdicts, strict=True) if not verdict
-                ]
-                for message_id in ids:
-                    is_here = queue.table.find(message_id) is not None
-                    kind = Kind.FAILED if is_here else Kind.DEAD
-                    self.add(index, kind, queue.id, [message_id])
-            case Ack() | Extend() | Release() | Cancel() | Prioritise():
-                if outcome.value is not None:
-                    ids = named_ids(command)
-                    done = zip(ids, decode_verdicts(outcome, len(ids)), strict=True)
-                    ids = [message_id for message_id, verdict in done if not verdict]
-                    self.add(index, _KINDS[type(command)], queue.id, ids)
-            case _:
-                pass
 
     def get(self, index: int) -> list[Note] | None:
         """Return what the entry did, in order; None: there is no note."""

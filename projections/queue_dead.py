@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from projections.limits import U64_MAX
 from projections.queue_changes import Kind, QueueChanges
+from projections.queue_columns import Span
 from projections.queue_commands import Redrive, RedriveCancel, RedriveStep
 from projections.queue_limits import (
     REDRIVE_STEP_MAX,
@@ -24,7 +25,15 @@ from projections.queue_limits import (
     SECOND_NS,
 )
 from projections.queue_results import encode_cursor
-from projections.queue_row import DELAYED, LEASED, READY, Dead, Row
+from projections.queue_row import (
+    DELAYED,
+    DELIVERIES_SHIFT,
+    LEASED,
+    READY,
+    STATE_MASK,
+    Dead,
+    Row,
+)
 from projections.queue_store import QueueState, RunningRedrive, Total
 from projections.reasons import Reason
 from projections.result import APPLIED, Applied, Outcome, Refused
@@ -35,25 +44,44 @@ Queues = Mapping[int, QueueState]
 
 
 def fail(
-    queues: Queues, queue: QueueState, row: Row, failure: bytes, now_ns: int, delay_ns: int | None
-) -> None:
-    """Let a leased message's delivery have failed."""
-    assert row.state == LEASED, row
-    config = queue.config
-    if config.max_deliveries and row.deliveries >= config.max_deliveries:
-        target = queues[config.dead_queue]
-        dead = Dead(queue.id, row.deliveries, now_ns, failure)
-        queue.swap(row, None)
-        queue.count(Total.DEAD)
-        target.swap(None, _moved(row, now_ns, dead))
-        target.count(Total.ARRIVED)
-        return
-    wait_ns = config.backoff_after(row.deliveries) if delay_ns is None else delay_ns
-    if wait_ns:
-        after = row._replace(state=DELAYED, due_ns=now_ns + wait_ns, token=0)
-    else:
-        after = row._replace(state=READY, due_ns=0, token=0)
-    queue.swap(row, after)
+    queues: Queues,
+    queue: QueueState,
+    spans: list[Span],
+    failure: bytes,
+    now_ns: int,
+    delay_ns: int | None,
+) -> list[int]:
+    """Record failed deliveries of leased messages: each waits for its backoff, or is dead.
+
+    Return those that are dead.
+    """
+    config, dying = queue.config, list[Span]()
+    for block, first, last in spans:
+        start = first
+        while start < last:
+            meta = block.meta[start]
+            stop = start + 1
+            while stop < last and block.meta[stop] == meta:
+                stop += 1
+            span, deliveries = (block, start, stop), meta >> DELIVERIES_SHIFT
+            start = stop
+            if config.max_deliveries and deliveries >= config.max_deliveries:
+                dying.append(span)
+                continue
+            wait_ns = config.backoff_after(deliveries) if delay_ns is None else delay_ns
+            after = meta & ~STATE_MASK | (DELAYED if wait_ns else READY)
+            queue.change_rows(
+                span, [after] * (stop - span[1]), now_ns + wait_ns if wait_ns else 0, 0
+            )
+    if not dying:
+        return []
+    target = queues[config.dead_queue]
+    rows = queue.take_out(dying)
+    queue.count(Total.DEAD, len(rows))
+    for row in rows:
+        target.insert(_moved(row, now_ns, Dead(queue.id, row.deliveries, now_ns, failure)))
+    target.count(Total.ARRIVED, len(rows))
+    return [row.id for row in rows]
 
 
 def _moved(row: Row, now_ns: int, dead: Dead | None) -> Row:
@@ -168,9 +196,11 @@ def _step(
             continue
         matching.append((row, target))
     for row, target in matching:
-        queue.swap(row, None)
+        place = queue.table.find(row.id)
+        assert place is not None, f"no message {row.id}"
+        queue.remove([(*place, place[1] + 1)])
         queue.count(Total.MOVED)
-        target.swap(None, _moved(row, now_ns, row.dead))
+        target.insert(_moved(row, now_ns, row.dead))
         target.count(Total.REDRIVEN)
     # Those who watch the one queue hear that they left, those of the other that they came.
     moved: dict[int, list[int]] = {queue.id: [row.id for row, _ in matching]}
