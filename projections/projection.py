@@ -12,7 +12,8 @@ and arguments, and raises nothing on account of a payload's content; equal state
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from projections.errors import BadPayload
 from projections.namespaces import Namespace
@@ -27,6 +28,28 @@ Payload k is that of the entry ``index + k``; all of them have the same time and
 ``prefix``, which holds no session. Return one outcome for each, in order. A malformed body is
 refused in its place and the rest is applied. Inside of a batch everything can be taken back.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a model: all that anybody has to know of it.
+
+    How ``decode``, ``encode``, ``execute`` and ``describe`` are called is the model's own affair.
+    """
+
+    number: int  # the low byte of the entry's type; it is in logs: never change or reuse one
+    command: type[Any]
+    decode: Callable[..., Any]  # the body of an entry to a command or its fields
+    encode: Callable[..., bytes]
+    execute: Callable[..., Any]
+    describe: Callable[..., str]
+    nested: bool = False  # it may stand in a transaction
+    is_entry: bool = True  # it may be an entry of its own
+    # Whether the answer to this body says nothing, so that it can be given before apply.
+    is_blind: Callable[[bytes], bool] | None = None
+    tells_itself: bool = False  # watchers read what it changes from the entry alone
+    has_large_result: bool = False  # a result may take more than RESULT_SIZE_SMALL (sessions.py)
+
 
 OneHandler = Callable[[str, Reader, int, int], Outcome]
 """Apply one entry: (namespace, reader of its body, index, timestamp_ns). May raise ``BadPayload``

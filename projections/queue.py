@@ -1,8 +1,7 @@
 """The queue projection: messages that somebody has to work on, owner 0x02.
 
-``apply`` decodes a command and executes it (queue_operations.py, queue_dead.py); reads are in
-queue_reads.py, one queue's state is in queue_store.py, and what happens to every message
-(enqueue, lease, ack) has a shorter way in queue_plain.py.
+Operations are in queue_commands.py, reads in queue_reads.py, and one queue's state, with all that
+touches its messages, is in queue_store.py.
 
 What happens because of time is in the log: the ends of leases, delays and lifetimes as items of
 ``expire`` entries, firings of schedules and steps of redrives as entries of their own that the
@@ -14,59 +13,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from projections.namespaces import Namespace
-from projections.payload import U64, Reader, encode_prefix
-from projections.projection import Due, Handler, Position, one_by_one
-from projections.queue_changes import Kind, QueueChanges
+from projections.payload import Reader
+from projections.projection import Due, Handler, one_by_one
+from projections.queue_changes import Kind
 from projections.queue_columns import DUE, EXPIRES
 from projections.queue_commands import (
-    LARGE_RESULTS,
-    OPERATION_NUMBERS,
-    Cancel,
-    Command,
-    Extend,
-    Nack,
-    Prioritise,
-    Purge,
-    QueueConfigure,
-    QueueCreate,
-    QueueDelete,
-    QueuePause,
-    QueueResume,
-    Redrive,
-    RedriveCancel,
-    RedriveStep,
-    Release,
-    ScheduleDelete,
-    ScheduleFire,
-    decode_command,
-    encode_command,
-)
-from projections.queue_config import QueueConfig
-from projections.queue_dead import (
     FAILURE_LEASE_EXPIRED,
-    cancel_redrive,
+    QUEUE_OPERATIONS,
+    Command,
+    Moment,
+    QueueCreate,
+    QueueOperation,
+    QueueWrites,
+    RedriveStep,
+    ScheduleFire,
+    encode_command,
     fail,
-    go_on,
-    start_redrive,
+    head_of,
 )
 from projections.queue_deadlines import (
     DELAY_ENDS,
     LEASE_ENDS,
     TTL_ENDS,
-    Wakeups,
     unpack_deadline,
 )
-from projections.queue_limits import QUEUES_MAX
-from projections.queue_message import ScheduleCreate
-from projections.queue_operations import Moment, QueueWrites
 from projections.queue_row import DELAYED, LEASED, READY, STATE_MASK
 from projections.queue_section import dump_parts, load_section
-from projections.queue_store import QueueState, Total
+from projections.queue_store import Total
 from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
+from projections.result import Outcome, Refused
 from projections.section import chunked
 from projections.state_hash import reduce_total
-from projections.undo import UndoLog
 from ual.entry import OWNER_QUEUE, Draft
 
 ITEM = struct.Struct("<BQQ")  # of an expire entry: kind, queue, message
@@ -76,14 +53,9 @@ class Queue(QueueWrites):
     """The state of all queues."""
 
     owner = OWNER_QUEUE
-    large_results = LARGE_RESULTS
-
-    def __init__(self, position: Position) -> None:
-        super().__init__(position)
-        self.changes = QueueChanges()
-        self._undo = UndoLog()
-        self._wakeups = Wakeups(self._first_due)
-        self._by_head: dict[bytes, QueueState] = {}  # by prefix and queue of a payload
+    large_results = frozenset(
+        OWNER_QUEUE << 8 | each.number for each in QUEUE_OPERATIONS if each.has_large_result
+    )
 
     def name_of(self, queue_id: int) -> tuple[str, str] | None:
         """Return namespace and name of a queue, also of one that went not long ago."""
@@ -92,56 +64,28 @@ class Queue(QueueWrites):
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each operation."""
-        owner = OWNER_QUEUE << 8
-        found = {
-            owner | number: one_by_one(partial(self._apply, number)) for number in OPERATION_NUMBERS
+        return {
+            OWNER_QUEUE << 8 | each.number: partial(each.execute, self)
+            if each.takes_spans
+            else one_by_one(partial(self._apply, each))
+            for each in QUEUE_OPERATIONS
         }
-        found[owner | 1] = self.enqueue
-        found[owner | 2] = self.lease
-        found[owner | 3] = self.ack
-        return found
 
     def _apply(
-        self, number: int, namespace: str, reader: Reader, index: int, now_ns: int
+        self, operation: QueueOperation, namespace: str, reader: Reader, index: int, now_ns: int
     ) -> Outcome:
-        command = decode_command(number, reader)
+        command: Command = operation.decode(reader)
+        reader.finish()
         if namespace not in self._names:
             return Refused(Reason.NAMESPACE_UNKNOWN)
+        moment = Moment(index, now_ns)
         if isinstance(command, QueueCreate):
-            return self._create(namespace, command, index)
+            return self.create_queue(namespace, command, moment)
         queue = self._queues.get(command.queue)
         if queue is None or queue.namespace != namespace:
             return Refused(Reason.QUEUE_UNKNOWN, command.queue)
-        moment = Moment(index, now_ns)
-        match command:
-            case Nack() | Extend() | Release():
-                return self.settle(queue, command, moment)
-            case Cancel():
-                return self.cancel(queue, command, moment)
-            case Prioritise():
-                return self.prioritise(queue, command, moment)
-            case Purge():
-                return self.purge(queue, command, moment)
-            case Redrive():
-                return start_redrive(self._queues, queue, command, index, now_ns, self.changes)
-            case RedriveStep():
-                return go_on(self._queues, queue, command, index, now_ns, self.changes)
-            case RedriveCancel():
-                return cancel_redrive(queue, command)
-            case ScheduleCreate():
-                return self.create_schedule(queue, command, moment)
-            case ScheduleDelete():
-                return self.delete_schedule(queue, command, moment)
-            case ScheduleFire():
-                return self.fire(queue, command, moment)
-            case QueueConfigure(_, config):
-                return self._configure(queue, config)
-            case QueueDelete():
-                return self._delete(queue)
-            case QueuePause() | QueueResume():
-                queue.change("is_paused", isinstance(command, QueuePause))
-                return APPLIED
-        raise AssertionError(command)
+        outcome: Outcome = operation.execute(self, queue, command, moment)
+        return outcome
 
     def begin_batch(self) -> None:
         """From now on, be able to take everything back."""
@@ -292,10 +236,10 @@ class Queue(QueueWrites):
         }
         queues = self._queues.values()
         assert named == {(queue.namespace, queue.name): queue.id for queue in queues}
-        assert sorted(self._by_head) == sorted(_head_of(queue) for queue in queues)
+        assert sorted(self._by_head) == sorted(head_of(queue) for queue in queues)
         held: set[int] = set()
         for queue in queues:
-            assert self._by_head[_head_of(queue)] is queue
+            assert self._by_head[head_of(queue)] is queue
             queue.check()
             ids = {row.id for row in queue.table.rows()}
             assert not held & ids, "a message in two queues"
@@ -303,76 +247,3 @@ class Queue(QueueWrites):
             target = queue.config.dead_queue
             assert not target or self._queues[target].namespace == queue.namespace
         self._wakeups.check(self._queues)
-
-    def _first_due(self, queue_id: int) -> int | None:
-        return self._queues[queue_id].first_due()
-
-    def _create(self, namespace: str, command: QueueCreate, index: int) -> Outcome:
-        existing = self._names[namespace].get(command.name)
-        if existing is not None:
-            return Refused(Reason.QUEUE_EXISTS, existing)
-        if len(self._queues) >= QUEUES_MAX:
-            return Refused(Reason.QUEUES_FULL, QUEUES_MAX)
-        refused = self._refuse_dead_queue(namespace, index, command.config)
-        if refused is not None:
-            return refused
-        queue = self._open(index, namespace, command.name, command.config)
-        assert queue is not None, command.name
-        self._undo.note(partial(self._remove, queue))
-        return Applied(index)
-
-    def _configure(self, queue: QueueState, config: QueueConfig) -> Outcome:
-        refused = self._refuse_dead_queue(queue.namespace, queue.id, config)
-        if refused is not None:
-            return refused
-        queue.change("config", config)
-        return APPLIED
-
-    def _delete(self, queue: QueueState) -> Outcome:
-        queues = self._queues.values()
-        users = [other.id for other in queues if other.config.dead_queue == queue.id]
-        if users:
-            return Refused(Reason.QUEUE_IN_USE, min(users))
-        self._remove(queue)
-        self._undo.note(partial(self._insert, queue))
-        return APPLIED
-
-    def _refuse_dead_queue(
-        self, namespace: str, queue_id: int, config: QueueConfig
-    ) -> Refused | None:
-        """Refuse a queue for dead letters that cannot take them: what dies must go somewhere."""
-        if not config.dead_queue and not config.max_deliveries:
-            return None
-        target = self._queues.get(config.dead_queue)
-        if target is None or target.namespace != namespace or target.id == queue_id:
-            return Refused(Reason.DEAD_QUEUE_INVALID, config.dead_queue)
-        return None
-
-    def _open(
-        self, queue_id: int, namespace: str, name: str, config: QueueConfig
-    ) -> QueueState | None:
-        names = self._names.get(namespace)
-        if names is None or name in names:
-            return None
-        queue = QueueState(queue_id, namespace, name, config, self._undo, self._wakeups.note)
-        self._insert(queue)
-        return queue
-
-    def _insert(self, queue: QueueState) -> None:
-        self._queues[queue.id] = queue
-        self._names[queue.namespace][queue.name] = queue.id
-        self._by_head[_head_of(queue)] = queue
-        first_ns = queue.first_due()
-        if first_ns is not None:
-            self._wakeups.note(queue.id, first_ns)
-
-    def _remove(self, queue: QueueState) -> None:
-        self.changes.queue_removed(queue)
-        del self._queues[queue.id]
-        del self._names[queue.namespace][queue.name]
-        del self._by_head[_head_of(queue)]
-        self._wakeups.forget(queue.id)
-
-
-def _head_of(queue: QueueState) -> bytes:
-    return encode_prefix(queue.namespace) + U64.pack(queue.id)

@@ -235,6 +235,11 @@ class ReadyMessages:
         of this level until it has no entries any more.
         """
         names = self.active
+        if len(names) == 1 and not ageing_ns:
+            tenant = self._tenants[names[0]]
+            level = tenant.levels[tenant.priorities[0]] if tenant.priorities else None
+            if level is not None and (level.head < len(level.ids) or level.late):
+                return level, names[0], True
         while names:
             at = bisect_right(names, after)
             if at == len(names):

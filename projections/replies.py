@@ -13,24 +13,19 @@ from collections.abc import Callable
 
 from projections.kv_commands import OPTION_EXPECTED, OPTION_LEASE, TYPE_PUT, TYPE_PUT_MANY
 from projections.payload import FLAG_SESSION, PAYLOAD_VERSION
-from projections.queue_message import OPTION_DEDUP, TYPE_ENQUEUE
+from projections.queue_commands import QUEUE_OPERATIONS
 from projections.stream_record import OPTION_PRODUCER, TYPE_APPEND
 from projections.ts_commands import TYPE_WRITE_BATCH
+from ual.entry import OWNER_QUEUE
 
 _PREFIX_SIZE_MIN = 3
 # So much of a body is looked at.
 _BODY_SIZE = 16
-_ENQUEUE_OPTIONS_AT = 8
 
 
 def _is_blind_put(body: bytes) -> bool:
     """A put with no expected version and no lease, either of which can make it fail."""
     return bool(body) and not body[0] & (OPTION_EXPECTED | OPTION_LEASE)
-
-
-def _is_blind_enqueue(body: bytes) -> bool:
-    """A message without a dedup id, which might make it the repetition of another one."""
-    return len(body) > _ENQUEUE_OPTIONS_AT and not body[_ENQUEUE_OPTIONS_AT] & OPTION_DEDUP
 
 
 def _is_blind_append(body: bytes) -> bool:
@@ -43,9 +38,9 @@ def _is_blind_append(body: bytes) -> bool:
 _BLIND: dict[int, Callable[[bytes], bool]] = {
     TYPE_PUT: _is_blind_put,
     TYPE_PUT_MANY: lambda _: True,
-    TYPE_ENQUEUE: _is_blind_enqueue,
     TYPE_APPEND: _is_blind_append,
     TYPE_WRITE_BATCH: lambda _: True,
+    **{OWNER_QUEUE << 8 | each.number: each.is_blind for each in QUEUE_OPERATIONS if each.is_blind},
 }
 
 

@@ -87,6 +87,21 @@ APPLIED = Applied()
 SKIPPED = Skipped()
 PENDING = Pending()
 
+_new = Applied.__new__
+_set_number = Applied.number.__set__  # type: ignore[misc, attr-defined]
+_set_value = Applied.value.__set__  # type: ignore[misc, union-attr]
+_set_results = Applied.results.__set__  # type: ignore[misc, attr-defined]
+
+
+def applied(number: int, value: bytes | None = None) -> Applied:
+    """Return an ``Applied`` in half the time that its frozen constructor takes."""
+    result = _new(Applied)
+    _set_number(result, number)
+    _set_value(result, value)
+    _set_results(result, ())
+    return result
+
+
 _KIND_APPLIED = 1
 _KIND_REFUSED = 2
 _HAS_VALUE = 0x01
