@@ -141,9 +141,15 @@ class Block:
         if stop - start == 1:
             del self.ids[start], self.since[start], self.meta[start]
             if self.has_columns:
-                for column in self.columns:
-                    if column is not None:
-                        del column[start]
+                due, tokens = self.columns[DUE], self.columns[TOKEN]
+                if due is not None:
+                    del due[start]
+                if tokens is not None:
+                    del tokens[start]
+                if self.is_wide:
+                    for column in self.columns[TOKEN + 1 :]:
+                        if column is not None:
+                            del column[start]
             return
         del self.ids[start:stop], self.since[start:stop], self.meta[start:stop]
         for column in self.columns:

@@ -100,6 +100,7 @@ from projections.queue_row import (
     PRIORITY_SHIFT,
     READY,
     STATE_MASK,
+    UNUSUAL,
     Dead,
     Row,
 )
@@ -131,6 +132,7 @@ _unpack_lease = struct.Struct("<HQ").unpack_from  # count, visibility
 _LEASE_SIZE = 10
 _COUNTED = struct.Struct("<BH")  # options, count
 _ONE = _COUNTED.pack(0, 1), _COUNTED.pack(OPTION_STRICT, 1)
+_NEVER = b"\xff"  # no payload begins so
 _BODY_AT = 2  # of an enqueue: behind options and priority
 _OPTIONS_AT = 8  # of an enqueue: behind the queue
 _TAKEN = DELIVERY | LEASED
@@ -538,32 +540,36 @@ class QueueWrites(QueueReads):
         """Add messages, or find those that were added with the same dedup ids."""
         outcomes: list[Outcome] = []
         at = len(prefix) + U64.size
+        size_min, size_max = at + _BODY_AT, at + _BODY_AT + MESSAGE_SIZE_MAX
         queue: QueueState | None = None
-        head, added, is_limited = b"", 0, False
+        append: Callable[[int, int, int], None] | None = None
+        head, opening, meta, added, is_limited = b"", _NEVER, 0, 0, False
         for message_id, payload in enumerate(payloads, index):
+            # Most are as the one before: the same queue and priority, and no options.
+            if append is not None and payload.startswith(opening) and len(payload) <= size_max:
+                append(message_id, now_ns, meta)
+                added += 1
+                outcomes.append(APPLIED)
+                continue
             if queue is None or not payload.startswith(head):
                 if queue is not None and added:
                     queue.count(Total.ENQUEUED, added)
-                head, added = payload[:at], 0
+                head, opening, added = payload[:at], _NEVER, 0
                 queue = self._by_head.get(head)
                 if queue is None:
                     outcomes.append(self._refuse(Enqueue, prefix, payload))
                     continue
+                append = queue.append
                 is_limited = bool(queue.config.ttl_ns or queue.config.messages_max)
-            body_size = len(payload) - at - _BODY_AT
-            if (
-                is_limited
-                or not 0 <= body_size <= MESSAGE_SIZE_MAX
-                or payload[at]
-                or payload[at + 1] > PRIORITY_MAX
-            ):
-                outcome = self._enqueue_unusual(queue, message_id, now_ns, payload, at)
-                added += outcome is APPLIED
-                outcomes.append(outcome)
+            outcome: Outcome = APPLIED
+            is_usual = not is_limited and size_min <= len(payload) <= size_max and not payload[at]
+            if is_usual and payload[at + 1] <= PRIORITY_MAX:
+                opening, meta = payload[:size_min], payload[at + 1] << PRIORITY_SHIFT
+                queue.append(message_id, now_ns, meta)
             else:
-                queue.append(message_id, now_ns, payload[at + 1] << PRIORITY_SHIFT)
-                added += 1
-                outcomes.append(APPLIED)
+                outcome = self._enqueue_unusual(queue, message_id, now_ns, payload, at)
+            added += outcome is APPLIED
+            outcomes.append(outcome)
         if queue is not None and added:
             queue.count(Total.ENQUEUED, added)
         return outcomes
@@ -576,7 +582,7 @@ class QueueWrites(QueueReads):
         except BadPayload as error:
             return Refused(error.reason, error.detail)
         priority, delay_ns, at_ns, ttl_ns, dedup, group, tenant, _, _ = sent
-        config = queue.config
+        config, table, meta, ready_ns = queue.config, queue.table, priority << PRIORITY_SHIFT, 0
         has_dedup = bool(dedup and config.dedup_max)
         if has_dedup:
             first = queue.dedup.find(dedup, now_ns, config.dedup_window_ns)
@@ -584,10 +590,19 @@ class QueueWrites(QueueReads):
                 queue.count(Total.DUPLICATES)
                 self.changes.add_nothing(message_id)
                 return Applied(first)
-        ready_ns = now_ns + (delay_ns or 0) if at_ns is None else at_ns
-        if ready_ns - now_ns > DELAY_NS_MAX:
-            return Refused(Reason.DELAY_INVALID, ready_ns - now_ns)
-        if config.messages_max or group or tenant:
+        if delay_ns is not None or at_ns is not None:
+            ready_ns = now_ns + (delay_ns or 0) if at_ns is None else at_ns
+            if ready_ns - now_ns > DELAY_NS_MAX:
+                return Refused(Reason.DELAY_INVALID, ready_ns - now_ns)
+            if ready_ns > now_ns:
+                meta |= DELAYED
+            else:
+                ready_ns = 0
+        if (
+            config.messages_max
+            or len(table.groups.by_number) >= GROUPS_MAX
+            or len(table.tenants.tails) >= TENANTS_MAX
+        ):
             full = _lack_of_room(queue, group, tenant)
             if full is not None:
                 return full
@@ -598,23 +613,18 @@ class QueueWrites(QueueReads):
                 queue.count(Total.DEDUP_DROPPED, dropped)
         if ttl_ns is None:
             ttl_ns = config.ttl_ns
-        meta = priority << PRIORITY_SHIFT
-        if ready_ns > now_ns:
-            meta |= DELAYED
-        else:
-            ready_ns = 0
-        expires_ns = now_ns + ttl_ns if ttl_ns else 0
-        if not (ready_ns or expires_ns or group or tenant):
-            queue.append(message_id, now_ns, meta)
-            return APPLIED
-        if expires_ns:
+        if ttl_ns:
             meta |= HAS_EXPIRES
         if group:
             meta |= HAS_GROUP
         if tenant:
             meta |= HAS_TENANT
-        more = ready_ns, 0, expires_ns, 0, group, tenant, None
-        queue.append(message_id, ready_ns or now_ns, meta, more)
+        if meta & (STATE_MASK | UNUSUAL):
+            expires_ns = now_ns + ttl_ns if ttl_ns else 0
+            more = ready_ns, 0, expires_ns, 0, group, tenant, None
+            queue.append(message_id, ready_ns or now_ns, meta, more)
+        else:
+            queue.append(message_id, now_ns, meta)
         return APPLIED
 
     def lease(
@@ -1196,7 +1206,7 @@ def _find_leased(
         block, first, last = span
         given, held = tokens[at : at + last - first], block.columns[TOKEN]
         # A row without a token is not leased.
-        if held is not None and held[first:last] == given and 0 not in given:
+        if held is not None and held[first:last] == given and all(given):
             spans.append(span)
         else:
             for row, token in enumerate(given, first):

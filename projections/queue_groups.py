@@ -13,7 +13,7 @@ from bisect import bisect_left
 
 from projections.payload import U8
 
-GROUP_SIZE = 400  # bytes of a group: object, name twice, array, number, two table slots
+GROUP_SIZE = 445  # bytes of a group: object, name twice, array, number, two table slots
 MEMBER_SIZE = 8.5
 
 _TRIM_ROWS = 64

@@ -1,9 +1,11 @@
 """One queue: its messages, and all that follows from them.
 
-Every change of a message goes through ``swap``, which swaps one row for another and keeps columns,
-counts, hash, deadlines, groups and ready messages in step. It is its own inverse, and that is how
-batches are undone. The exception is queue_plain.py, which repeats the part of it that concerns a
-message without options.
+Four methods change messages: ``append`` and ``insert`` add, ``lease`` and ``change_rows`` give
+another state, ``remove`` takes out. Each keeps columns, counts, hash, deadlines, groups and ready
+messages in step, for as many rows as stand side by side, and notes how it is undone. A message
+without options is all loop; what another one has beside is a step before or behind: ``_bind`` when
+it comes, ``_admit`` when it is leased, ``_follow`` when it changes, ``_unbind`` when it goes. The
+canonical bytes of such a row are those of a plain one and a tail (``Table.tail``).
 
 Invariants, all asserted by ``check``:
 
@@ -250,9 +252,10 @@ class QueueState:
             else:
                 level.push(message_id, since_ns)
             packed = _pack_plain(message_id, since_ns, meta)
+            self.counts[READY] += 1
         else:
             packed = self._bind(block, len(ids) - 1, message_id, since_ns, meta, more)
-        self.counts[meta & STATE_MASK] += 1
+            self.counts[meta & STATE_MASK] += 1
         self.hash_total += item_hash(packed, self.id)
         if self.undo.active:
             self.undo.note(partial(self._take_out, message_id))
@@ -607,14 +610,14 @@ class QueueState:
             else:
                 ids, metas = block.ids[first:last], block.meta[first:last]
                 is_unusual = any(meta & UNUSUAL for meta in set(metas))
-                fields = zip(ids, block.since[first:last], metas, strict=True)
+                more: tuple[array[int], ...] = ()
                 if state == READY:
                     self.ready.outdated_count += count
                 else:
                     times = due[first:last]  # type: ignore[index]
                     self.deadlines.cancel_all(times, ids, _ENDS[state])
                     more = (times, tokens[first:last]) if state == LEASED else (times,)  # type: ignore[index]
-                    fields = zip(ids, block.since[first:last], metas, *more, strict=True)
+                fields = zip(ids, block.since[first:last], metas, *more, strict=True)
             pack = _PACKS[state]
             if is_unusual:
                 for each, tail in zip(fields, self._unbind(span, state), strict=True):
@@ -625,7 +628,8 @@ class QueueState:
             self.hash_total -= total
             self.counts[state] -= count
         self.table.delete(spans)
-        self._drop_outdated()
+        if self.ready.outdated_count:
+            self._drop_outdated()
 
     def take_out(self, spans: list[Span]) -> list[Row]:
         """Take messages out and return them."""
@@ -669,16 +673,16 @@ class QueueState:
 
     def _offer(self, group: Group, changed: int) -> None:
         """Put the message of a group whose turn it is among the ready ones."""
-        turn = group.turn()
+        turn = 0 if group.leased else group.members[group.head]
         if changed == group.placed or turn != group.placed:
             group.placed = 0  # its entry is outdated, and may be dropped before its turn comes
-        if turn and turn != group.placed:
-            place = self.table.find(turn)
-            assert place is not None, f"no message {turn}"
-            block, at = place
-            if block.meta[at] & STATE_MASK == READY:
-                group.placed = turn
-                self._push(block, at)
+            if turn:
+                place = self.table.find(turn)
+                assert place is not None, f"no message {turn}"
+                block, at = place
+                if block.meta[at] & STATE_MASK == READY:
+                    group.placed = turn
+                    self._push(block, at)
 
     def _push(self, block: Block, at: int) -> None:
         """Put a message among the ready ones."""
