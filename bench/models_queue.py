@@ -3,9 +3,9 @@
 One JSON line per case. A ratio compares two loops over the same messages, one right after the
 other in the same process and at the same depth, summed over all rounds, in processor time of the
 thread: a slow or busy machine slows both. The heap gets numbers that are made already; the router
-gets entries as the log decodes them, and decodes, hashes, accounts, fences and keeps deadlines
-while it is at it. Each message is enqueued, leased and acknowledged: three entries, against one
-push and one pop.
+gets entries as the log decodes them, in groups, and decodes, hashes, accounts, fences and keeps
+deadlines while it is at it. Each message is enqueued, leased and acknowledged: three entries,
+against one push and one pop.
 
 Memory is the growth of a fresh process divided by the messages.
 
@@ -44,6 +44,7 @@ from ual.entry import Entry
 
 MESSAGES = 1_000_000
 CHUNK = 20_000
+GROUP = 500  # entries that are applied together, as under load
 ROUNDS = 8
 GOAL = 15  # times a bare push and pop
 GOAL_SIZE = 64
@@ -60,6 +61,11 @@ class NoNotes:
 
     def add_void(self, first_index: int, last_index: int) -> None:
         raise AssertionError(f"refused: {first_index} to {last_index}")
+
+
+def time_of(index: int) -> int:
+    """Return the time of an entry: those of a group have one."""
+    return NOW + index // GROUP * GROUP
 
 
 def report(case: str, **figures: float | int | str) -> None:
@@ -79,10 +85,10 @@ def fresh(config: QueueConfig | None = None) -> Projections:
 
 
 def entries_of(state: Projections, commands: list[Command]) -> list[Entry]:
-    first = state.router.applied_index + 1
+    first, now_ns = state.router.applied_index + 1, state.router.log_time_ns
     drafts = (encode_command(command, NAMESPACE) for command in commands)
     return [
-        Entry(draft.entry_type, 0, 1, index, NOW + index, 0, draft.payload)
+        Entry(draft.entry_type, 0, 1, index, max(now_ns, time_of(index)), 0, draft.payload)
         for index, draft in enumerate(drafts, first)
     ]
 
@@ -97,7 +103,7 @@ def send(state: Projections, command: Command) -> Applied:
 
 def plain_entry(index: int, priority: int) -> Entry:
     payload = PREFIX + bytes((priority,)) + BODY
-    return Entry(TYPE_ENQUEUE, 0, 1, index, NOW + index, 0, payload)
+    return Entry(TYPE_ENQUEUE, 0, 1, index, time_of(index), 0, payload)
 
 
 def plain_entries(state: Projections, priorities: list[int]) -> list[Entry]:
@@ -112,14 +118,14 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def apply_all(state: Projections, entries: list[Entry]) -> None:
-    apply = state.router.apply
-    for entry in entries:
-        apply(entry)
+    for start in range(0, len(entries), GROUP):
+        state.router.apply_group(entries[start : start + GROUP])
 
 
 def lease_all(state: Projections, entries: list[Entry], values: list[bytes | None]) -> None:
-    apply = state.router.apply
-    values.extend(apply(entry).value for entry in entries)  # type: ignore[union-attr]
+    for start in range(0, len(entries), GROUP):
+        results = state.router.apply_group(entries[start : start + GROUP])
+        values.extend(result.value for result in results)  # type: ignore[union-attr]
 
 
 def run_cycle(case: str, depth: int, priorities: list[int], draw: random.Random) -> None:
@@ -188,6 +194,72 @@ def run_batches() -> None:
         entries = entries_of(state, several)
         spent_s = timed(partial(apply_all, state, entries))
         report(case, message_us=spent_s / CHUNK / 2 * 1e6)
+
+
+OPTIONS = ("plain", "header", "priority", "ttl", "delay", "group", "tenant", "dedup id")
+
+
+def message_of(option: str, number: int) -> Enqueue:
+    """Return a message with one option."""
+    return Enqueue(
+        QUEUE,
+        BODY,
+        number * 7 % 16 if option == "priority" else 8,
+        delay_ns=1 if option == "delay" else None,
+        ttl_ns=10**15 if option == "ttl" else None,
+        group=b"key-%03d" % (number % 600) if option == "group" else b"",
+        tenant=b"key-%d" % (number % 10) if option == "tenant" else b"",
+        dedup=b"%016d" % number if option == "dedup id" else b"",
+        headers=((b"kind", b"test"),) if option == "header" else (),
+    )
+
+
+def run_options() -> None:
+    """Messages with one option each beside plain ones: the best of some rounds, and the ratio."""
+    best: dict[tuple[str, str], float] = {}
+    for _ in range(ROUNDS):
+        for option in OPTIONS:
+            for size in (1, 64):
+                for part, spent_us in run_option(option, size).items():
+                    key = option, part
+                    best[key] = min(spent_us, best.get(key, spent_us))
+    for option in OPTIONS:
+        figures: dict[str, float] = {}
+        for part in ("enqueue", "lease by 1", "ack by 1", "lease by 64", "ack by 64"):
+            figures[f"{part}, us"] = best[option, part]
+            figures[f"{part}, ratio"] = best[option, part] / best["plain", part]
+        report(f"with option: {option}", **figures)
+
+
+def run_option(option: str, size: int) -> dict[str, float]:
+    """Return what a message takes: enqueued, and leased and acknowledged by so many."""
+    state = fresh(QueueConfig(dedup_max=1_000_000))
+    count = GROUP * 8 // size * size
+    sent = entries_of(state, [message_of(option, number) for number in range(count)])
+    parts = {"enqueue": timed(partial(apply_all, state, sent))}
+    now_ns = state.router.log_time_ns + CHUNK
+    for draft in state.router.due(now_ns, count):
+        index = state.router.applied_index + 1
+        state.router.apply(Entry(draft.entry_type, 0, 1, index, now_ns, 0, draft.payload))
+    leased = 0
+    for _ in range(count // GROUP):  # a group has one message on its way
+        asked = entries_of(state, [Lease(QUEUE, size, 10**12)] * (GROUP // size))
+        values: list[bytes | None] = []
+        lease_s = timed(partial(lease_all, state, asked, values))
+        acks: list[Command] = []
+        for value in values:
+            got = decode_leased(Applied(1, value)).messages
+            leased += len(got)
+            if got:
+                token = decode_leased(Applied(1, value)).token
+                acks.append(Ack(QUEUE, tuple((message.id, token) for message in got)))
+        ack_s = timed(partial(apply_all, state, entries_of(state, acks)))
+        for part, spent_s in ((f"lease by {size}", lease_s), (f"ack by {size}", ack_s)):
+            parts[part] = parts.get(part, 0.0) + spent_s
+    shares = {
+        part: spent / (count if part == "enqueue" else leased) for part, spent in parts.items()
+    }
+    return {part: share * 1e6 for part, share in shares.items()}
 
 
 def run_snapshot(messages: int) -> None:
@@ -295,6 +367,7 @@ def main() -> None:
     run_cycle("one priority, shallow", 1_000, [8], draw)
     run_cycle("sixteen priorities", arguments.messages // 4, list(range(16)), draw)
     run_batches()
+    run_options()
     run_snapshot(arguments.messages // 4)
     run_memory(arguments.messages)
 

@@ -14,7 +14,8 @@ from node.happening import Happening
 from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2
 from projections.payload import read_prefix
-from projections.queue_changes import Kind, Note, notes_of
+from projections.queue_changes import Kind, Note
+from projections.queue_commands import notes_of
 from projections.system_commands import Expire
 from projections.system_commands import decode_command as decode_system
 from projections.table import Projections

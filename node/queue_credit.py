@@ -16,7 +16,7 @@ from node.edge import Written
 from node.shard_driver import ShardDriver
 from node.waits import Waits
 from projections.payload import U64, read_prefix
-from projections.queue_changes import acked_one, named_ids
+from projections.queue_changes import acked_one
 from projections.queue_commands import (
     OPERATIONS,
     TYPE_ACK,
@@ -26,18 +26,19 @@ from projections.queue_commands import (
     QueueDelete,
     Release,
     decode_command,
+    named_ids,
 )
 from projections.queue_row import LEASED
 from projections.result import Result
 from projections.system_commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
 from ual.entry import OWNER_QUEUE, Entry
 
-_NAMING = frozenset(OWNER_QUEUE << 8 | OPERATIONS[each] for each in (Ack, Nack, Release))
+_NAMING = frozenset(OWNER_QUEUE << 8 | OPERATIONS[each].number for each in (Ack, Nack, Release))
 _SWEEPING = frozenset(
     (
         TYPE_EXPIRE,
         TYPE_NAMESPACE_DELETE,
-        *(OWNER_QUEUE << 8 | OPERATIONS[each] for each in (Purge, QueueDelete)),
+        *(OWNER_QUEUE << 8 | OPERATIONS[each].number for each in (Purge, QueueDelete)),
     )
 )
 

@@ -52,8 +52,9 @@ class Line:
         if queue is None or queue.is_paused:
             return 0
         ready = queue.counts[READY]
-        if queue.groups:
-            ready = min(ready, len(queue.groups))
+        groups = queue.table.groups
+        if groups:
+            ready = min(ready, len(groups))
         free = ready - self.promised
         return free if free > 0 and queue.next_ready() is not None else 0
 

@@ -1,8 +1,7 @@
 """The queue projection: messages that somebody has to work on, owner 0x02.
 
-``apply`` decodes a command and executes it (queue_operations.py, queue_dead.py); reads are in
-queue_reads.py, one queue's state is in queue_store.py, and what happens to every message
-(enqueue, lease, ack) has a shorter way in queue_plain.py.
+Operations are in queue_commands.py, reads in queue_reads.py, and one queue's state, with all that
+touches its messages, is in queue_store.py.
 
 What happens because of time is in the log: the ends of leases, delays and lifetimes as items of
 ``expire`` entries, firings of schedules and steps of redrives as entries of their own that the
@@ -10,97 +9,53 @@ leader proposes (``chores``).
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import assert_never
 
 from projections.namespaces import Namespace
-from projections.payload import U64, Reader, encode_prefix
-from projections.projection import Due, Handler, Position, one_by_one
-from projections.queue_changes import Kind, QueueChanges
+from projections.payload import Reader
+from projections.projection import Due, Handler, one_by_one
+from projections.queue_changes import Kind
+from projections.queue_columns import DUE, EXPIRES
 from projections.queue_commands import (
-    LARGE_RESULTS,
-    OPERATION_NUMBERS,
-    TYPE_ACK,
-    TYPE_LEASE,
-    Ack,
-    Cancel,
-    Command,
-    Extend,
-    Lease,
-    Nack,
-    Prioritise,
-    Purge,
-    QueueConfigure,
-    QueueCreate,
-    QueueDelete,
-    QueuePause,
-    QueueResume,
-    Redrive,
-    RedriveCancel,
-    RedriveStep,
-    Release,
-    ScheduleDelete,
-    ScheduleFire,
-    decode_command,
-    encode_command,
-)
-from projections.queue_config import QueueConfig
-from projections.queue_dead import (
     FAILURE_LEASE_EXPIRED,
-    cancel_redrive,
+    QUEUE_OPERATIONS,
+    Command,
+    Moment,
+    QueueCreate,
+    QueueOperation,
+    QueueWrites,
+    RedriveStep,
+    ScheduleFire,
+    encode_command,
     fail,
-    go_on,
-    start_redrive,
+    head_of,
 )
 from projections.queue_deadlines import (
     DELAY_ENDS,
     LEASE_ENDS,
     TTL_ENDS,
-    Wakeups,
     unpack_deadline,
 )
-from projections.queue_limits import QUEUES_MAX
-from projections.queue_message import TYPE_ENQUEUE, Enqueue, ScheduleCreate
-from projections.queue_operations import (
-    cancel,
-    create_schedule,
-    delete_schedule,
-    enqueue,
-    fire,
-    lease,
-    prioritise,
-    purge,
-    settle,
-)
-from projections.queue_plain import PlainPaths
-from projections.queue_reads import QueueReads
-from projections.queue_row import DELAYED, LEASED, READY
+from projections.queue_row import DELAYED, LEASED, READY, STATE_MASK
 from projections.queue_section import dump_parts, load_section
-from projections.queue_store import QueueState, Total
+from projections.queue_store import Total
 from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
+from projections.result import Outcome, Refused
 from projections.section import chunked
 from projections.state_hash import reduce_total
-from projections.undo import UndoLog
 from ual.entry import OWNER_QUEUE, Draft
 
 ITEM = struct.Struct("<BQQ")  # of an expire entry: kind, queue, message
 
 
-class Queue(QueueReads):
+class Queue(QueueWrites):
     """The state of all queues."""
 
     owner = OWNER_QUEUE
-    large_results = LARGE_RESULTS
-
-    def __init__(self, position: Position) -> None:
-        super().__init__(position)
-        self.changes = QueueChanges()
-        self._undo = UndoLog()
-        self._wakeups = Wakeups(self._first_due)
-        self._by_head: dict[bytes, QueueState] = {}  # by prefix and queue of a payload
-        self._plain = PlainPaths(position, self._by_head, self._wakeups, self.changes)
+    large_results = frozenset(
+        OWNER_QUEUE << 8 | each.number for each in QUEUE_OPERATIONS if each.has_large_result
+    )
 
     def name_of(self, queue_id: int) -> tuple[str, str] | None:
         """Return namespace and name of a queue, also of one that went not long ago."""
@@ -109,92 +64,28 @@ class Queue(QueueReads):
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each operation."""
-        plain = {
-            TYPE_ENQUEUE: self._plain.enqueue,
-            TYPE_LEASE: self._plain.lease,
-            TYPE_ACK: self._plain.ack,
+        return {
+            OWNER_QUEUE << 8 | each.number: partial(each.execute, self)
+            if each.takes_spans
+            else one_by_one(partial(self._apply, each))
+            for each in QUEUE_OPERATIONS
         }
-        types = [OWNER_QUEUE << 8 | number for number in OPERATION_NUMBERS]
-        found = {each: one_by_one(partial(self._apply, each & 0xFF)) for each in types}
-        for each, path in plain.items():
-            found[each] = partial(self._plain_first, path, found[each])
-        return found
-
-    def _plain_first(
-        self,
-        path: Callable[[int, bytes], Applied | None],
-        handler: Handler,
-        prefix: bytes,
-        index: int,
-        timestamp_ns: int,
-        payloads: Sequence[bytes],
-    ) -> Sequence[Outcome]:
-        # A path takes the time from where the router stands, in a batch behind the last entry.
-        is_of_now = timestamp_ns == self._position.log_time_ns
-        outcomes: list[Outcome] = []
-        for at, payload in enumerate(payloads, index):
-            done = path(at, payload) if is_of_now else None
-            if done is None:
-                outcomes += handler(prefix, at, timestamp_ns, (payload,))
-            else:
-                outcomes.append(done)
-        return outcomes
 
     def _apply(
-        self, number: int, namespace: str, reader: Reader, index: int, now_ns: int
+        self, operation: QueueOperation, namespace: str, reader: Reader, index: int, now_ns: int
     ) -> Outcome:
-        command = decode_command(number, reader)
+        command: Command = operation.decode(reader)
+        reader.finish()
         if namespace not in self._names:
             return Refused(Reason.NAMESPACE_UNKNOWN)
+        moment = Moment(index, now_ns)
         if isinstance(command, QueueCreate):
-            return self._create(namespace, command, index)
+            return self.create_queue(namespace, command, moment)
         queue = self._queues.get(command.queue)
         if queue is None or queue.namespace != namespace:
             return Refused(Reason.QUEUE_UNKNOWN, command.queue)
-        outcome = self._execute(queue, command, index, now_ns)
-        if isinstance(outcome, Applied):
-            self.changes.add_outcome(queue, command, index, outcome)
+        outcome: Outcome = operation.execute(self, queue, command, moment)
         return outcome
-
-    def _execute(self, queue: QueueState, command: Command, index: int, now_ns: int) -> Outcome:
-        match command:
-            case Enqueue():
-                return enqueue(queue, command, index, now_ns)
-            case Lease():
-                return lease(queue, command, index, now_ns)
-            case Ack(_, items) if (done := self._plain.ack_items(queue, items)) is not None:
-                return done
-            case Ack() | Nack() | Extend() | Release():
-                return settle(self._queues, queue, command, now_ns)
-            case Cancel():
-                return cancel(queue, command)
-            case Prioritise():
-                return prioritise(queue, command)
-            case Purge():
-                return purge(queue, command, index, self.changes)
-            case Redrive():
-                return start_redrive(self._queues, queue, command, index, now_ns, self.changes)
-            case RedriveStep():
-                return go_on(self._queues, queue, command, index, now_ns, self.changes)
-            case RedriveCancel():
-                return cancel_redrive(queue, command)
-            case ScheduleCreate():
-                return create_schedule(queue, command, index, now_ns)
-            case ScheduleDelete():
-                return delete_schedule(queue, command)
-            case ScheduleFire():
-                return fire(queue, command, index, now_ns)
-            case QueueConfigure(_, config):
-                return self._configure(queue, config)
-            case QueueDelete():
-                return self._delete(queue)
-            case QueuePause() | QueueResume():
-                queue.change("is_paused", isinstance(command, QueuePause))
-                return APPLIED
-            case QueueCreate():
-                raise AssertionError("a queue is created where there is none")
-            case _:
-                assert_never(command)
 
     def begin_batch(self) -> None:
         """From now on, be able to take everything back."""
@@ -241,26 +132,29 @@ class Queue(QueueReads):
             return False
         kind, queue_id, message_id = ITEM.unpack(item)
         queue = self._queues.get(queue_id)
-        row = None if queue is None else queue.table.get(message_id)
-        if queue is None or row is None:
+        place = None if queue is None else queue.table.find(message_id)
+        if queue is None or place is None:
             return False
+        block, at = place
+        span, meta = (block, at, at + 1), block.meta[at]
+        state, due_ns = meta & STATE_MASK, block.value(DUE, at)
         if kind == TTL_ENDS:
-            if row.state == LEASED or not 0 < row.expires_ns <= timestamp_ns:
+            if state == LEASED or not 0 < block.value(EXPIRES, at) <= timestamp_ns:
                 return False
-            queue.swap(row, None)
+            queue.remove([span])
             queue.count(Total.EXPIRED)
             self.changes.add(index, Kind.EXPIRED, queue_id, [message_id])
             return True
-        if row.due_ns > timestamp_ns:
+        if due_ns > timestamp_ns:
             return False
-        if kind == LEASE_ENDS and row.state == LEASED:
-            fail(self._queues, queue, row, FAILURE_LEASE_EXPIRED, timestamp_ns, None)
+        if kind == LEASE_ENDS and state == LEASED:
+            dead = fail(self._queues, queue, [span], FAILURE_LEASE_EXPIRED, timestamp_ns, None)
             self.changes.add(index, Kind.LEASE_EXPIRED, queue_id, [message_id])
-            if queue.table.find(message_id) is None:
-                self.changes.add(index, Kind.DEAD, queue_id, [message_id])
+            if dead:
+                self.changes.add(index, Kind.DEAD, queue_id, dead)
             return True
-        if kind == DELAY_ENDS and row.state == DELAYED:
-            queue.swap(row, row._replace(state=READY, due_ns=0))
+        if kind == DELAY_ENDS and state == DELAYED:
+            queue.change_rows(span, [meta & ~STATE_MASK | READY], 0, 0)
             self.changes.add(index, Kind.DUE, queue_id, [message_id])
             return True
         return False
@@ -342,10 +236,10 @@ class Queue(QueueReads):
         }
         queues = self._queues.values()
         assert named == {(queue.namespace, queue.name): queue.id for queue in queues}
-        assert sorted(self._by_head) == sorted(_head_of(queue) for queue in queues)
+        assert sorted(self._by_head) == sorted(head_of(queue) for queue in queues)
         held: set[int] = set()
         for queue in queues:
-            assert self._by_head[_head_of(queue)] is queue
+            assert self._by_head[head_of(queue)] is queue
             queue.check()
             ids = {row.id for row in queue.table.rows()}
             assert not held & ids, "a message in two queues"
@@ -353,76 +247,3 @@ class Queue(QueueReads):
             target = queue.config.dead_queue
             assert not target or self._queues[target].namespace == queue.namespace
         self._wakeups.check(self._queues)
-
-    def _first_due(self, queue_id: int) -> int | None:
-        return self._queues[queue_id].first_due()
-
-    def _create(self, namespace: str, command: QueueCreate, index: int) -> Outcome:
-        existing = self._names[namespace].get(command.name)
-        if existing is not None:
-            return Refused(Reason.QUEUE_EXISTS, existing)
-        if len(self._queues) >= QUEUES_MAX:
-            return Refused(Reason.QUEUES_FULL, QUEUES_MAX)
-        refused = self._refuse_dead_queue(namespace, index, command.config)
-        if refused is not None:
-            return refused
-        queue = self._open(index, namespace, command.name, command.config)
-        assert queue is not None, command.name
-        self._undo.note(partial(self._remove, queue))
-        return Applied(index)
-
-    def _configure(self, queue: QueueState, config: QueueConfig) -> Outcome:
-        refused = self._refuse_dead_queue(queue.namespace, queue.id, config)
-        if refused is not None:
-            return refused
-        queue.change("config", config)
-        return APPLIED
-
-    def _delete(self, queue: QueueState) -> Outcome:
-        queues = self._queues.values()
-        users = [other.id for other in queues if other.config.dead_queue == queue.id]
-        if users:
-            return Refused(Reason.QUEUE_IN_USE, min(users))
-        self._remove(queue)
-        self._undo.note(partial(self._insert, queue))
-        return APPLIED
-
-    def _refuse_dead_queue(
-        self, namespace: str, queue_id: int, config: QueueConfig
-    ) -> Refused | None:
-        """Refuse a queue for dead letters that cannot take them: what dies must go somewhere."""
-        if not config.dead_queue and not config.max_deliveries:
-            return None
-        target = self._queues.get(config.dead_queue)
-        if target is None or target.namespace != namespace or target.id == queue_id:
-            return Refused(Reason.DEAD_QUEUE_INVALID, config.dead_queue)
-        return None
-
-    def _open(
-        self, queue_id: int, namespace: str, name: str, config: QueueConfig
-    ) -> QueueState | None:
-        names = self._names.get(namespace)
-        if names is None or name in names:
-            return None
-        queue = QueueState(queue_id, namespace, name, config, self._undo, self._wakeups.note)
-        self._insert(queue)
-        return queue
-
-    def _insert(self, queue: QueueState) -> None:
-        self._queues[queue.id] = queue
-        self._names[queue.namespace][queue.name] = queue.id
-        self._by_head[_head_of(queue)] = queue
-        first_ns = queue.first_due()
-        if first_ns is not None:
-            self._wakeups.note(queue.id, first_ns)
-
-    def _remove(self, queue: QueueState) -> None:
-        self.changes.queue_removed(queue)
-        del self._queues[queue.id]
-        del self._names[queue.namespace][queue.name]
-        del self._by_head[_head_of(queue)]
-        self._wakeups.forget(queue.id)
-
-
-def _head_of(queue: QueueState) -> bytes:
-    return encode_prefix(queue.namespace) + U64.pack(queue.id)

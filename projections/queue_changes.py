@@ -18,29 +18,10 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from projections.payload import FLAG_SESSION, SESSION_SIZE, U64, read_prefix
-from projections.queue_commands import (
-    Ack,
-    Cancel,
-    Command,
-    Extend,
-    Lease,
-    Nack,
-    Prioritise,
-    QueueConfigure,
-    QueueCreate,
-    QueueDelete,
-    QueuePause,
-    QueueResume,
-    Release,
-    ScheduleFire,
-    decode_command,
-)
-from projections.queue_message import Enqueue
-from projections.queue_results import decode_leased, decode_verdicts
+from projections.payload import FLAG_SESSION, SESSION_SIZE, U64
+from projections.queue_results import decode_leased
 from projections.queue_store import QueueState
 from projections.result import Applied
-from ual.entry import OWNER_QUEUE, Entry
 
 # Bytes that one shard remembers, and what each note takes besides its ids.
 CHANGES_SIZE_MAX = 8 << 20
@@ -81,21 +62,6 @@ class Note(NamedTuple):
     kind: Kind
     queue: int
     ids: list[int]
-
-
-_KINDS: dict[type[Command], Kind] = {
-    QueueCreate: Kind.CREATED,
-    QueueConfigure: Kind.CONFIGURED,
-    QueueDelete: Kind.DELETED,
-    QueuePause: Kind.PAUSED,
-    QueueResume: Kind.RESUMED,
-    Enqueue: Kind.ENQUEUED,
-    Ack: Kind.ACKED,
-    Extend: Kind.EXTENDED,
-    Release: Kind.RELEASED,
-    Cancel: Kind.CANCELLED,
-    Prioritise: Kind.PRIORITISED,
-}
 
 
 class QueueChanges:
@@ -146,37 +112,6 @@ class QueueChanges:
         if self._size > self.size_max:
             self._trim()
 
-    def add_outcome(
-        self, queue: QueueState, command: Command, index: int, outcome: Applied
-    ) -> None:
-        """Note what a command did that it does not say itself."""
-        match command:
-            case Lease():
-                if outcome.value is not None:
-                    self.add_lease(index, queue.id, outcome.value)
-            case Enqueue():
-                if outcome.number:  # of the message that was there already
-                    self.add_nothing(index)
-            case ScheduleFire():
-                self.add(index, Kind.ENQUEUED, queue.id, [index] if outcome.number else [])
-            case Nack(_, items):
-                verdicts = decode_verdicts(outcome, len(items))
-                ids = [
-                    item[0] for item, verdict in zip(items, verdicts, strict=True) if not verdict
-                ]
-                for message_id in ids:
-                    is_here = queue.table.find(message_id) is not None
-                    kind = Kind.FAILED if is_here else Kind.DEAD
-                    self.add(index, kind, queue.id, [message_id])
-            case Ack() | Extend() | Release() | Cancel() | Prioritise():
-                if outcome.value is not None:
-                    ids = named_ids(command)
-                    done = zip(ids, decode_verdicts(outcome, len(ids)), strict=True)
-                    ids = [message_id for message_id, verdict in done if not verdict]
-                    self.add(index, _KINDS[type(command)], queue.id, ids)
-            case _:
-                pass
-
     def get(self, index: int) -> list[Note] | None:
         """Return what the entry did, in order; None: there is no note."""
         notes = self._by_index.get(index)
@@ -222,60 +157,6 @@ class QueueChanges:
                 size -= NOTE_OVERHEAD + U64.size * sum(len(note.ids) for note in notes)
         self._size = size
         self.complete_from = oldest + 1
-
-
-def notes_of(changes: QueueChanges, entry: Entry) -> list[Note] | None:
-    """Return what an entry of queues did, or an expiry, that took effect; None: not known any more.
-
-    An entry did what it says, unless apply has noted otherwise. Of an expiry only apply knows it.
-    """
-    notes = changes.get(entry.index)
-    if notes is not None:
-        return notes
-    is_known = entry.index >= changes.complete_from
-    if entry.owner != OWNER_QUEUE:
-        return [] if is_known else None
-    _, reader = read_prefix(entry.plain_payload())
-    command = decode_command(entry.entry_type & 0xFF, reader)
-    if not is_known and not tells_all(command):
-        return None
-    note = told_by(command, entry.index)
-    return [] if note is None else [note]
-
-
-def told_by(command: Command, index: int) -> Note | None:
-    """Return what an entry did to messages if it did what it says; None: nothing."""
-    kind = _KINDS.get(type(command))
-    if kind is None:
-        return None
-    if isinstance(command, QueueCreate):
-        return Note(kind, index, [])
-    ids = [index] if isinstance(command, Enqueue) else named_ids(command)
-    return Note(kind, command.queue, ids)
-
-
-def tells_all(command: Command) -> bool:
-    """Whether an entry that took effect did just what it says, whatever the state was."""
-    match command:
-        case Enqueue(dedup=dedup):
-            return not dedup
-        case Ack() | Extend() | Release() | Cancel() | Prioritise():
-            return command.strict or len(named_ids(command)) == 1
-        case Nack() | Lease() | ScheduleFire():
-            return False
-        case _:
-            return type(command) in _KINDS
-
-
-def named_ids(command: Command) -> list[int]:
-    """Return the messages that a command names."""
-    match command:
-        case Ack(_, items) | Nack(_, items) | Extend(_, items) | Release(_, items):
-            return [message_id for message_id, _ in items]
-        case Cancel(_, ids) | Prioritise(_, ids):
-            return list(ids)
-        case _:
-            return []
 
 
 def acked_one(payload: bytes) -> tuple[int, int] | None:

@@ -9,23 +9,31 @@ Rejected: one object or tuple per message (200 bytes and more), a dict from id t
 one long array with holes (a redriven message comes back with its old id, in the middle).
 
 Invariants: ids ascend over all blocks; a block's ids are at or above its ``first`` and below the
-next block's; no block is empty; ``names`` counts how many rows use each number.
+next block's; no block is empty; groups and tenants are those that rows use.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import eq
 
+from projections.payload import U8, U64
+from projections.queue_groups import Groups
 from projections.queue_limits import BLOCK_ROWS
 from projections.queue_row import (
     DELIVERIES_SHIFT,
+    HAS_BODY,
     HAS_DEAD,
+    HAS_EXPIRES,
+    HAS_GROUP,
+    HAS_TENANT,
     PRIORITY_MASK,
     PRIORITY_SHIFT,
     STATE_MASK,
     UNUSUAL,
     Dead,
     Row,
+    encode_dead,
     meta_of,
 )
 
@@ -44,52 +52,51 @@ NAME_SIZE = 250  # a name, two table slots with their numbers, a count
 DEAD_SIZE = 190  # a tuple of four with its numbers, a table slot
 
 MERGE_ROWS = BLOCK_ROWS // 4  # a block with fewer rows is joined with its neighbour
+MERGE_MASK = 31  # one that loses row by row is looked at now and then, and when it is empty
+
+_pack_u64 = U64.pack
 
 
 class Names:
     """Numbers for byte strings that rows share, for as long as any row uses them."""
 
-    __slots__ = ("_counts", "_names", "_next", "_numbers")
+    __slots__ = ("_counts", "_next", "_numbers", "tails")
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
-        self._names: dict[int, bytes] = {}
+        self.tails: dict[int, bytes] = {}  # names as the canonical bytes of a row have them
         self._counts: dict[int, int] = {}
         self._next = 1
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def knows(self, name: bytes) -> bool:
-        """Whether some row uses the name."""
+    def __contains__(self, name: bytes) -> bool:
         return name in self._numbers
 
     def use(self, name: bytes) -> int:
-        """Return the number of ``name`` and count one use; 0 for an empty name."""
-        if not name:
-            return 0
+        """Return the number of ``name`` and count one use."""
         number = self._numbers.get(name)
         if number is None:
             number = self._next
             self._next += 1
             self._numbers[name] = number
-            self._names[number] = name
-            self._counts[number] = 0
-        self._counts[number] += 1
+            self.tails[number] = U8.pack(len(name)) + name
+            self._counts[number] = 1
+        else:
+            self._counts[number] += 1
         return number
 
     def drop(self, number: int) -> None:
         """Count one use less; a name that nobody uses is forgotten."""
-        if not number:
-            return
         self._counts[number] -= 1
         if not self._counts[number]:
             del self._counts[number]
-            del self._numbers[self._names.pop(number)]
+            del self._numbers[self.tails.pop(number)[1:]]
 
     def name(self, number: int) -> bytes:
         """Return the name behind a number."""
-        return self._names[number] if number else b""
+        return self.tails[number][1:]
 
     def counts(self) -> dict[bytes, int]:
         """Return how many rows use each name."""
@@ -120,32 +127,44 @@ class Block:
             self.is_wide |= kind > TOKEN
         return column
 
-    def insert(self, at: int, fields: tuple[int, int, int], values: tuple[int, ...]) -> None:
-        """Put a row before position ``at``."""
-        for kind, value in enumerate(values):
-            column = self.column(kind) if value else self.columns[kind]
+    def insert(self, at: int, message_id: int) -> None:
+        """Put a row before position ``at``; all that it has is its id."""
+        self.ids.insert(at, message_id)
+        self.since.insert(at, 0)
+        self.meta.insert(at, 0)
+        for column in self.columns:
             if column is not None:
-                column.insert(at, value)
-        self.ids.insert(at, fields[0])
-        self.since.insert(at, fields[1])
-        self.meta.insert(at, fields[2])
-
-    def append_plain(self, message_id: int, since_ns: int, meta: int) -> None:
-        """Put a row without any option at the end."""
-        self.ids.append(message_id)
-        self.since.append(since_ns)
-        self.meta.append(meta)
-        if self.has_columns:
-            for column in self.columns:
-                if column is not None:
-                    column.append(0)
+                column.insert(at, 0)
 
     def delete(self, start: int, stop: int) -> None:
         """Take the rows from ``start`` to before ``stop`` out."""
+        if stop - start == 1:
+            del self.ids[start], self.since[start], self.meta[start]
+            if self.has_columns:
+                due, tokens = self.columns[DUE], self.columns[TOKEN]
+                if due is not None:
+                    del due[start]
+                if tokens is not None:
+                    del tokens[start]
+                if self.is_wide:
+                    for column in self.columns[TOKEN + 1 :]:
+                        if column is not None:
+                            del column[start]
+            return
         del self.ids[start:stop], self.since[start:stop], self.meta[start:stop]
         for column in self.columns:
             if column is not None:
                 del column[start:stop]
+
+    def match(self, at: int, ids: Sequence[int], start: int, stop: int) -> int:
+        """Return where the rows end that are ``ids[start:stop]`` from ``at`` on; one is."""
+        own, last = self.ids, at + 1
+        if stop - start == 1 or last == len(own) or own[last] != ids[start + 1]:
+            return last
+        found = own[at : at + stop - start]
+        if found == ids[start : start + len(found)]:
+            return at + len(found)
+        return at + list(map(eq, found, ids[start:stop])).index(False)
 
     def value(self, kind: int, at: int) -> int:
         """Return a field that may have no column."""
@@ -174,6 +193,14 @@ class Block:
                 del column[start:]
 
 
+Span = tuple[Block, int, int]
+"""Rows of one block, from the first to before the last number."""
+
+
+def _place(span: Span) -> tuple[int, int]:
+    return span[0].first, span[1]
+
+
 class Table:
     """All live messages of a queue."""
 
@@ -182,7 +209,7 @@ class Table:
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.firsts: list[int] = []  # the blocks' ``first``, for bisection
-        self.groups = Names()
+        self.groups = Groups()
         self.tenants = Names()
         self.dead: dict[int, Dead] = {}
 
@@ -200,6 +227,14 @@ class Table:
         if at == len(ids) or ids[at] != message_id:
             return None
         return block, at
+
+    def find_span(self, ids: Sequence[int], start: int) -> Span | None:
+        """Return where ``ids[start]`` is, with as many of the next as follow it directly."""
+        place = self.find(ids[start])
+        if place is None:
+            return None
+        block, first = place
+        return block, first, block.match(first, ids, start, len(ids))
 
     def get(self, message_id: int) -> Row | None:
         """Return a message."""
@@ -227,46 +262,49 @@ class Table:
             *always,
             block.value(EXPIRES, at),
             block.value(BODY, at),
-            self.groups.name(block.value(GROUP, at)),
-            self.tenants.name(block.value(TENANT, at)),
+            self.groups.by_number[block.value(GROUP, at)].name if meta & HAS_GROUP else b"",
+            self.tenants.name(block.value(TENANT, at)) if meta & HAS_TENANT else b"",
             self.dead[message_id] if meta & HAS_DEAD else None,
         )
 
-    def insert(self, row: Row) -> None:
-        """Add a message whose id is not here."""
-        block, at = self._place_for(row.id)
-        group, tenant = self.groups.use(row.group), self.tenants.use(row.tenant)
-        fields = row.id, row.since_ns, meta_of(row)
-        block.insert(at, fields, (row.due_ns, row.token, row.expires_ns, row.body, group, tenant))
-        if row.dead is not None:
-            self.dead[row.id] = row.dead
-
-    def replace(self, row: Row) -> None:
-        """Change a message that is here; group, tenant, body and dead stay what they are."""
-        place = self.find(row.id)
-        assert place is not None, f"no message {row.id}"
-        block, at = place
-        block.since[at] = row.since_ns
-        block.meta[at] = meta_of(row)
+    def tail(self, block: Block, at: int, meta: int) -> bytes:
+        """Return what the canonical bytes of a message have behind its times and token."""
         columns = block.columns
-        if row.due_ns or columns[DUE] is not None:
-            block.column(DUE)[at] = row.due_ns
-        if row.token or columns[TOKEN] is not None:
-            block.column(TOKEN)[at] = row.token
-        if row.expires_ns or columns[EXPIRES] is not None:
-            block.column(EXPIRES)[at] = row.expires_ns
+        tail = b""
+        if meta & HAS_EXPIRES:
+            tail = _pack_u64(columns[EXPIRES][at])  # type: ignore[index]
+        if meta & HAS_BODY:
+            tail += _pack_u64(columns[BODY][at])  # type: ignore[index]
+        if meta & HAS_GROUP:
+            tail += self.groups.by_number[columns[GROUP][at]].tail  # type: ignore[index]
+        if meta & HAS_TENANT:
+            tail += self.tenants.tails[columns[TENANT][at]]  # type: ignore[index]
+        if meta & HAS_DEAD:
+            tail += encode_dead(self.dead[block.ids[at]])
+        return tail
 
-    def remove(self, message_id: int) -> None:
-        """Take out a message that is here."""
-        place = self.find(message_id)
-        assert place is not None, f"no message {message_id}"
-        block, at = place
-        self.groups.drop(block.value(GROUP, at))
-        self.tenants.drop(block.value(TENANT, at))
-        self.dead.pop(message_id, None)
-        block.delete(at, at + 1)
-        if len(block.ids) < MERGE_ROWS:
-            self.shrink(block)
+    def make_room(self, message_id: int) -> tuple[Block, int]:
+        """Return the place of a message whose id is not here, with nothing but its id."""
+        block, at = self._place_for(message_id)
+        block.insert(at, message_id)
+        return block, at
+
+    def delete(self, spans: list[Span]) -> None:
+        """Take out rows that nothing refers to any more."""
+        if len(spans) == 1:
+            ((block, first, last),) = spans
+            block.delete(first, last)
+            left = len(block.ids)
+            if left < MERGE_ROWS and (not left & MERGE_MASK or last - first > 1):
+                self.shrink(block)
+            return
+        # From the end: so neither rows nor blocks that are still to come change their places.
+        spans = sorted(spans, key=_place, reverse=True)
+        for block, first, last in spans:
+            block.delete(first, last)
+        for block in dict.fromkeys(block for block, _, _ in spans):
+            if len(block.ids) < MERGE_ROWS:
+                self.shrink(block)
 
     def append_block(self, first: int) -> Block:
         """Return a new last block, for rows from ``first`` on."""
@@ -313,7 +351,7 @@ class Table:
             columns += BLOCK_SIZE + len(block.ids) * (ROW_SIZE + COLUMN_SIZE * used)
         return {
             "columns": int(columns),
-            "names": (len(self.groups) + len(self.tenants)) * NAME_SIZE,
+            "groups": self.groups.memory() + len(self.tenants) * NAME_SIZE,
             "dead": len(self.dead) * DEAD_SIZE,
         }
 
@@ -322,7 +360,7 @@ class Table:
         assert self.firsts == [block.first for block in self.blocks]
         assert self.firsts == sorted(set(self.firsts)), "blocks out of order"
         previous = -1
-        groups: dict[bytes, int] = {}
+        groups: dict[bytes, list[int]] = {}
         tenants: dict[bytes, int] = {}
         dead = set()
         for number, block in enumerate(self.blocks):
@@ -341,12 +379,12 @@ class Table:
                 previous = row.id
                 assert meta_of(row) == block.meta[at], f"meta of {row.id}"
                 if row.group:
-                    groups[row.group] = groups.get(row.group, 0) + 1
+                    groups.setdefault(row.group, []).append(row.id)
                 if row.tenant:
                     tenants[row.tenant] = tenants.get(row.tenant, 0) + 1
                 if row.dead is not None:
                     dead.add(row.id)
-        assert groups == self.groups.counts(), "uses of group names"
+        self.groups.check(groups)
         assert tenants == self.tenants.counts(), "uses of tenant names"
         assert dead == set(self.dead), "dead letters that are not here"
 

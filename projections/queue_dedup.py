@@ -53,13 +53,23 @@ class DedupWindow:
         before = self._messages.get(dedup)
         if before is not None:
             self._forget(dedup, before)
-        self._remember(dedup, now_ns << _SHIFT | message_id)
+        self._messages[dedup] = now_ns << _SHIFT | message_id
+        self._text_size += len(dedup)
+        self.hash_total += item_hash(_ITEM.pack(_KIND, now_ns, message_id) + dedup, self._seed)
         self._order.append((dedup, message_id))
         if self._undo.active:
             self._undo.note(partial(self._take_back, dedup, before))
 
     def trim(self, now_ns: int, window_ns: int, count_max: int) -> int:
         """Let a few ids go that are too old or too many; return how many were too many."""
+        oldest, message_id = self._order[0] if self._order else (b"", 0)
+        packed = self._messages.get(oldest, 0)
+        if (
+            packed & U64_MAX == message_id
+            and (packed >> _SHIFT) + window_ns > now_ns
+            and len(self._messages) <= count_max
+        ):
+            return 0  # as nearly always
         dropped = 0
         for _ in range(DEDUP_TRIM_STEP):
             self._drop_garbage()

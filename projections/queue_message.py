@@ -40,6 +40,7 @@ _OPTIONS_ENQUEUE = 0x7F
 _OPTIONS_SCHEDULE = OPTION_TTL | OPTION_GROUP | OPTION_TENANT | OPTION_HEADERS
 
 _HEAD = struct.Struct("<QBB")  # queue, options, priority
+_unpack_u64 = U64.unpack_from
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -82,6 +83,10 @@ class Message:
     body: bytes
 
 
+Sent = tuple[int, int | None, int | None, int | None, bytes, bytes, bytes, Headers, int]
+"""Priority, delay, time, lifetime, dedup id, group, tenant, headers; where the body begins."""
+
+
 def encode_enqueue(command: Enqueue) -> bytes:
     """Return the body of an ``enqueue`` entry."""
     options = 0
@@ -113,35 +118,69 @@ def encode_schedule(command: ScheduleCreate) -> bytes:
 
 def read_enqueue(reader: Reader) -> Enqueue:
     """Read what ``encode_enqueue`` writes."""
-    queue, options, priority = _read_head(reader, _OPTIONS_ENQUEUE)
-    delay_ns = at_ns = None
+    queue = reader.number(U64)
+    data = reader.rest()
+    sent = scan_enqueue(data, 0)
+    return Enqueue(queue, data[sent[-1] :], *sent[:-1])
+
+
+def scan_enqueue(data: bytes, at: int) -> Sent:
+    """Read what an ``enqueue`` entry has behind the queue's id, at ``at``, but for the body."""
+    if len(data) < at + 2:
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+    options, priority = data[at], data[at + 1]
+    if options & ~_OPTIONS_ENQUEUE:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
+    if priority > PRIORITY_MAX:
+        raise BadPayload(Reason.PRIORITY_INVALID, priority)
     if options & OPTION_DELAY and options & OPTION_AT:
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
-    if options & OPTION_DELAY:
-        delay_ns = reader.number(U64)
-        if delay_ns > DELAY_NS_MAX:
-            raise BadPayload(Reason.DELAY_INVALID, delay_ns)
-    if options & OPTION_AT:
-        at_ns = reader.number(U64)
-    ttl_ns = _read_ttl(reader) if options & OPTION_TTL else None
-    dedup = _read_key(reader) if options & OPTION_DEDUP else b""
-    group = _read_key(reader) if options & OPTION_GROUP else b""
-    tenant = _read_key(reader) if options & OPTION_TENANT else b""
-    headers = _read_headers(reader) if options & OPTION_HEADERS else ()
-    body = _read_body(reader)
-    return Enqueue(queue, body, priority, delay_ns, at_ns, ttl_ns, dedup, group, tenant, headers)
+    at += 2
+    delay_ns = at_ns = ttl_ns = None
+    dedup = group = tenant = b""
+    headers: Headers = ()
+    try:
+        if options & OPTION_DELAY:
+            (delay_ns,) = _unpack_u64(data, at)
+            at += 8
+            if delay_ns > DELAY_NS_MAX:
+                raise BadPayload(Reason.DELAY_INVALID, delay_ns)
+        if options & OPTION_AT:
+            (at_ns,) = _unpack_u64(data, at)
+            at += 8
+        if options & OPTION_TTL:
+            (ttl_ns,) = _unpack_u64(data, at)
+            at += 8
+            if not 1 <= ttl_ns <= TTL_NS_MAX:
+                raise BadPayload(Reason.TTL_INVALID, ttl_ns)
+        if options & OPTION_DEDUP:
+            dedup, at = _scan_key(data, at)
+        if options & OPTION_GROUP:
+            group, at = _scan_key(data, at)
+        if options & OPTION_TENANT:
+            tenant, at = _scan_key(data, at)
+        if options & OPTION_HEADERS:
+            headers, at = _scan_headers(data, at)
+    except (struct.error, IndexError) as error:
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED) from error
+    if len(data) - at > MESSAGE_SIZE_MAX:
+        raise BadPayload(Reason.MESSAGE_TOO_LARGE, len(data) - at)
+    return priority, delay_ns, at_ns, ttl_ns, dedup, group, tenant, headers, at
 
 
 def read_schedule(reader: Reader) -> ScheduleCreate:
     """Read what ``encode_schedule`` writes."""
-    queue, options, priority = _read_head(reader, _OPTIONS_SCHEDULE)
+    queue, options, priority = reader.fields(_HEAD)
+    if options & ~_OPTIONS_SCHEDULE:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
+    if priority > PRIORITY_MAX:
+        raise BadPayload(Reason.PRIORITY_INVALID, priority)
     cron = reader.sized(U8)
     assert len(cron) <= CRON_SIZE_MAX, "its size is one byte"
-    ttl_ns = _read_ttl(reader) if options & OPTION_TTL else None
-    group = _read_key(reader) if options & OPTION_GROUP else b""
-    tenant = _read_key(reader) if options & OPTION_TENANT else b""
-    headers = _read_headers(reader) if options & OPTION_HEADERS else ()
-    return ScheduleCreate(queue, cron, _read_body(reader), priority, ttl_ns, group, tenant, headers)
+    # The rest is as in an enqueue with these options.
+    data = bytes((options, priority)) + reader.rest()
+    _, _, _, ttl_ns, _, group, tenant, headers, body_at = scan_enqueue(data, 0)
+    return ScheduleCreate(queue, cron, data[body_at:], priority, ttl_ns, group, tenant, headers)
 
 
 def decode_message(entry: Entry) -> Message:
@@ -172,46 +211,35 @@ def _encode_keys(group: bytes, tenant: bytes, headers: Headers) -> tuple[int, by
     return options, b"".join(parts)
 
 
-def _read_head(reader: Reader, options_known: int) -> tuple[int, int, int]:
-    queue, options, priority = reader.fields(_HEAD)
-    if options & ~options_known:
-        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
-    if priority > PRIORITY_MAX:
-        raise BadPayload(Reason.PRIORITY_INVALID, priority)
-    return queue, options, priority
+def _scan_key(data: bytes, at: int) -> tuple[bytes, int]:
+    size = data[at]
+    end = at + 1 + size
+    if end > len(data):
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+    if not 1 <= size <= MESSAGE_KEY_SIZE_MAX:
+        raise BadPayload(Reason.MESSAGE_KEY_INVALID, size)
+    return data[at + 1 : end], end
 
 
-def _read_ttl(reader: Reader) -> int:
-    ttl_ns = reader.number(U64)
-    if not 1 <= ttl_ns <= TTL_NS_MAX:
-        raise BadPayload(Reason.TTL_INVALID, ttl_ns)
-    return ttl_ns
-
-
-def _read_key(reader: Reader) -> bytes:
-    key = reader.sized(U8)
-    if not 1 <= len(key) <= MESSAGE_KEY_SIZE_MAX:
-        raise BadPayload(Reason.MESSAGE_KEY_INVALID, len(key))
-    return key
-
-
-def _read_headers(reader: Reader) -> Headers:
+def _scan_headers(data: bytes, at: int) -> tuple[Headers, int]:
     headers = []
-    count = reader.count(HEADERS_MAX)
+    count = data[at] | data[at + 1] << 8
+    at += 2
+    if count > HEADERS_MAX:
+        raise BadPayload(Reason.PAYLOAD_COUNT_TOO_LARGE, count)
     if not count:  # there is one way to have none, so that equal messages have equal bytes
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, 0)
     for _ in range(count):
-        name, value = reader.sized(U8), reader.sized(U16)
+        name_at, name_end = at + 1, at + 1 + data[at]
+        value_size = data[name_end] | data[name_end + 1] << 8
+        value_at = name_end + 2
+        at = value_at + value_size
+        if at > len(data):
+            raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+        name = data[name_at:name_end]
         if not 1 <= len(name) <= HEADER_NAME_SIZE_MAX or name.startswith(HEADERS_RESERVED):
             raise BadPayload(Reason.HEADER_INVALID, len(name))
-        if len(value) > HEADER_VALUE_SIZE_MAX:
-            raise BadPayload(Reason.HEADER_INVALID, len(value))
-        headers.append((name, value))
-    return tuple(headers)
-
-
-def _read_body(reader: Reader) -> bytes:
-    body = reader.rest()
-    if len(body) > MESSAGE_SIZE_MAX:
-        raise BadPayload(Reason.MESSAGE_TOO_LARGE, len(body))
-    return body
+        if value_size > HEADER_VALUE_SIZE_MAX:
+            raise BadPayload(Reason.HEADER_INVALID, value_size)
+        headers.append((name, data[value_at:at]))
+    return tuple(headers), at

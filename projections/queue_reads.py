@@ -167,7 +167,7 @@ class QueueReads:
             queue.counts[LEASED],
             oldest_ns,
             0 if oldest_ns is None else max(0, now_ns - oldest_ns),
-            len(queue.groups),
+            len(queue.table.groups),
             len(queue.table.tenants),
             len(queue.dedup),
             {total.name.lower(): queue.totals[total] for total in Total},

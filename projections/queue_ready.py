@@ -33,6 +33,7 @@ TENANT_SIZE = 600
 
 TRIM_ROWS = 512
 _SHIFT = 64
+_NONE = (1 << 128) - 1  # above every entry
 
 
 class Level:
@@ -47,10 +48,12 @@ class Level:
         "meta",
         "near_block",
         "near_row",
+        "priority",
         "since",
     )
 
     def __init__(self, priority: int) -> None:
+        self.priority = priority
         self.meta = READY | priority << PRIORITY_SHIFT  # of a plain message that waits here
         self.ids = array("Q")
         self.since = array("Q")
@@ -84,17 +87,29 @@ class Level:
             found.append((late[0] >> _SHIFT, late[0] & U64_MAX))
         return min(found, default=None)
 
-    def take(self, message_id: int, since_ns: int) -> None:
-        """Drop the first message's entries; there are two if it came back from a rollback."""
-        key = since_ns << _SHIFT | message_id
-        while self.late and self.late[0] == key:
-            heappop(self.late)
-        if self.head < len(self.ids) and self.ids[self.head] == message_id:
-            self.skip()
+    def pop(self, count: int) -> tuple["array[int]", "array[int]"]:
+        """Take up to ``count`` entries out, in order; return ids and times.
 
-    def skip(self) -> None:
-        """Drop the first entry of the arrays."""
-        self.head += 1
+        A message is named twice if it came back from a rollback.
+        """
+        ids, since, late = array("Q"), array("Q"), self.late
+        while len(ids) < count:
+            key = _NONE
+            if self.head < len(self.ids):
+                key = self.since[self.head] << _SHIFT | self.ids[self.head]
+            if late and late[0] <= key:
+                key = heappop(late)
+            elif key != _NONE:
+                self.skip()
+            else:
+                break
+            ids.append(key & U64_MAX)
+            since.append(key >> _SHIFT)
+        return ids, since
+
+    def skip(self, count: int = 1) -> None:
+        """Drop the first entries of the arrays."""
+        self.head += count
         if self.head >= TRIM_ROWS and self.head * 2 >= len(self.ids):
             self.trim()
 
@@ -136,24 +151,43 @@ class Tenant:
             insort(self.priorities, priority)
         return level
 
-    def next(self, ageing_ns: int, is_next: IsNext) -> int | None:
-        """Return the id of the message that is next, None if there is none."""
-        best: tuple[int, int, int] | None = None
+    def turn(self, ageing_ns: int, is_next: IsNext) -> Level | None:
+        """Return the level whose turn it is, None if there is none.
+
+        The level has entries, of which the first may be outdated.
+        """
+        priorities, levels = self.priorities, self.levels
+        while priorities:
+            level = levels[priorities[0]]
+            assert level is not None
+            if ageing_ns and len(priorities) > 1:
+                best = self._lowest_rank(ageing_ns, is_next)
+                if best is not None:
+                    return best
+            elif level.late or level.head < len(level.ids):
+                return level
+            else:
+                self._close(priorities[0])
+        return None
+
+    def _lowest_rank(self, ageing_ns: int, is_next: IsNext) -> Level | None:
+        """Return the level whose first message has the lowest rank; close those without any."""
+        best: tuple[int, int] | None = None
         for priority in tuple(self.priorities):
             level = self.levels[priority]
             assert level is not None
             first = level.first(priority, is_next)
             if first is None:
-                self.levels[priority] = None
-                self.priorities.remove(priority)
+                self._close(priority)
                 continue
-            since_ns, message_id = first
-            if not ageing_ns:
-                return message_id
-            # Priority before id: of two messages with one rank, the one that matters more.
-            rank = since_ns + priority * ageing_ns, priority, message_id
+            # Of two messages with one rank, the one of the priority that matters more.
+            rank = first[0] + priority * ageing_ns, priority
             best = rank if best is None else min(best, rank)
-        return None if best is None else best[2]
+        return None if best is None else self.levels[best[1]]
+
+    def _close(self, priority: int) -> None:
+        self.levels[priority] = None
+        self.priorities.remove(priority)
 
 
 class ReadyMessages:
@@ -170,40 +204,86 @@ class ReadyMessages:
     def push(self, message_id: int, since_ns: int, priority: int, tenant: bytes) -> None:
         """Add a message whose turn it may be."""
         waiting = self._tenants.get(tenant)
+        level = None if waiting is None else waiting.levels[priority]
+        if level is None:
+            level = self.open_level(priority, tenant)
+        if since_ns > level.last_ns:
+            level.last_ns = since_ns
+            level.last_id = message_id
+            level.ids.append(message_id)
+            level.since.append(since_ns)
+        else:
+            level.push(message_id, since_ns)
+
+    def open_level(self, priority: int, tenant: bytes) -> Level:
+        """Return the level of a tenant and priority, which is going to have entries."""
+        waiting = self._tenants.get(tenant)
         if waiting is None:
             waiting = self._tenants[tenant] = Tenant()
         if not waiting.priorities:
-            self.activate(tenant)
-        waiting.level(priority).push(message_id, since_ns)
+            at = bisect_left(self.active, tenant)
+            if at == len(self.active) or self.active[at] != tenant:
+                self.active.insert(at, tenant)
+        return waiting.level(priority)
 
-    def activate(self, tenant: bytes) -> None:
-        """Count a tenant in that is going to have entries."""
-        at = bisect_left(self.active, tenant)
-        if at == len(self.active) or self.active[at] != tenant:
-            self.active.insert(at, tenant)
+    def turn(
+        self, after: bytes, ageing_ns: int, is_next: IsNext
+    ) -> tuple[Level, bytes, bool] | None:
+        """Return the level whose turn it is and its tenant, the next one after ``after``.
 
-    def next(self, after: bytes, ageing_ns: int, is_next: IsNext) -> tuple[int, bytes] | None:
-        """Return the next message, and the tenant whose turn it is after tenant ``after``."""
-        while self.active:
-            names = self.active
+        The level has entries, of which the first may be outdated. Tell too whether it is the turn
+        of this level until it has no entries any more.
+        """
+        names = self.active
+        if len(names) == 1 and not ageing_ns:
+            tenant = self._tenants[names[0]]
+            level = tenant.levels[tenant.priorities[0]] if tenant.priorities else None
+            if level is not None and (level.head < len(level.ids) or level.late):
+                return level, names[0], True
+        while names:
             at = bisect_right(names, after)
             if at == len(names):
                 at = 0
             name = names[at]
-            message_id = self._tenants[name].next(ageing_ns, is_next)
-            if message_id is not None:
-                return message_id, name
+            tenant = self._tenants[name]
+            level = tenant.turn(ageing_ns, is_next)
+            if level is not None:
+                is_alone = len(names) == 1 and (not ageing_ns or len(tenant.priorities) == 1)
+                return level, name, is_alone
             del names[at]
             if name:
                 del self._tenants[name]
         return None
 
-    def take(self, message_id: int, since_ns: int, priority: int, tenant: bytes) -> None:
-        """Drop the entry of the message that ``next`` returned."""
-        level = self._tenants[tenant].levels[priority]
-        assert level is not None
-        level.take(message_id, since_ns)
-        self.outdated_count -= 1  # its owner counts it as outdated when it is leased
+    def in_turn(self, first: bytes, count: int) -> tuple[list[bytes], list[Level], int]:
+        """Return tenants and levels that take turns, ``first`` first, and for how many rounds.
+
+        That is as long as each of them has entries in order, and for ``count`` entries at most.
+        The first has at least one.
+        """
+        at = bisect_left(self.active, first)
+        names = self.active[at:] + self.active[:at]
+        levels: list[Level] = []
+        rounds = -(-count // len(names))
+        for name in names[:count]:
+            tenant = self._tenants[name]
+            level = tenant.levels[tenant.priorities[0]] if tenant.priorities else None
+            left = 0 if level is None or level.late else len(level.ids) - level.head
+            if level is None or not left:
+                rounds = 1
+                break
+            levels.append(level)
+            rounds = min(rounds, left)
+        return names[: len(levels)], levels, rounds
+
+    def next(self, after: bytes, ageing_ns: int, is_next: IsNext) -> int | None:
+        """Return the id of the message that is next, None if there is none."""
+        while (found := self.turn(after, ageing_ns, is_next)) is not None:
+            level = found[0]
+            first = level.first(level.priority, is_next)
+            if first is not None:
+                return first[1]
+        return None
 
     def memory(self) -> int:
         """Return the bytes held."""

@@ -40,6 +40,7 @@ PLAIN_META = 0xFFFF_003C  # all that a ready message without any option may have
 _META_KNOWN = 0xFFFF_1F3F
 
 PLAIN = struct.Struct("<QQI")  # id, since_ns, meta
+DELAYED_ROW = struct.Struct("<QQIQ")  # …, due_ns
 LEASED_ROW = struct.Struct("<QQIQQ")  # …, due_ns, token
 _DEAD = struct.Struct("<QHQH")  # source, retry_count, failed_ns, size of the failure
 
@@ -91,15 +92,20 @@ def meta_of(row: Row) -> int:
     return meta
 
 
+def encode_state(message_id: int, since_ns: int, meta: int, due_ns: int, token: int) -> bytes:
+    """Return the canonical bytes of a row up to what only some messages have."""
+    state = meta & STATE_MASK
+    if state == LEASED:
+        return LEASED_ROW.pack(message_id, since_ns, meta, due_ns, token)
+    if state == DELAYED:
+        return DELAYED_ROW.pack(message_id, since_ns, meta, due_ns)
+    return PLAIN.pack(message_id, since_ns, meta)
+
+
 def encode_row(row: Row) -> bytes:
     """Return the canonical bytes of a row."""
     meta = meta_of(row)
-    if row.state == LEASED:
-        head = LEASED_ROW.pack(row.id, row.since_ns, meta, row.due_ns, row.token)
-    else:
-        head = PLAIN.pack(row.id, row.since_ns, meta)
-        if row.state == DELAYED:
-            head += U64.pack(row.due_ns)
+    head = encode_state(row.id, row.since_ns, meta, row.due_ns, row.token)
     if not meta & UNUSUAL:
         return head
     parts = [head]

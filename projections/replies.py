@@ -13,35 +13,27 @@ from collections.abc import Callable
 
 from projections.kv_commands import KV_OPERATIONS
 from projections.payload import FLAG_SESSION, PAYLOAD_VERSION
-from projections.queue_message import OPTION_DEDUP, TYPE_ENQUEUE
+from projections.queue_commands import QUEUE_OPERATIONS
 from projections.stream_commands import STREAM_OPERATIONS
 from projections.ts_commands import TS_OPERATIONS
-from ual.entry import OWNER_KV, OWNER_STREAM, OWNER_TIMESERIES
+from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_TIMESERIES
 
 _PREFIX_SIZE_MIN = 3
 # So much of a body is looked at.
 _BODY_SIZE = 16
-_ENQUEUE_OPTIONS_AT = 8
-
-
-def _is_blind_enqueue(body: bytes) -> bool:
-    """A message without a dedup id, which might make it the repetition of another one."""
-    return len(body) > _ENQUEUE_OPTIONS_AT and not body[_ENQUEUE_OPTIONS_AT] & OPTION_DEDUP
 
 
 _MODELS = (
     (OWNER_KV, KV_OPERATIONS),
+    (OWNER_QUEUE, QUEUE_OPERATIONS),
     (OWNER_STREAM, STREAM_OPERATIONS),
     (OWNER_TIMESERIES, TS_OPERATIONS),
 )
 _BLIND: dict[int, Callable[[bytes], bool]] = {
-    TYPE_ENQUEUE: _is_blind_enqueue,
-    **{
-        owner << 8 | each.number: each.is_blind
-        for owner, operations in _MODELS
-        for each in operations
-        if each.is_blind is not None
-    },
+    owner << 8 | each.number: each.is_blind
+    for owner, operations in _MODELS
+    for each in operations
+    if each.is_blind is not None
 }
 
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from projections.kv_changes import Change
 from projections.limits import U64_MAX
 from projections.payload import read_prefix
-from projections.queue_changes import Kind, Note, notes_of
+from projections.queue_changes import Kind, Note
 from projections.queue_commands import (
     Command,
     QueueConfigure,
@@ -34,6 +34,7 @@ from projections.queue_commands import (
     Redrive,
     RedriveStep,
     decode_command,
+    notes_of,
 )
 from projections.queue_row import (
     DELIVERIES_SHIFT,

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from projections import queue_operations
 from projections.kv_order import OrderedKeys
 from projections.kv_record import read_oldest, read_version
 from projections.kv_store import Store
-from projections.queue_plain import PlainPaths
-from projections.result import Outcome
+from projections.queue_store import QueueState
 from projections.stream_groups import Group
 from projections.stream_operations import Moment
 
@@ -84,13 +82,12 @@ def dropping_eviction(patch: pytest.MonkeyPatch) -> None:
 
 def queue_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Leases end by the replica's own clock."""
-    lease = queue_operations.lease
+    lease = QueueState.lease
 
-    def by_own_clock(queue: Any, command: Any, index: int, now_ns: int) -> Outcome:
-        return lease(queue, command, index, now_ns + time.time_ns() % 1_000_003)
+    def by_own_clock(queue: QueueState, tokens: Any, deadline_ns: int) -> list[bytes]:
+        return lease(queue, tokens, deadline_ns + time.time_ns() % 1_000_003)
 
-    patch.setattr("projections.queue.lease", by_own_clock)
-    patch.setattr(PlainPaths, "lease", lambda *_: None)
+    patch.setattr(QueueState, "lease", by_own_clock)
 
 
 def stream_wall_clock(patch: pytest.MonkeyPatch) -> None:

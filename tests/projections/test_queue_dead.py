@@ -12,9 +12,9 @@ from projections.queue_commands import (
     RedriveCancel,
     RedriveStep,
     decode_command,
+    step_of,
 )
 from projections.queue_config import QueueConfig
-from projections.queue_dead import step_of
 from projections.queue_message import Enqueue
 from projections.queue_reads import QueueInfo
 from projections.queue_results import decode_cursor

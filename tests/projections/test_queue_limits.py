@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections import queue, queue_operations, queue_plain
+from projections import queue_commands
 from projections.errors import CorruptSection
 from projections.limits import TTL_NS_MAX
 from projections.payload import U64, encode_prefix
@@ -140,12 +140,11 @@ def test_limits_that_take_many_messages_to_reach() -> None:
     world = QueueWorld()
     queue_id = world.create("jobs", QueueConfig(messages_max=6))
     with (
-        mock.patch.object(queue_operations, "GROUPS_MAX", 2),
-        mock.patch.object(queue_operations, "TENANTS_MAX", 2),
-        mock.patch.object(queue_operations, "SCHEDULES_MAX", 1),
-        mock.patch.object(queue_operations, "LEASED_MAX", 3),
-        mock.patch.object(queue_plain, "LEASED_MAX", 3),
-        mock.patch.object(queue, "QUEUES_MAX", 1),
+        mock.patch.object(queue_commands, "GROUPS_MAX", 2),
+        mock.patch.object(queue_commands, "TENANTS_MAX", 2),
+        mock.patch.object(queue_commands, "SCHEDULES_MAX", 1),
+        mock.patch.object(queue_commands, "LEASED_MAX", 3),
+        mock.patch.object(queue_commands, "QUEUES_MAX", 1),
     ):
         for name in (b"a", b"b", b"a", b"b"):
             world.send(Enqueue(queue_id, b"", group=name, tenant=name))

@@ -30,6 +30,7 @@ from ual.entry import (
 REGISTRIES = {
     OWNER_SYSTEM: system_commands.SYSTEM_OPERATIONS,
     OWNER_KV: kv_commands.KV_OPERATIONS,
+    OWNER_QUEUE: queue_commands.QUEUE_OPERATIONS,
     OWNER_TIMESERIES: ts_commands.TS_OPERATIONS,
     OWNER_STREAM: stream_commands.STREAM_OPERATIONS,
 }
@@ -59,8 +60,6 @@ def registered_types() -> dict[int, str]:
         for each in operations:
             if each.is_entry:
                 names[owner << 8 | each.number] = each.command.__name__
-    for command, number in queue_commands.OPERATIONS.items():
-        names[OWNER_QUEUE << 8 | number] = command.__name__
     return names
 
 

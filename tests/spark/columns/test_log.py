@@ -254,12 +254,12 @@ def test_operations_have_the_numbers_of_the_projections() -> None:
     """Each decoder knows the operations that the views name, and no other."""
     for owner, operations in (
         ("kv", KV_OPERATIONS),
+        ("queue", queue_commands.QUEUE_OPERATIONS),
         ("timeseries", ts_commands.TS_OPERATIONS),
         ("stream", stream_commands.STREAM_OPERATIONS),
     ):
         numbers = {each.number for each in operations if each.is_entry}
         assert numbers == {number & 0xFF for number in types_of(owner)}
-    assert set(queue_commands._DECODERS) == {number & 0xFF for number in types_of("queue")}
     system = {each.number for each in system_commands.SYSTEM_OPERATIONS}
     assert system | set(OPAQUE) == types_of("system")
     assert OPERATIONS[TYPES["stream", "ack"]] == OPERATIONS[TYPES["queue", "ack"]] == "ack"
