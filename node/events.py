@@ -25,9 +25,16 @@ from onelog.errors import OutOfRange
 from onelog.v1 import pipeline_pb2
 from projections.kv import TYPES_TOLD
 from projections.kv_changes import Change
-from projections.kv_commands import OPERATIONS, LeaseGrant, LeaseKeepalive, Put, PutMany, Touch
+from projections.kv_commands import (
+    OPERATIONS,
+    LeaseGrant,
+    LeaseKeepalive,
+    Put,
+    PutMany,
+    Touch,
+    deadline,
+)
 from projections.kv_commands import decode_command as decode_kv
-from projections.kv_operations import deadline
 from projections.kv_reads import KeyValue
 from projections.payload import read_prefix
 from projections.reasons import Reason
@@ -44,7 +51,9 @@ from ual.entry import (
 )
 
 # Operations on keys that write no version.
-_QUIET = frozenset(OWNER_KV << 8 | OPERATIONS[each] for each in (Touch, LeaseGrant, LeaseKeepalive))
+_QUIET = frozenset(
+    OWNER_KV << 8 | OPERATIONS[each].number for each in (Touch, LeaseGrant, LeaseKeepalive)
+)
 
 
 class KeyHappening(Happening):

@@ -1,51 +1,35 @@
 """The KV projection: versioned keys in namespaces, owner 0x01.
 
-``apply`` decodes a command and executes it (kv_operations.py, kv_transaction.py); reads are in
-kv_reads.py. The plain put, which is most of what a database does, has a path of its own
-(kv_plain.py).
+The operations are in kv_commands.py, reads in kv_reads.py, the keys of one namespace in
+kv_store.py.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 
 from projections.conditions import Condition
 from projections.errors import BadPayload
 from projections.kv_changes import Changes
-from projections.kv_commands import (
-    LARGE_RESULTS,
-    OPERATION_NUMBERS,
-    TYPE_PUT,
-    TYPE_PUT_MANY,
-    Put,
-    PutMany,
-    Transaction,
-    decode_command,
-)
+from projections.kv_commands import KV_OPERATIONS, end_lease, execute_span, first_failed
 from projections.kv_evict import Evictor
-from projections.kv_many import put_many
-from projections.kv_operations import end_lease, execute
-from projections.kv_plain import PlainPuts
 from projections.kv_reads import KvReads
 from projections.kv_record import EXPIRED, EXPIRES, HEAD
 from projections.kv_ring import newest_of
 from projections.kv_section import dump_parts, load_section
 from projections.kv_store import Store
-from projections.kv_transaction import first_failed, transact
 from projections.kv_values import Values
 from projections.limits import KEYS_RESERVED, U64_MAX
 from projections.namespaces import Namespace
 from projections.payload import U8, U64, Reader, encode_sized
-from projections.projection import Due, Handler, Position, SpillStore, one_by_one
-from projections.reasons import Reason
-from projections.result import APPLIED, Outcome, Refused
+from projections.projection import Due, Handler, Position, SpillStore
 from projections.section import chunked
 from projections.state_hash import reduce_total
 from projections.undo import UndoLog
 from ual.entry import OWNER_KV, Draft
 
 # Entries that say themselves what they write.
-TYPES_TOLD = frozenset((TYPE_PUT, TYPE_PUT_MANY))
+TYPES_TOLD = frozenset(OWNER_KV << 8 | each.number for each in KV_OPERATIONS if each.tells_itself)
 EXPIRE_KEY = 1
 EXPIRE_LEASE = 2
 
@@ -54,7 +38,6 @@ class KV(KvReads):
     """The state of all keys."""
 
     owner = OWNER_KV
-    large_results = LARGE_RESULTS
 
     def __init__(self, position: Position, spill: SpillStore | None = None) -> None:
         super().__init__(position)
@@ -62,7 +45,6 @@ class KV(KvReads):
         self._value_ids = count(1)
         self._undo = UndoLog()
         self._by_prefix: dict[bytes, Store] = {}  # the same stores, by the prefix of a payload
-        self._plain = PlainPuts(self._by_prefix, self._undo)
         self._evictor = Evictor(self._stores)
         self.changes = Changes()
 
@@ -73,56 +55,32 @@ class KV(KvReads):
         """
         self.changes.notes_all = True
         self.changes.size_max = U64_MAX
-        self._plain.stop()
+
+    @property
+    def large_results(self) -> Collection[int]:
+        """Types of entries whose results have what was read, or a key."""
+        return [self.owner << 8 | each.number for each in KV_OPERATIONS if each.has_large_result]
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each operation."""
-        owner = self.owner << 8
-        found = {
-            owner | number: one_by_one(partial(self._apply, number)) for number in OPERATION_NUMBERS
+        return {
+            self.owner << 8 | each.number: partial(execute_span, each, self._by_prefix)
+            for each in KV_OPERATIONS
+            if each.is_entry
         }
-        self._put_unusual = found[owner | 0x01]
-        return {**found, owner | 0x01: self._put_all}
-
-    def _put_all(
-        self, prefix: bytes, index: int, timestamp_ns: int, payloads: Sequence[bytes]
-    ) -> Sequence[Outcome]:
-        outcomes: list[Outcome] = []
-        while (at := len(outcomes)) < len(payloads):
-            left = payloads[at:]
-            outcomes += [APPLIED] * self._plain.run(index + at, prefix, left)
-            if (at := len(outcomes)) < len(payloads):
-                outcomes += self._put_unusual(prefix, index + at, timestamp_ns, (payloads[at],))
-        return outcomes
-
-    def _apply(
-        self, number: int, namespace: str, reader: Reader, index: int, timestamp_ns: int
-    ) -> Outcome:
-        command = decode_command(number, reader)
-        store = self._stores.get(namespace)
-        if store is None:
-            return Refused(Reason.NAMESPACE_UNKNOWN)
-        if isinstance(command, Transaction):
-            return transact(store, self._undo, command, index, timestamp_ns)
-        self.changes.is_told = isinstance(command, Put | PutMany)
-        if isinstance(command, PutMany):
-            result = put_many(store, self._plain, self._undo, command, index, timestamp_ns)
-        else:
-            result = execute(store, command, index, timestamp_ns)
-        self.changes.is_told = False
-        return result
 
     def put_derived(self, namespace: str, key: bytes, value: bytes, index: int) -> None:
         """Write a key for another projection; limits of the namespace are not for it."""
         assert key.startswith(KEYS_RESERVED), key
-        self._stores[namespace].put(key, index, value)
+        store = self._stores[namespace]
+        store.write_versions((store.write(index, key, value),), entry=index, told=False)
 
     def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
         """Delete a key of another projection, if it is there."""
         assert key.startswith(KEYS_RESERVED), key
         store = self._stores[namespace]
-        if store.find(key) is not None:
-            store.remove(key, index)
+        if store.version_of(key):
+            store.write_versions((store.removal(index, key),), entry=index, told=False)
 
     def first_failed(self, namespace: str, conditions: Sequence[Condition]) -> int | None:
         """Return the position of the first condition that does not hold."""
@@ -214,7 +172,7 @@ class KV(KvReads):
         due = newest.flags & EXPIRES and newest.expires_ns <= timestamp_ns
         if not due or newest.version != number:
             return False
-        store.remove(key, index, EXPIRED)
+        store.remove(index, (key,), EXPIRED)
         return True
 
     def chores(self, now_ns: int, limit: int) -> list[Draft]:  # noqa: ARG002 - a projection's

@@ -46,7 +46,7 @@ class Change(NamedTuple):
 class Changes:
     """Changes by index, of the newest entries."""
 
-    __slots__ = ("_by_index", "_size", "complete_from", "is_told", "notes_all", "size_max")
+    __slots__ = ("_by_index", "_size", "complete_from", "notes_all", "size_max")
 
     def __init__(self, size_max: int = CHANGES_SIZE_MAX) -> None:
         # Rising indexes; a plain dict would walk over deleted slots to find the oldest one.
@@ -54,8 +54,6 @@ class Changes:
         self._size = 0
         self.size_max = size_max
         self.complete_from = 1
-        # While an entry is applied that says itself what it writes: nothing to note.
-        self.is_told = False
         self.notes_all = False
 
     def __len__(self) -> int:
@@ -68,8 +66,6 @@ class Changes:
 
     def add(self, index: int, change: Change) -> None:
         """Note what the entry at ``index`` did; forget the oldest if there is too much."""
-        if self.is_told and not self.notes_all:
-            return
         self._by_index.setdefault(index, []).append(change)
         self._size += _size(change)
         while self._size > self.size_max:

@@ -61,7 +61,7 @@ KIND_BINDING = 0xFD
 KIND_TRIMMED = 0xFC
 KIND_LEASE = 0xFB
 KIND_PURGED = 0xFA
-_ITEM = struct.Struct("<BH")
+ITEM = struct.Struct("<BH")  # kind, size of the key
 _BINDING = struct.Struct("<QQ")
 
 
@@ -84,7 +84,7 @@ class Version(NamedTuple):
         return self.end - TRAILER.size
 
 
-def read_version(record: bytes, start: int = 0) -> Version:
+def read_version(record: bytes | bytearray, start: int = 0) -> Version:
     """Decode the version that starts at ``start``; the newest one unless said otherwise."""
     version, digest, flags, count, size = HEAD.unpack_from(record, start)
     at = start + HEAD.size
@@ -113,7 +113,7 @@ def read_oldest(record: bytes) -> Version:
     return read_version(record, len(record) - size)
 
 
-def read_reference(record: bytes, version: Version) -> tuple[int, int]:
+def read_reference(record: bytes | bytearray, version: Version) -> tuple[int, int]:
     """Return id and size of a value that stands outside."""
     value_id, size = _REFERENCE.unpack_from(record, version.value_at)
     return value_id, size
@@ -164,8 +164,11 @@ class Items:
         """
         if not version.flags & BOUND:
             return 0
-        bound = _BINDING.pack(version.expires_ns, version.lease)
-        return self._hash(KIND_BINDING, key, bound, version.version)
+        return self.bound(key, version.version, version.expires_ns, version.lease)
+
+    def bound(self, key: bytes, version: int, expires_ns: int, lease: int) -> int:
+        """Hash that a version expires, is bound to a lease, or both."""
+        return self._hash(KIND_BINDING, key, _BINDING.pack(expires_ns, lease), version)
 
     def whole(self, key: bytes, version: Version) -> int:
         """Return all that a version adds to the total."""
@@ -187,4 +190,4 @@ class Items:
         return self._hash(KIND_LEASE, b"", _BINDING.pack(ttl_ns, deadline_ns), lease)
 
     def _hash(self, kind: int, key: bytes, data: bytes, seed: int) -> int:
-        return item_hash(b"".join((self.prefix, _ITEM.pack(kind, len(key)), key, data)), seed)
+        return item_hash(b"".join((self.prefix, ITEM.pack(kind, len(key)), key, data)), seed)

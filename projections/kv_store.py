@@ -1,9 +1,9 @@
 """The keys of one namespace: records, their order, their lifetimes, their hash.
 
-Every change goes through ``_set``, which swaps one record for another and keeps all that follows
-from it in step. It is its own inverse, and that is how batches are undone. The one exception is
-the plain put (kv_plain.py), which repeats the part of ``_set`` that concerns it in straight code,
-or writes over a ring (kv_ring.py) in place. What a ring takes more than the record that it stands
+``write_versions`` is the only code that writes new versions: a loop over many keys, in which a
+plain value costs least and everything else adds its step. ``_set`` swaps one record for another
+where no version is written (a new lifetime, a purge, a snapshot, a rollback). Both keep all that
+follows from records in step. What a ring (kv_ring.py) takes more than the record that it stands
 for, some 40 bytes, is not counted.
 
 Invariants, all asserted by ``check``:
@@ -19,11 +19,14 @@ on an unknown key is known to be absent, before it nothing can be said (COMPACTE
 go of PURGE_STEP keys at most, so a lowered limit is reached by and by.
 """
 
+import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import pairwise
+from operator import itemgetter
+from typing import Any
 
 from projections.deadlines import Deadlines
 from projections.kv_changes import Before, Change, Changes
@@ -31,11 +34,20 @@ from projections.kv_leases import Leases
 from projections.kv_order import OrderedKeys
 from projections.kv_record import (
     BOUND,
+    COUNT_AT,
     EXPIRED,
     EXPIRES,
+    FLAGS_AT,
+    HEAD,
+    ITEM,
+    KIND_DELETED,
+    KIND_EXPIRED,
+    KIND_VALUE,
     LEASED,
+    NODE_OVERHEAD,
     OUTSIDE,
     TOMBSTONE,
+    TRAILER,
     TRIMMED,
     Items,
     Version,
@@ -46,24 +58,76 @@ from projections.kv_record import (
     read_version,
     read_versions,
 )
-from projections.kv_ring import Record, check_ring, straight
+from projections.kv_ring import (
+    RING_HEAD_SIZE,
+    Record,
+    check_ring,
+    fits,
+    newest_at,
+    newest_of,
+    ring_size,
+    rolled,
+    straight,
+)
 from projections.kv_values import OBJECT_SIZE, Values
 from projections.limits import INLINE_SIZE_MAX, U64_MAX
 from projections.namespaces import Namespace
+from projections.payload import U64
+from projections.state_hash import item_hash
 from projections.undo import UndoLog
 
 RECENT_KEY_SIZE = 80  # bytes per key remembered as read: an object of its own
 DEADLINE_SIZE = 200  # bytes per scheduled key: table slot, heap entry, two numbers
 TOMBSTONE_SIZE = 104  # bytes per entry of the tombstone heap
 Found = tuple[bytes, Version]
-"""A record and its newest version."""
+"""The newest version of a key, and a record that begins with it."""
+
+Binding = tuple[int, int, int]
+"""Flags of a version besides TRIMMED and OUTSIDE, when it expires, and its lease; 0: none."""
+
+Write = tuple[int, bytes, bytes, int, Binding | None]
+"""A version to be written: its number, its key, its canonical item (kv_record.py), where the value
+begins in that, and what else it is but a value."""
+
+Current = tuple[bytes, int, int]
+"""The value of a key, when it expires, and its lease; 0: none."""
 
 Taken = tuple[bytes, bytes | None, bool]
-"""A key that was put: the record that it had, or the one version of a ring that was written over.
-"""
+"""A key that was written: the record that it had, or the one version of a ring that was written
+over."""
+
+# The loop over versions counts its name lookups: these are bound once.
+_unpack_version = struct.Struct("<Q8xB").unpack_from  # version and flags, from a version's start
+_unpack_digest = struct.Struct("<8xQ").unpack_from
+_unpack_oldest = struct.Struct("<8xQB").unpack_from  # digest and flags
+_unpack_size = TRAILER.unpack_from
+_pack_head = HEAD.pack
+_unpack_head = HEAD.unpack_from
+_pack_size = TRAILER.pack
+_pack_index = U64.pack  # what a version begins with
+_pack_item = ITEM.pack
+_join = b"".join
+_UNBOUND: Binding = (0, 0, 0)
+_UNUSUAL = TOMBSTONE | BOUND  # of a newest version: somebody has to know when it is no longer that
+_KEY_OVERHEAD = 2 * OBJECT_SIZE
+_BYTEARRAYS = {bytearray}
+_plain_count = itemgetter(1)  # of a ring: how many slots it has, 0 if they are mixed
 
 GARBAGE_MAX = 1_024
 PURGE_STEP = 2  # more than the one that a delete adds, so that a backlog shrinks
+
+
+class _Slots(dict[int, Callable[..., None]]):
+    """By the size of a version: what writes it into a ring."""
+
+    def __missing__(self, size: int) -> Callable[..., None]:
+        layout = struct.Struct(f"{HEAD.format}{size - NODE_OVERHEAD}sI")
+        assert layout.size == size, (layout.size, size)
+        pack = self[size] = layout.pack_into
+        return pack
+
+
+_SLOTS = _Slots()
 
 
 class Store:
@@ -71,12 +135,10 @@ class Store:
 
     __slots__ = (
         "_tombstones",
-        "_undo",
         "changes",
         "deadlines",
         "extra_versions",
         "hash_total",
-        "inline_size_max",
         "items",
         "keys_room",
         "leases",
@@ -87,6 +149,8 @@ class Store:
         "records",
         "resident_size",
         "tombstone_count",
+        "tombstones_max",
+        "undo",
         "value_size_max",
         "values",
         "versions_max",
@@ -99,7 +163,7 @@ class Store:
         self.changes = changes
         self.items = Items(namespace.name)
         self.values = values
-        self._undo = undo
+        self.undo = undo
         self.records: dict[bytes, Record] = {}
         self.order = OrderedKeys(self.records)
         self.deadlines: Deadlines[bytes] = Deadlines()
@@ -119,7 +183,7 @@ class Store:
         limits = namespace.limits
         self.versions_max = limits.versions_max
         self.value_size_max = limits.value_size_max
-        self.inline_size_max = min(INLINE_SIZE_MAX, limits.value_size_max)
+        self.tombstones_max = limits.tombstones_max
         self.keys_room = limits.keys_max or U64_MAX  # below it no put can exceed the limit
 
     @property
@@ -138,41 +202,170 @@ class Store:
         return record if record is None else straight(record)
 
     def find(self, key: bytes) -> Found | None:
-        """Return record and newest version of a key that exists."""
-        found = self._peek(key)
-        return None if found is None or found[1].flags & TOMBSTONE else found
+        """Return the newest version of a key that exists, and bytes that hold it."""
+        kept = self.records.get(key)
+        if kept is None:
+            return None
+        record = newest_of(kept)
+        version = read_version(record)
+        return None if version.flags & TOMBSTONE else (record, version)
 
-    def value(self, record: bytes, version: Version) -> bytes:
+    def value(self, record: Record, version: Version) -> bytes:
         """Return the value of a version, from wherever it is."""
         if version.flags & OUTSIDE:
             return self.values.get(*read_reference(record, version))
-        return record[version.value_at : version.value_end]
+        return bytes(record[version.value_at : version.value_end])
 
-    def put(
-        self, key: bytes, index: int, value: bytes, expires_ns: int = 0, lease: int = 0
-    ) -> None:
-        """Write a version; ``expires_ns`` and ``lease`` bind it unless they are 0."""
-        before = self._before(key)
+    def version_of(self, key: bytes) -> int:
+        """Return the version of a key, 0 if it does not exist."""
+        kept = self.records.get(key)
+        if kept is None:
+            return 0
+        version, flags = _unpack_version(kept, newest_at(kept))
+        return 0 if flags & TOMBSTONE else version
+
+    def current(self, key: bytes) -> Current | None:
+        """Return value, end of the lifetime and lease of a key that exists."""
+        kept = self.records.get(key)
+        if kept is None:
+            return None
+        at = newest_at(kept)
+        _, _, flags, _, size = _unpack_head(kept, at)
+        if not flags & ~TRIMMED:
+            return bytes(kept[at + HEAD.size : at + size - TRAILER.size]), 0, 0
+        if flags & TOMBSTONE:
+            return None
+        newest = read_version(kept, at)
+        return self.value(kept, newest), newest.expires_ns, newest.lease
+
+    def write(
+        self, index: int, key: bytes, value: bytes, expires_ns: int = 0, lease: int = 0
+    ) -> Write:
+        """Return what writes a value; ``expires_ns`` and ``lease`` bind it unless they are 0."""
+        item = _join((self.items.prefix, _pack_item(KIND_VALUE, len(key)), key, value))
+        value_at = len(item) - len(value)
+        if not expires_ns and not lease:
+            return index, key, item, value_at, None
         flags = (EXPIRES if expires_ns else 0) | (LEASED if lease else 0)
-        digest = self.items.value(key, index, value)
-        body = value
-        if len(value) > INLINE_SIZE_MAX:
-            value_id = self.values.add(value)
-            self._undo.note(partial(self.values.discard, value_id))
-            body = encode_reference(value_id, len(value))
-            flags |= OUTSIDE
-        self._write(key, index, digest, flags, expires_ns, lease, body)
-        name = self.namespace.name
-        self.changes.add(index, Change(name, key, value, expires_ns, lease, before=before))
+        return index, key, item, value_at, (flags, expires_ns, lease)
 
-    def remove(self, key: bytes, index: int, flags: int = 0) -> None:
-        """Write a tombstone over a key that exists; ``flags`` may say EXPIRED."""
-        before = self._before(key)
-        digest = self.items.tombstone(key, index, flags)
-        self._write(key, index, digest, TOMBSTONE | flags, 0, 0, b"")
-        name, expired = self.namespace.name, bool(flags & EXPIRED)
-        self.changes.add(index, Change(name, key, None, expired=expired, before=before))
-        self._purge()
+    def removal(self, index: int, key: bytes, flags: int = 0) -> Write:
+        """Return what writes a tombstone over a key that exists; ``flags`` may say EXPIRED."""
+        kind = KIND_EXPIRED if flags & EXPIRED else KIND_DELETED
+        item = _join((self.items.prefix, _pack_item(kind, len(key)), key))
+        return index, key, item, len(item), (TOMBSTONE | flags, 0, 0)
+
+    def remove(self, index: int, keys: Iterable[bytes], flags: int = 0) -> None:
+        """Delete keys that exist, each once."""
+        writes = (self.removal(index, key, flags) for key in keys)
+        self.write_versions(writes, told=False, entry=index)
+
+    def write_over(
+        self, indexes: Iterable[int], keys: Sequence[bytes], items: Sequence[bytes], value_at: int
+    ) -> bool:
+        """Write plain values over rings in place, if each key has one and all values fit.
+
+        What ``write_versions`` would look at for each of them is looked at for all at once. A key
+        may come twice only with rising indexes. Returns False, having changed nothing, if a value
+        does not fit, so also if it is too large.
+        """
+        slots, value_size, find = self.versions_max, len(items[0]) - value_at, self.records.get
+        size = value_size + NODE_OVERHEAD
+        if type(find(keys[0])) is not bytearray:
+            return False
+        rings: list[Any] = list(map(find, keys))
+        if (
+            set(map(type, rings)) != _BYTEARRAYS
+            or value_size > self.value_size_max
+            or set(map(len, items)) != {len(items[0])}
+            or set(map(len, rings)) != {ring_size(size, slots)}
+            or set(map(_plain_count, rings)) != {slots}
+            or self.changes.notes_all
+        ):
+            return False
+        taken: list[Taken] | None = [] if self.undo.active else None
+        total, pack_slot, digests = 0, _SLOTS[size], map(item_hash, items, indexes)
+        for index, key, ring, item, digest in zip(  # noqa: B905 - repeat has no end
+            indexes, keys, rings, items, digests
+        ):
+            slot = (ring[0] or slots) - 1
+            at = slot * size + RING_HEAD_SIZE
+            if taken is not None:
+                taken.append((key, bytes(ring[at : at + size]), True))
+            total += digest - _unpack_digest(ring, at)[0]
+            pack_slot(ring, at, index, digest, TRIMMED, slots, size, item[value_at:], size)
+            ring[0] = slot
+        self._settle(total, taken)
+        return True
+
+    def write_versions(self, writes: Iterable[Write], *, told: bool, entry: int = 0) -> None:
+        """Write new versions of keys; each is written before the next is asked for.
+
+        ``told``: the entry says itself what it writes, so nobody needs a note of it. ``entry``:
+        what the version of all of them is, if some key may have that version already.
+        """
+        records, slots, pending = self.records, self.versions_max, self.order.pending
+        taken: list[Taken] | None = [] if self.undo.active else None
+        is_noted = not told or self.changes.notes_all
+        own = _pack_index(entry) if entry else b""
+        grown = extra = total = 0
+        for index, key, item, value_at, binding in writes:
+            body, flags = item[value_at:], 0
+            if is_noted:
+                self._note(index, key, body, binding)
+            if binding is not None or len(body) > INLINE_SIZE_MAX:
+                body, flags = self._bind(body, binding)
+            size = len(body) + NODE_OVERHEAD
+            digest = item_hash(item, index)
+            kept = records.get(key)
+            newest: Version | None = None
+            if type(kept) is bytearray and fits(kept, size, slots, own):
+                at, dropped, newest = self._next_slot(key, kept, size, flags)
+                if taken is not None:
+                    taken.append((key, bytes(kept[at : at + size]), True))
+                _SLOTS[size](kept, at, index, digest, flags | TRIMMED, slots, size, body, size)
+            else:
+                record, tail, count, dropped, trimmed = None, b"", 1, 0, 0
+                if kept is None:
+                    grown += len(key) + _KEY_OVERHEAD
+                    if pending is not None:
+                        pending.append(key)
+                else:
+                    record = tail = straight(kept)
+                    old, count = record[FLAGS_AT], record[COUNT_AT] + 1
+                    trimmed = old & TRIMMED
+                    grown -= len(record)
+                    if old & _UNUSUAL:
+                        newest = read_version(record)
+                    if count > slots + 1 or (own and record.startswith(own)):
+                        tail, count, trimmed, dropped = self._shorten(key, record, own)
+                    elif count > slots:
+                        cut = len(record) - _unpack_size(record, len(record) - TRAILER.size)[0]
+                        dropped, old = _unpack_oldest(record, cut)
+                        if old & (BOUND | OUTSIDE):
+                            dropped = self._forget(key, record, read_version(record, cut))
+                        if not trimmed:
+                            trimmed = TRIMMED
+                            dropped -= self.items.trimmed(key)
+                        tail, count = record[:cut], slots
+                    extra += count - record[COUNT_AT]
+                fields = _pack_head(index, digest, flags | trimmed, count, size)
+                after = _join((fields, body, _pack_size(size), tail))
+                grown += len(after)
+                is_even = trimmed and len(after) == size * slots
+                records[key] = rolled(key, after, size, slots) if is_even else after
+                if taken is not None:
+                    taken.append((key, record, False))
+            total += digest - dropped
+            if flags or newest is not None:
+                total += self._follow(key, index, flags, binding, newest)
+                if flags & TOMBSTONE and self.tombstone_count > self.tombstones_max:
+                    self._settle(total, taken)
+                    total, taken = 0, None if taken is None else []
+                    self._purge()
+        self.resident_size += grown
+        self.extra_versions += extra
+        self._settle(total, taken)
 
     def rebind(self, key: bytes, index: int, expires_ns: int) -> None:
         """Change when the newest version of a key expires (0: never), without a new version."""
@@ -205,7 +398,7 @@ class Store:
                 self.changes.add(index, Change(self.namespace.name, key, None, before=before))
 
     def put_back(self, taken: Sequence[Taken], change: int) -> None:
-        """Take plain puts back, and what all of them did to the hash."""
+        """Take versions back, and what all of them did to the hash."""
         self.hash_total -= change
         for key, before, is_slot in reversed(taken):
             if is_slot:
@@ -220,7 +413,7 @@ class Store:
 
     def replace_location(self, key: bytes, record: bytes) -> None:
         """Swap in a record of the same content whose values stand elsewhere (eviction)."""
-        assert not self._undo.active, "values do not move during a batch"
+        assert not self.undo.active, "values do not move during a batch"
         self.resident_size += len(record) - len(straight(self.records[key]))
         self.records[key] = record
 
@@ -231,7 +424,7 @@ class Store:
 
     def set_purged(self, purged_index: int) -> None:
         """Set the index from which an unknown key is known to be absent."""
-        self._undo.note(partial(self.set_purged, self.purged_index))
+        self.undo.note(partial(self.set_purged, self.purged_index))
         self.hash_total += self.items.purged(purged_index) - self.items.purged(self.purged_index)
         self.purged_index = purged_index
 
@@ -293,7 +486,7 @@ class Store:
             extra += len(versions) - 1
             size += len(key) + len(record) + 2 * OBJECT_SIZE
             if isinstance(kept, bytearray):
-                check_ring(kept)
+                check_ring(key, kept)
         assert (self.hash_total, self.resident_size) == (total, size)
         assert (self.extra_versions, self.tombstone_count) == (extra, tombstones)
         assert len(self._tombstones) <= 2 * tombstones + GARBAGE_MAX
@@ -302,46 +495,107 @@ class Store:
         self.order.check()
         self.values.check(outside)
 
-    def _write(
-        self,
-        key: bytes,
-        index: int,
-        digest: int,
-        flags: int,
-        expires_ns: int,
-        lease: int,
-        body: bytes,
-    ) -> None:
-        """Put a new version before those of the record and drop what is too old."""
-        before = self._peek(key)
-        tail = b""
-        count = 1
-        change = digest
-        if before is not None:
-            tail, newest = before
-            assert newest.version <= index, f"version {index} after {newest.version}"
-            count += newest.version_count
-            trimmed = newest.flags & TRIMMED
-            if newest.version == index:  # written before by the same entry: the last one counts
-                change -= self.items.whole(key, newest)
-                self._retire(tail, newest)
-                tail = tail[newest.end :]
-                count -= 1
-            while count > self.versions_max:
-                oldest = read_oldest(tail)
-                change -= self.items.whole(key, oldest)
-                self._retire(tail, oldest)
-                tail = tail[: oldest.start]
-                count -= 1
-                if not trimmed:
-                    trimmed = TRIMMED
-                    change += self.items.trimmed(key)
-            flags |= trimmed
-        node = encode_version(index, digest, flags, count, expires_ns, lease, body)
-        version = read_version(node)
-        if flags & BOUND:
-            change += self.items.binding(key, version)
-        self._set(key, before, (node + tail, version), change)
+    def _settle(self, change: int, taken: Sequence[Taken] | None) -> None:
+        """Add what versions changed in the hash, and note how to take them back."""
+        self.hash_total += change
+        if taken:
+            self.undo.note(partial(self.put_back, taken, change))
+
+    def _bind(self, value: bytes, binding: Binding | None) -> tuple[bytes, int]:
+        """Return what stands in a version besides its head, and its flags."""
+        flags, expires_ns, lease = binding or _UNBOUND
+        if len(value) > INLINE_SIZE_MAX:
+            value_id = self.values.add(value)
+            self.undo.note(partial(self.values.discard, value_id))
+            value = encode_reference(value_id, len(value))
+            flags |= OUTSIDE
+        if flags & LEASED:
+            value = _pack_index(lease) + value
+        if flags & EXPIRES:
+            value = _pack_index(expires_ns) + value
+        return value, flags
+
+    def _shorten(self, key: bytes, record: bytes, own: bytes) -> tuple[bytes, int, int, int]:
+        """Make room for a version in a record: drop what the same entry wrote, and what is too old.
+
+        Return the rest, how many versions it will be with the new one, the flag TRIMMED, and what
+        the dropped ones were in the hash.
+        """
+        trimmed, count, dropped, end = (
+            record[FLAGS_AT] & TRIMMED,
+            record[COUNT_AT] + 1,
+            0,
+            len(record),
+        )
+        start = 0
+        if own and record.startswith(own):
+            newest = read_version(record)
+            dropped = self._forget(key, record, newest)
+            start = newest.end
+            count -= 1
+        while count > self.versions_max:
+            end -= _unpack_size(record, end - TRAILER.size)[0]
+            dropped += self._forget(key, record, read_version(record, end))
+            count -= 1
+            if not trimmed:
+                trimmed = TRIMMED
+                dropped -= self.items.trimmed(key)
+        return record[start:end], count, trimmed, dropped
+
+    def _next_slot(
+        self, key: bytes, ring: bytearray, size: int, flags: int
+    ) -> tuple[int, int, Version | None]:
+        """Make the oldest slot of a ring the newest, for a version with these flags.
+
+        Return where it is, what the version in it was in the hash, and, if anybody has to know
+        that it no longer is that, the version that was the newest.
+        """
+        slot = (ring[0] or ring[2]) - 1
+        at = slot * size + RING_HEAD_SIZE
+        if not flags and ring[1]:
+            ring[0] = slot
+            return at, _unpack_digest(ring, at)[0], None
+        newest = read_version(ring, newest_at(ring))
+        dropped = self._forget(key, ring, read_version(ring, at))
+        ring[0], ring[1] = slot, 0
+        return at, dropped, newest
+
+    def _forget(self, key: bytes, record: Record, version: Version) -> int:
+        """Free what a version holds that is about to go; return what it was in the hash."""
+        self._retire(record, version)
+        return self.items.whole(key, version)
+
+    def _follow(
+        self, key: bytes, index: int, flags: int, binding: Binding | None, before: Version | None
+    ) -> int:
+        """Keep lifetimes, leases and tombstones in step with a version that was written.
+
+        Return what its binding is in the hash.
+        """
+        _, expires_ns, lease = binding or _UNBOUND
+        old_flags, old_lease = (0, 0) if before is None else (before.flags, before.lease)
+        if old_flags & TOMBSTONE:
+            self.tombstone_count -= 1
+        if flags & TOMBSTONE:
+            self.tombstone_count += 1
+            self._push_tombstone(index, key)
+        if flags & EXPIRES:
+            self.deadlines.schedule(key, expires_ns)
+        elif old_flags & EXPIRES:
+            self.deadlines.cancel(key)
+        if old_lease != lease:
+            if old_lease:
+                self.leases.detach(old_lease, key)
+            if lease:
+                self.leases.attach(lease, key)
+        return self.items.bound(key, index, expires_ns, lease) if flags & BOUND else 0
+
+    def _note(self, index: int, key: bytes, value: bytes, binding: Binding | None) -> None:
+        """Note a version that is about to be written, for those who tell others of it."""
+        flags, expires_ns, lease = binding or _UNBOUND
+        noted = None if flags & TOMBSTONE else value
+        fields = (self.namespace.name, key, noted, expires_ns, lease, bool(flags & EXPIRED))
+        self.changes.add(index, Change(*fields, before=self._before(key)))
 
     def _before(self, key: bytes) -> Before | None:
         """Return what a key is before it changes, if somebody asks for that."""
@@ -388,8 +642,8 @@ class Store:
                 self.leases.detach(old_lease, key)
             if new_lease:
                 self.leases.attach(new_lease, key)
-        if self._undo.active:
-            self._undo.note(partial(self._set, key, after, before, -change))
+        if self.undo.active:
+            self.undo.note(partial(self._set, key, after, before, -change))
 
     def _push_tombstone(self, version: int, key: bytes) -> None:
         heappush(self._tombstones, (version, key))
@@ -409,7 +663,7 @@ class Store:
     def _purge(self) -> None:
         """Let go of the keys that were deleted first, if there are too many."""
         left = PURGE_STEP
-        while left and self.tombstone_count > self.namespace.limits.tombstones_max:
+        while left and self.tombstone_count > self.tombstones_max:
             version, key = heappop(self._tombstones)
             if not self._is_tombstone(version, key):
                 continue
@@ -428,8 +682,8 @@ class Store:
         for version in read_versions(record):
             self._retire(record, version)
 
-    def _retire(self, record: bytes, version: Version) -> None:
+    def _retire(self, record: Record, version: Version) -> None:
         """Free a value outside of a record that is about to be forgotten, at the commit."""
         if version.flags & OUTSIDE:
             value_id, _ = read_reference(record, version)
-            self._undo.defer(partial(self.values.discard, value_id))
+            self.undo.defer(partial(self.values.discard, value_id))

@@ -26,7 +26,6 @@ U64 = struct.Struct("<Q")
 I64 = struct.Struct("<q")
 _SESSION = struct.Struct("<QQQ")
 SESSION_SIZE = _SESSION.size
-unpack_session = _SESSION.unpack_from  # (session, sequence, first_unacknowledged)
 
 
 class SessionRef(NamedTuple):

@@ -30,19 +30,24 @@ refused in its place and the rest is applied. Inside of a batch everything can b
 """
 
 
+def _left_out(*_: object) -> Any:
+    raise AssertionError("the model has one function for all of its commands")
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a model: all that anybody has to know of it.
+    """One operation of a model; what others need to know of it is derived from here.
 
     How ``decode``, ``encode``, ``execute`` and ``describe`` are called is the model's own affair.
+    A model that has one function for all of its commands leaves it out here.
     """
 
     number: int  # the low byte of the entry's type; it is in logs: never change or reuse one
     command: type[Any]
     decode: Callable[..., Any]  # the body of an entry to a command or its fields
-    encode: Callable[..., bytes]
-    execute: Callable[..., Any]
-    describe: Callable[..., str]
+    encode: Callable[..., bytes] = _left_out
+    execute: Callable[..., Any] = _left_out
+    describe: Callable[..., str] = _left_out
     nested: bool = False  # it may stand in a transaction
     is_entry: bool = True  # it may be an entry of its own
     # Whether the answer to this body says nothing, so that it can be given before apply.

@@ -12,9 +12,8 @@ It feeds entries to the handlers of the projection that owns them, once and in o
   inside of a batch are not to be had.
 
 Entries are applied in spans: consecutive entries of one type, one log time, one prefix and, in a
-session, of one session and one ``first_unacknowledged`` with rising sequences. What is looked up
-for an entry is looked up once for its span. Where a group is cut into spans makes no difference to
-results or state. A single entry is a span of one.
+session, of one session. What is looked up for an entry is looked up once for its span. Where a
+group is cut into spans makes no difference to results or state. A single entry is a span of one.
 
 Results: ``apply`` answers Pending for the entries of a batch until the last one, whose answer is
 that of the whole batch. ``apply_group`` puts that answer at the batch's first entry, and the
@@ -33,13 +32,12 @@ from projections.payload import (
     FLAG_SESSION,
     SESSION_SIZE,
     U64,
-    SessionRef,
     read_prefix,
-    unpack_session,
 )
 from projections.projection import Handler, Notes, Position, Projection
 from projections.reasons import Reason
 from projections.result import (
+    APPLIED,
     PENDING,
     SKIPPED,
     Applied,
@@ -49,6 +47,7 @@ from projections.result import (
     Repeated,
     Result,
 )
+from projections.sessions import Request
 from projections.state_hash import combine
 from projections.system import System
 from projections.system_commands import (
@@ -67,9 +66,10 @@ SPAN_ENTRIES_MAX = 128
 # Prefixes that are known to be sound; when there are more, from scratch.
 PREFIXES_MAX = 1024
 _unpack_request = struct.Struct("<QQ").unpack_from  # sequence, first_unacknowledged
-Opened = tuple[bytes, bytes, int]
-"""The payload of an entry, decompressed; its prefix without a session; and where a session begins.
-"""
+_TYPES_SYSTEM_END = (OWNER_SYSTEM + 1) << 8
+Opened = tuple[Handler, bytes, bytes, int]
+"""For an entry: its handler; its payload, decompressed; its prefix without a session; and where its
+session begins, 0 if there is none."""
 
 
 class ProjectionRouter:
@@ -273,57 +273,52 @@ class ProjectionRouter:
 
     def _apply_span(self, entries: Sequence[Entry], at: int) -> Sequence[Result]:
         """Apply the span that begins at ``at``; return the results of its entries."""
-        entry_type, _, _, index, timestamp_ns, _, payload = entry = entries[at]
-        opened = self._open(entry)
-        if isinstance(opened, Refused | Applied):
-            self._note((opened,), index)
-            return (opened,)
-        payload, prefix, session_at = opened
-        handler = self._handlers.get(entry_type) or _refuse_unknown(entry_type)
+        entry_type, _, _, index, timestamp_ns, _, _ = entry = entries[at]
         results: Sequence[Result]
-        if session_at:
-            size_max = 1 if entry_type in self._alone else SPAN_ENTRIES_MAX
-            head = payload[: session_at + U64.size]
-            payloads = _cut(entries, at, payload, head, size_max)
-            results = self._apply_in_session(handler, entry, prefix, payloads)
+        opened = self._open(entry)
+        if not isinstance(opened, tuple):
+            results = (opened,)
         else:
-            size_max = 1 if entry_type >> 8 == OWNER_SYSTEM else SPAN_ENTRIES_MAX
-            payloads = _cut(entries, at, payload, prefix, size_max)
-            results = handler(prefix, index, timestamp_ns, payloads)
-        last = entries[at + len(results) - 1].index
-        assert last == index + len(results) - 1, f"{last} in a span from {index}"
-        self._position.applied_index = last
-        self._note(results, index)
+            handler, payload, prefix, session_at = opened
+            head = payload[: session_at + U64.size] if session_at else prefix
+            is_alone = entry_type in self._alone if session_at else entry_type < _TYPES_SYSTEM_END
+            payloads = [payload]
+            if at + 1 < len(entries) and not is_alone:
+                payloads = _cut(entries, at, payload, head)
+            if session_at:
+                results = self._apply_in_session(handler, entry, prefix, payloads)
+            else:
+                results = handler(prefix, index, timestamp_ns, payloads)
+        if len(results) > 1:
+            last = entries[at + len(results) - 1].index
+            assert last == index + len(results) - 1, f"{last} in a span from {index}"
+            self._position.applied_index = last
+            self._note(results, index)
+        elif results[0] is not APPLIED:
+            self._note(results, index)
         return results
 
     def _apply_in_session(
         self, handler: Handler, entry: Entry, prefix: bytes, payloads: Sequence[bytes]
     ) -> Sequence[Result]:
-        """Apply payloads of one session, up to the first that is not like the others."""
+        """Apply payloads of one session."""
         _, _, _, index, timestamp_ns, _, _ = entry
         session_at = len(prefix)
         request_at, body = session_at + U64.size, session_at + SESSION_SIZE
-        ref = SessionRef(*unpack_session(payloads[0], session_at))
-        _, last, known = ref
-        sequences, plain = [last], [prefix + payloads[0][body:]]
-        for payload in payloads[1:]:
-            if len(payload) < body:
-                break
-            sequence, first = _unpack_request(payload, request_at)
-            if first != known or sequence <= last:
-                break
-            last = sequence
-            sequences.append(sequence)
-            plain.append(prefix + payload[body:])
+        (session,) = U64.unpack_from(payloads[0], session_at)
+        if min(map(len, payloads)) < body:  # the first is long enough
+            payloads = payloads[: next(n for n, each in enumerate(payloads) if len(each) < body)]
+        requests: list[Request] = [_unpack_request(each, request_at) for each in payloads]
+        plain = [prefix + payload[body:] for payload in payloads]
         sessions = self._system.sessions
         results: list[Result] = []
-        while (done := len(results)) < len(sequences):
-            asked = sequences[done:]
-            verdict = sessions.begin(ref.session, asked, known, timestamp_ns)
+        while (done := len(results)) < len(requests):
+            asked = requests[done:] if done else requests
+            verdict = sessions.begin(session, asked, timestamp_ns)
             if isinstance(verdict, int):
-                taken = plain[done : done + verdict]
+                taken = plain if verdict == len(plain) else plain[done : done + verdict]
                 outcomes = handler(prefix, index + done, timestamp_ns, taken)
-                sessions.record(ref.session, asked, index + done, outcomes)
+                sessions.record(session, asked, index + done, outcomes)
                 results += outcomes
             else:
                 results.append(verdict)
@@ -332,9 +327,12 @@ class ProjectionRouter:
     def _open(self, entry: Entry) -> Opened | Outcome:
         """Decompress a payload and read its prefix; opaque ones are applied right away."""
         entry_type, flags, _, _, _, _, payload = entry
-        owner = entry_type >> 8
-        if owner != OWNER_SYSTEM and owner not in self._table:
-            return Refused(Reason.OWNER_UNKNOWN, owner)
+        handler = self._handlers.get(entry_type)
+        if handler is None:
+            owner = entry_type >> 8
+            if owner != OWNER_SYSTEM and owner not in self._table:
+                return Refused(Reason.OWNER_UNKNOWN, owner)
+            handler = _refuse_unknown(entry_type)
         if flags & FLAG_ZSTD:
             try:
                 payload = decompress(payload, PLAIN_SIZE_MAX)
@@ -346,8 +344,8 @@ class ProjectionRouter:
             return self._system.apply_opaque(entry_type, payload)
         end = payload[2] + 3 if len(payload) > 2 else 0
         prefix = self._prefixes.get(payload[:end])
-        in_session = end and payload[1]
-        if prefix is None or (in_session and len(payload) < end + SESSION_SIZE):
+        session_at = end if end and payload[1] else 0
+        if prefix is None or (session_at and len(payload) < end + SESSION_SIZE):
             try:
                 read_prefix(payload)
             except BadPayload as error:
@@ -356,7 +354,7 @@ class ProjectionRouter:
                 self._prefixes.clear()
             prefix = bytes((payload[0], payload[1] & ~FLAG_SESSION)) + payload[2:end]
             self._prefixes[payload[:end]] = prefix
-        return payload, prefix, end if in_session else 0
+        return handler, payload, prefix, session_at
 
     def _start_batch(self, entry: Entry) -> Result:
         batch = self._open_batch(entry)
@@ -376,7 +374,7 @@ class ProjectionRouter:
             return opened
         assert not isinstance(opened, Applied), "a batch is not opaque"
         try:
-            prefix, reader = read_prefix(opened[0])
+            prefix, reader = read_prefix(opened[1])
             command = decode_command(TYPE_BATCH, reader)
         except BadPayload as error:
             return Refused(error.reason, error.detail)
@@ -419,11 +417,11 @@ class ProjectionRouter:
             result = self._run_batch(batch)
         else:
             id_, sequence, first = session
-            sessions = self._system.sessions
-            verdict = sessions.begin(id_, (sequence,), first, head.timestamp_ns)
+            sessions, requests = self._system.sessions, ((sequence, first),)
+            verdict = sessions.begin(id_, requests, head.timestamp_ns)
             if isinstance(verdict, int):
                 result = self._run_batch(batch)
-                sessions.record(id_, (sequence,), head.index, (result,))
+                sessions.record(id_, requests, head.index, (result,))
             else:
                 result = verdict
         if isinstance(result, Applied):
@@ -461,17 +459,18 @@ class ProjectionRouter:
         if not flags & FLAG_CONDITIONAL or entry_type >> 8 == OWNER_SYSTEM:
             return (Refused(Reason.BATCH_MALFORMED),)
         opened = self._open(entry)
-        if isinstance(opened, Refused | Applied):
+        if not isinstance(opened, tuple):
             return (opened,)
-        payload, prefix, session_at = opened
+        handler, payload, prefix, session_at = opened
         if session_at:
             return (Refused(Reason.BATCH_MALFORMED),)
-        payloads = _cut(entries, at, payload, prefix, SPAN_ENTRIES_MAX)
-        handler = self._handlers.get(entry_type) or _refuse_unknown(entry_type)
+        payloads = _cut(entries, at, payload, prefix)
         return handler(prefix, index, timestamp_ns, payloads)
 
     def _note(self, results: Sequence[Result], index: int) -> None:
         """Count results that had no effect, and tell the log which entries are void."""
+        if not results or (results[0] is APPLIED and results.count(APPLIED) == len(results)):
+            return
         for at, result in enumerate(results, index):
             if type(result) is not Applied:
                 self._note_void(result, at, at)
@@ -486,9 +485,7 @@ class ProjectionRouter:
         self._notes.add_void(first, last)
 
 
-def _cut(
-    entries: Sequence[Entry], at: int, payload: bytes, head: bytes, size_max: int
-) -> list[bytes]:
+def _cut(entries: Sequence[Entry], at: int, payload: bytes, head: bytes) -> list[bytes]:
     """Return the payloads of the span that begins at ``at``: all of them open with ``head``.
 
     ``payload``: the first of them, decompressed.
@@ -496,7 +493,7 @@ def _cut(
     payloads = [payload]
     kind, flags, _, _, time_ns, _, _ = entries[at]
     plain_flags = flags & ~FLAG_ZSTD
-    for each, each_flags, _, _, each_ns, _, payload in entries[at + 1 : at + size_max]:
+    for each, each_flags, _, _, each_ns, _, payload in entries[at + 1 : at + SPAN_ENTRIES_MAX]:
         if each != kind or each_ns != time_ns:
             break
         if each_flags != plain_flags:

@@ -12,8 +12,9 @@ kept results; every session has its deadline scheduled; ``hash_total`` is the su
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from projections.deadlines import Deadlines
 from projections.limits import (
@@ -49,6 +50,10 @@ _RESULT_ITEM_SIZE = _RESULT_ITEM.size
 _APPLIED = encode_result(APPLIED)  # what most requests get
 _APPLIED_ITEM = struct.Struct(f"<BQQQ{len(_APPLIED)}s")  # _RESULT_ITEM, and what is stored
 assert _APPLIED_ITEM.size == _RESULT_ITEM_SIZE + U64.size + len(_APPLIED)
+
+
+Request = tuple[int, int]
+"""The sequence of a request, and the first that its session has not seen answered."""
 
 
 @dataclass(slots=True)
@@ -116,9 +121,9 @@ class Sessions:
         return True
 
     def begin(
-        self, session_id: int, sequences: Sequence[int], first: int, timestamp_ns: int
+        self, session_id: int, requests: Sequence[Request], timestamp_ns: int
     ) -> int | Refused | Duplicate:
-        """Judge requests with rising sequences, all with the same ``first_unacknowledged``.
+        """Judge requests of a session.
 
         Return how many from the first on are to be executed, now and for the first time; or, if
         the first is not, its result. Of several, each must have a result of at most
@@ -127,31 +132,32 @@ class Sessions:
         session = self._by_id.get(session_id)
         if session is None:
             return Refused(Reason.SESSION_EXPIRED, session_id)
-        sequence = sequences[0]
+        sequence, first = requests[0]
         if first > sequence:
             return Refused(Reason.SEQUENCE_INVALID, first)
-        known, results = session.first_unacknowledged, session.results
-        if first > known:
-            self._acknowledge(session_id, session, first)
-            self._renew(session_id, session, first, timestamp_ns)
-            known = first
-        elif timestamp_ns + session.ttl_ns != session.deadline_ns:  # of another group
-            self._renew(session_id, session, known, timestamp_ns)
+        known = max(first, session.first_unacknowledged)
+        self._reach(session_id, session, known, timestamp_ns)
         if sequence < known:
             return Refused(Reason.SEQUENCE_ACKNOWLEDGED, known)
+        results = session.results
         if sequence in results:
             return _repeat(results[sequence])
         room = SESSION_RESULTS_SIZE_MAX - session.results_size
         if room <= 0 or len(results) >= SESSION_RESULTS_MAX:
             return Refused(Reason.SESSION_RESULTS_FULL, known)
-        count = len(sequences)
-        if count > 1:
-            count = min(
-                count, SESSION_RESULTS_MAX - len(results), 1 + (room - 1) // RESULT_SIZE_SMALL
-            )
-            if not results.keys().isdisjoint(sequences):
-                return next(n for n, each in enumerate(sequences) if n == count or each in results)
-        return count
+        if len(requests) == 1:
+            return 1
+        taken, last = 1, sequence
+        room = min(SESSION_RESULTS_MAX - len(results), 1 + (room - 1) // RESULT_SIZE_SMALL)
+        for sequence, first in requests[1:room]:
+            if sequence <= last or sequence < known or sequence < first or sequence in results:
+                break
+            if first > known:
+                known = first
+            last = sequence
+            taken += 1
+        self._reach(session_id, session, known, timestamp_ns)
+        return taken
 
     def answered(self, ref: SessionRef) -> Duplicate | None:
         """Return the result that a request has already, if it is kept; changes nothing."""
@@ -160,14 +166,24 @@ class Sessions:
         return None if stored is None else _repeat(stored)
 
     def record(
-        self, session_id: int, sequences: Sequence[int], index: int, outcomes: Sequence[Outcome]
+        self,
+        session_id: int,
+        requests: Iterable[Request],
+        index: int,
+        outcomes: Sequence[Outcome],
     ) -> None:
-        """Keep the results of requests that were executed, the first at ``index``."""
+        """Keep the results of requests that were executed, the first at ``index``.
+
+        What a request behind it in the span has acknowledged is not kept.
+        """
         session = self._by_id.get(session_id)
         if session is None:
             return  # the request closed its own session
-        results, pack, total, size = session.results, _APPLIED_ITEM.pack, 0, 0
-        for number, (sequence, outcome) in enumerate(zip(sequences, outcomes), index):  # noqa: B905
+        results, known, pack = session.results, session.first_unacknowledged, _APPLIED_ITEM.pack
+        total = size = 0
+        for number, (sequence, _), outcome in zip(count(index), requests, outcomes):
+            if sequence < known:
+                continue
             if outcome is APPLIED:
                 item = pack(_KIND_RESULT, session_id, sequence, number, _APPLIED)
             else:
@@ -208,6 +224,14 @@ class Sessions:
         assert self.hash_total == total
         assert len(self.deadlines) == len(self._by_id)
         self.deadlines.check()
+
+    def _reach(self, session_id: int, session: Session, first: int, timestamp_ns: int) -> None:
+        """Forget what is acknowledged below ``first``, and let the session live from now on."""
+        if first > session.first_unacknowledged:
+            self._acknowledge(session_id, session, first)
+            self._renew(session_id, session, first, timestamp_ns)
+        elif timestamp_ns + session.ttl_ns != session.deadline_ns:  # of another group
+            self._renew(session_id, session, first, timestamp_ns)
 
     def _acknowledge(self, session_id: int, session: Session, first: int) -> None:
         """Forget the results below ``first``."""

@@ -4,16 +4,12 @@ Records are entries of the log and stay there: a record's offset is its index, a
 moves a few counters and tells the log which entry it is. The state holds what is known of streams,
 producers and groups; reads are in stream_reads.py and take the log as an argument.
 
-``apply`` decodes a command and executes it (stream_operations.py, stream_group_operations.py). The
-plain append, with a key or without, has a path of its own: ``_append_plain`` is the straight-line
-form of decode, ``append`` and ``Streams.add_record``. Whatever is unusual it leaves to the long
-way, by returning None before it has changed anything. That both ways agree is a test.
+Records are appended in one loop over a span; other commands are decoded and executed one by one
+(stream_operations.py, stream_group_operations.py).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-
-from crc32c import crc32c
 
 from projections import stream_commands as commands
 from projections import stream_operations as operations
@@ -27,12 +23,11 @@ from projections.projection import (
     Position,
     one_by_one,
 )
-from projections.result import APPLIED, Outcome
+from projections.result import Outcome
 from projections.section import chunked
 from projections.state_hash import reduce_total
 from projections.stream_commands import (
-    LARGE_RESULTS,
-    OPERATION_NUMBERS,
+    STREAM_OPERATIONS,
     Retain,
     decode_command,
     encode_command,
@@ -42,11 +37,10 @@ from projections.stream_groups import Group, split_place
 from projections.stream_limits import (
     DEAD_LETTERS_MAX,
     PARTITIONS_MAX,
-    RECORD_KEY_SIZE_MAX,
 )
 from projections.stream_operations import Moment, dead_letter_of, due_cuts
 from projections.stream_reads import StreamReads
-from projections.stream_record import OPTION_KEY, TYPE_APPEND, Append, DeadLetter
+from projections.stream_record import TYPE_APPEND, Append, DeadLetter
 from projections.stream_section import dump_parts, load_section
 from projections.stream_state import Streams, StreamState
 from ual.entry import OWNER_STREAM, Draft
@@ -59,33 +53,26 @@ class Stream(StreamReads):
     """The state of all streams."""
 
     owner = OWNER_STREAM
-    large_results = LARGE_RESULTS
 
     def __init__(self, position: Position, notes: Notes, keys: DerivedKeys) -> None:
         super().__init__(position, Streams(notes, keys))
         self._notes = notes
         self._books = self._streams.books
-        self._plain = self._streams.plain
+
+    @property
+    def large_results(self) -> Collection[int]:
+        """Types of entries whose results list partitions or records."""
+        return [
+            OWNER_STREAM << 8 | each.number for each in STREAM_OPERATIONS if each.has_large_result
+        ]
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each operation."""
         found = {
-            OWNER_STREAM << 8 | number: one_by_one(partial(self._apply, number))
-            for number in OPERATION_NUMBERS
+            OWNER_STREAM << 8 | each.number: one_by_one(partial(self._apply, each.number))
+            for each in STREAM_OPERATIONS
         }
-        self._append_unusual = found[TYPE_APPEND]
-        return {**found, TYPE_APPEND: self._append_all}
-
-    def _append_all(
-        self, prefix: bytes, index: int, timestamp_ns: int, payloads: Sequence[bytes]
-    ) -> Sequence[Outcome]:
-        outcomes: list[Outcome] = []
-        for at, payload in enumerate(payloads, index):
-            done = self._append_plain(at, timestamp_ns, payload)
-            if done is None:
-                (done,) = self._append_unusual(prefix, at, timestamp_ns, (payload,))
-            outcomes.append(done)
-        return outcomes
+        return {**found, TYPE_APPEND: partial(operations.append_span, self._streams)}
 
     def _apply(
         self, number: int, namespace: str, reader: Reader, index: int, timestamp_ns: int
@@ -95,7 +82,7 @@ class Stream(StreamReads):
         streams = self._streams
         match command:
             case Append():
-                return operations.append(streams, namespace, command, moment)
+                raise AssertionError("appends have a handler of their own")
             case commands.Create():
                 return operations.create(streams, namespace, command, moment)
             case commands.Configure():
@@ -247,51 +234,6 @@ class Stream(StreamReads):
         """Assert every invariant."""
         assert not self._books.undo.active, "a batch is open"
         self._streams.check()
-
-    def _append_plain(self, index: int, timestamp_ns: int, payload: bytes) -> Outcome | None:
-        """Apply an append that has no options but a key, or return None and change nothing.
-
-        One slice of the payload finds version, flags, namespace, options and stream at once.
-        """
-        try:
-            body = payload[2] + 3
-            end = body + 2 + payload[body + 1]
-            stream = self._plain.get(payload[:end])
-            if stream is None:
-                return None
-            key_end = end
-            if payload[body] & OPTION_KEY:
-                key_end = end + 2 + payload[end] + (payload[end + 1] << 8)
-                if not end + 2 < key_end <= end + 2 + RECORD_KEY_SIZE_MAX:
-                    return None
-        except IndexError:
-            return None
-        size = len(payload)
-        if not 0 <= size - key_end <= stream.value_size_max:
-            return None
-        partitions = stream.partitions
-        if len(partitions) == 1:
-            partition = partitions[0]
-        elif key_end == end:
-            partition = partitions[index % len(partitions)]
-        else:
-            partition = partitions[crc32c(payload[end + 2 : key_end]) % len(partitions)]
-        if (
-            self._books.undo.active
-            or partition.count >= partition.close_count
-            or partition.size >= partition.close_size
-            or timestamp_ns >= partition.close_ns
-        ):
-            self._streams.add_record(stream, partition.number, (index, timestamp_ns, size - body))
-        else:
-            partition.last_offset = index
-            partition.last_ns = timestamp_ns
-            partition.count += 1
-            partition.size += size - body
-            if not partition.dirty:
-                partition.touch()
-            self._notes.add_record(partition.id, index)
-        return APPLIED
 
     def _target_of(self, group: Group) -> StreamState | None:
         """Return the stream that takes the dead letters of a group, if it can take one more."""

@@ -6,7 +6,6 @@ in stream_group_commands.py.
 """
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -24,10 +23,12 @@ from projections.payload import (
     encode_sized,
     read_prefix,
 )
+from projections.projection import Operation
 from projections.reasons import Reason
 from projections.stream_group_commands import GroupCommand, group_body
 from projections.stream_limits import COUNT_MAX, PARTITION_ANY, PARTITIONS_MAX
 from projections.stream_record import (
+    OPTION_PRODUCER,
     Append,
     DeadLetter,
     append_body,
@@ -130,10 +131,10 @@ def encode_command(command: Command, namespace: str, session: SessionRef | None 
 
 def decode_command(operation: int, reader: Reader) -> Command:
     """Read the body of an entry with the low byte ``operation``, to its end."""
-    decoder = _DECODERS.get(operation)
-    if decoder is None:
+    known = _BY_NUMBER.get(operation)
+    if known is None:
         raise BadPayload(Reason.OPERATION_UNKNOWN, operation)
-    command = decoder(reader)
+    command: Command = known.decode(reader)
     reader.finish()
     return command
 
@@ -230,51 +231,36 @@ def _read_retain(reader: Reader) -> Retain:
     return Retain(stream_id, tuple(cuts))
 
 
+def _is_blind_append(body: bytes) -> bool:
+    """A record without a producer, who may have sent it before; its offset is its index."""
+    return bool(body) and not body[0] & OPTION_PRODUCER
+
+
 # The numbers are in logs: never change or reuse one.
-OPERATIONS: dict[type[Command], int] = {
-    Append: 0x01,
-    Create: 0x02,
-    Configure: 0x03,
-    Delete: 0x04,
-    Trim: 0x05,
-    Retain: 0x06,
-    groups.GroupCreate: 0x07,
-    groups.GroupConfigure: 0x08,
-    groups.GroupDelete: 0x09,
-    groups.GroupJoin: 0x0A,
-    groups.GroupLeave: 0x0B,
-    groups.GroupHeartbeat: 0x0C,
-    groups.GroupCommit: 0x0D,
-    groups.GroupSeek: 0x0E,
-    groups.Deliver: 0x0F,
-    groups.Ack: 0x10,
-    groups.Nack: 0x11,
-    DeadLetter: 0x12,
-    groups.Claim: 0x13,
-}
-
-_DECODERS: dict[int, Callable[[Reader], Command]] = {
-    0x01: read_append,
-    0x02: _read_create,
-    0x03: lambda reader: Configure(read_stream_name(reader), _read_retention(reader)),
-    0x04: lambda reader: Delete(read_stream_name(reader)),
-    0x05: _read_trim,
-    0x06: _read_retain,
-    0x07: groups.read_create,
-    0x08: groups.read_configure,
-    0x09: groups.read_delete,
-    0x0A: groups.read_join,
-    0x0B: groups.read_leave,
-    0x0C: groups.read_heartbeat,
-    0x0D: groups.read_commit,
-    0x0E: groups.read_seek,
-    0x0F: groups.read_deliver,
-    0x10: groups.read_ack,
-    0x11: groups.read_nack,
-    0x12: read_dead_letter,
-    0x13: groups.read_claim,
-}
-
-OPERATION_NUMBERS = tuple(_DECODERS)
-# Types whose results list partitions or records.
-LARGE_RESULTS = frozenset(OWNER_STREAM << 8 | number for number in (0x0A, 0x0C, 0x13))
+STREAM_OPERATIONS = (
+    Operation(0x01, Append, read_append, is_blind=_is_blind_append),
+    Operation(0x02, Create, _read_create),
+    Operation(
+        0x03,
+        Configure,
+        lambda reader: Configure(read_stream_name(reader), _read_retention(reader)),
+    ),
+    Operation(0x04, Delete, lambda reader: Delete(read_stream_name(reader))),
+    Operation(0x05, Trim, _read_trim),
+    Operation(0x06, Retain, _read_retain),
+    Operation(0x07, groups.GroupCreate, groups.read_create),
+    Operation(0x08, groups.GroupConfigure, groups.read_configure),
+    Operation(0x09, groups.GroupDelete, groups.read_delete),
+    Operation(0x0A, groups.GroupJoin, groups.read_join, has_large_result=True),
+    Operation(0x0B, groups.GroupLeave, groups.read_leave),
+    Operation(0x0C, groups.GroupHeartbeat, groups.read_heartbeat, has_large_result=True),
+    Operation(0x0D, groups.GroupCommit, groups.read_commit),
+    Operation(0x0E, groups.GroupSeek, groups.read_seek),
+    Operation(0x0F, groups.Deliver, groups.read_deliver),
+    Operation(0x10, groups.Ack, groups.read_ack),
+    Operation(0x11, groups.Nack, groups.read_nack),
+    Operation(0x12, DeadLetter, read_dead_letter),
+    Operation(0x13, groups.Claim, groups.read_claim, has_large_result=True),
+)
+OPERATIONS = {each.command: each.number for each in STREAM_OPERATIONS}
+_BY_NUMBER = {each.number: each for each in STREAM_OPERATIONS}

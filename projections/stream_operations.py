@@ -3,8 +3,13 @@
 Nothing is changed before all checks have passed, so a refusal leaves no trace.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from crc32c import crc32c
+
+from projections.errors import BadPayload
+from projections.payload import Reader, namespace_of
 from projections.reasons import Reason
 from projections.result import APPLIED, Applied, Outcome, Refused, Repeated
 from projections.stream_commands import Cause, Configure, Create, Delete, Retain, Trim
@@ -16,7 +21,15 @@ from projections.stream_limits import (
     STREAMS_MAX,
     partition_id,
 )
-from projections.stream_record import Append, DeadLetter, choose_partition
+from projections.stream_record import (
+    OPTION_KEY,
+    OPTIONS_KNOWN,
+    DeadLetter,
+    ProducerRef,
+    parse_key,
+    parse_options,
+    read_append,
+)
 from projections.stream_retention import Partition
 from projections.stream_state import StreamInfo, Streams, StreamState
 
@@ -68,25 +81,85 @@ def delete(streams: Streams, namespace: str, command: Delete, moment: Moment) ->
     return Applied(stream.id)
 
 
-def append(streams: Streams, namespace: str, command: Append, moment: Moment) -> Outcome:
-    """Append a record, unless its producer did so before."""
-    stream = streams.find(namespace, command.stream)
-    if isinstance(stream, Refused):
-        return stream
-    if len(command.value) > stream.value_size_max:
-        return Refused(Reason.VALUE_TOO_LARGE, len(command.value))
-    number = choose_partition(command, moment.index, len(stream.partitions))
+def append_span(
+    streams: Streams, prefix: bytes, index: int, timestamp_ns: int, payloads: Sequence[bytes]
+) -> Sequence[Outcome]:
+    """Append records, unless their producers did so before (``Handler``).
+
+    A slice of the payload finds the stream: a name that is known needs no check.
+    """
+    names, body, undo = streams.by_prefix.get(prefix, {}), len(prefix), streams.books.undo
+    outcomes: list[Outcome] = []
+    for offset, payload in enumerate(payloads, index):
+        number = producer = key = None
+        try:
+            options, at = payload[body], body + 2 + payload[body + 1]
+            stream = None if options & ~OPTIONS_KNOWN else names.get(payload[body + 1 : at])
+            if options == OPTION_KEY:
+                key, at = parse_key(payload, at)
+            elif options:
+                number, producer, key, _, _, at = parse_options(payload, at, options)
+        except (IndexError, BadPayload):
+            stream = None
+        if stream is None:
+            outcomes.append(_refuse_append(streams, prefix, payload))
+            continue
+        size, partitions = len(payload), stream.partitions
+        if number is None:
+            number = (offset if key is None else crc32c(key)) % len(partitions)
+        if producer or number >= len(partitions) or size - at > stream.value_size_max:
+            answer = _admit(stream, number, producer, size - at, offset)
+            if answer is not None:
+                outcomes.append(answer)
+                continue
+        partition = partitions[number]
+        if (
+            undo.active
+            or partition.count >= partition.close_count
+            or partition.size >= partition.close_size
+            or timestamp_ns >= partition.close_ns
+        ):
+            streams.add_record(stream, number, (offset, timestamp_ns, size - body))
+        else:
+            # What ``add_record`` does when there is no more to it, which is nearly always.
+            partition.last_offset = offset
+            partition.last_ns = timestamp_ns
+            partition.count += 1
+            partition.size += size - body
+            if not partition.dirty:
+                partition.touch()
+            streams.notes.add_record(partition.id, offset)
+        outcomes.append(APPLIED)
+    return outcomes
+
+
+def _admit(
+    stream: StreamState, number: int, producer: ProducerRef | None, value_size: int, offset: int
+) -> Outcome | None:
+    """Judge a record, and note it with its producer; None: it is to be appended."""
+    if value_size > stream.value_size_max:
+        return Refused(Reason.VALUE_TOO_LARGE, value_size)
     if number >= len(stream.partitions):
         return Refused(Reason.PARTITION_UNKNOWN, number)
-    if command.producer is not None:
-        verdict = stream.producers.admit(command.producer)
+    if producer is not None:
+        verdict = stream.producers.admit(producer)
         if isinstance(verdict, Refused):
             return verdict
         if verdict is not None:
             return Repeated(verdict, DUPLICATE)
-        stream.producers.record(command.producer, moment.index)
-    streams.add_record(stream, number, moment)
-    return APPLIED
+        stream.producers.record(producer, offset)
+    return None
+
+
+def _refuse_append(streams: Streams, prefix: bytes, payload: bytes) -> Refused:
+    """Return what is wrong with a record, or why there is no stream for it."""
+    try:
+        command = read_append(Reader(payload, len(prefix)))
+    except BadPayload as error:
+        return Refused(error.reason, error.detail)
+    found = streams.find(namespace_of(prefix), command.stream)
+    assert isinstance(found, Refused), f"a sound record of {command.stream} was not taken"
+    return found
 
 
 def trim(streams: Streams, namespace: str, command: Trim, moment: Moment) -> Outcome:

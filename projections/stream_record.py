@@ -6,11 +6,8 @@ reference to a record that a group gave up on. docs/streams.md has the tables.
 """
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from projections.errors import BadPayload
 from projections.payload import (
@@ -27,7 +24,6 @@ from projections.stream_limits import (
     GROUP_NAME_SIZE_MAX,
     HEADERS_MAX,
     NACK_REASON_SIZE_MAX,
-    PARTITIONS_MAX,
     RECORD_KEY_SIZE_MAX,
     STREAM_NAME_SIZE_MAX,
 )
@@ -55,6 +51,12 @@ class ProducerRef(NamedTuple):
     producer: int
     epoch: int
     sequence: int
+
+
+Options = tuple[
+    int | None, ProducerRef | None, bytes | None, str | None, tuple[tuple[str, bytes], ...], int
+]
+"""Of an append: partition, producer, key, tag, headers, and where the value begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,24 +126,67 @@ def read_append(reader: Reader) -> Append:
     if options & ~OPTIONS_KNOWN:
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
     stream = read_stream_name(reader)
-    partition = reader.number(U8) if options & OPTION_PARTITION else None
-    producer = ProducerRef(*reader.fields(_PRODUCER)) if options & OPTION_PRODUCER else None
-    key = reader.sized(U16) if options & OPTION_KEY else None
-    if key is not None and not 0 < len(key) <= RECORD_KEY_SIZE_MAX:
+    data = reader.rest()
+    partition, producer, key, tag, headers, value_at = parse_options(data, 0, options)
+    return Append(stream, data[value_at:], key, headers, tag, partition, producer)
+
+
+def parse_options(data: bytes, at: int, options: int) -> Options:
+    """Read what stands between name and value of an append, and where the value begins."""
+    partition, producer, key, tag = None, None, None, None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    if options & OPTION_PARTITION:
+        partition, at = Reader(data, at).number(U8), at + U8.size
+    if options & OPTION_PRODUCER:
+        producer, at = ProducerRef(*Reader(data, at).fields(_PRODUCER)), at + _PRODUCER.size
+    if options & OPTION_KEY:
+        key, at = parse_key(data, at)
+    if options & OPTION_TAG:
+        tag, at = _parse_text(data, at)
+    if options & OPTION_HEADERS:
+        headers, at = _parse_headers(data, at, options)
+    return partition, producer, key, tag, headers, at
+
+
+def parse_key(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return the key of a record, and where it ends."""
+    key, end = _parse_sized(data, at)
+    if not 0 < len(key) <= RECORD_KEY_SIZE_MAX:
         raise BadPayload(Reason.KEY_SIZE_INVALID, len(key))
-    tag = reader.text(U8) if options & OPTION_TAG else None
-    headers = tuple(_read_headers(reader, options))
-    return Append(stream, reader.rest(), key, headers, tag, partition, producer)
+    return key, end
 
 
-def _read_headers(reader: Reader, options: int) -> Iterator[tuple[str, bytes]]:
-    if not options & OPTION_HEADERS:
-        return
-    count = reader.count(HEADERS_MAX)
+def _parse_headers(data: bytes, at: int, options: int) -> tuple[tuple[tuple[str, bytes], ...], int]:
+    count = Reader(data, at).count(HEADERS_MAX)
     if not count:
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
+    at += U16.size
+    headers = []
     for _ in range(count):
-        yield reader.text(U8), reader.sized(U16)
+        name, at = _parse_text(data, at)
+        value, at = _parse_sized(data, at)
+        headers.append((name, value))
+    return tuple(headers), at
+
+
+def _parse_text(data: bytes, at: int) -> tuple[str, int]:
+    """Return text behind its size (u8), and where it ends; as ``Reader.text``, in half the time."""
+    end = at + 1 + data[at] if at < len(data) else at + 1
+    if end > len(data):
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+    try:
+        return data[at + 1 : end].decode(), end
+    except UnicodeDecodeError as error:
+        raise BadPayload(Reason.PAYLOAD_NOT_UTF8) from error
+
+
+def _parse_sized(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return bytes behind their size (u16), and where they end."""
+    start = at + U16.size
+    end = start + data[at] + (data[at + 1] << 8) if start <= len(data) else start
+    if end > len(data):
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+    return data[start:end], end
 
 
 def open_append(
@@ -159,20 +204,8 @@ def open_append(
     at = options_at + 2 + payload[options_at + 1]
     if not options:
         return None, None, (), payload[at:]
-    if options & OPTION_PARTITION:
-        at += U8.size
-    if options & OPTION_PRODUCER:
-        at += _PRODUCER.size
-    key: bytes | None = None
-    if options & OPTION_KEY:
-        end = at + 2 + payload[at] + (payload[at + 1] << 8)
-        key = payload[at + 2 : end]
-        at = end
-    if not options & (OPTION_TAG | OPTION_HEADERS):
-        return key, None, (), payload[at:]
-    reader = Reader(payload, at)
-    tag = reader.text(U8) if options & OPTION_TAG else None
-    return key, tag, tuple(_read_headers(reader, options)), reader.rest()
+    _, _, key, tag, headers, at = parse_options(payload, at, options)
+    return key, tag, headers, payload[at:]
 
 
 def dead_letter_body(command: DeadLetter) -> bytes:
@@ -222,14 +255,6 @@ def read_nack_reason(reader: Reader) -> bytes:
     if len(reason) > NACK_REASON_SIZE_MAX:
         raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, len(reason))
     return reason
-
-
-def choose_partition(command: Append, index: int, count: int) -> int:
-    """Return the partition of a record: as given, by its key, or in turn by its index."""
-    assert 0 < count <= PARTITIONS_MAX, count
-    if command.partition is not None:
-        return command.partition
-    return (index if command.key is None else crc32c(command.key)) % count
 
 
 def decode_record(entry: Entry) -> Append | DeadLetter:

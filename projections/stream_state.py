@@ -25,7 +25,6 @@ from projections.stream_gone import GoneStream, GoneStreams
 from projections.stream_groups import Group
 from projections.stream_limits import DEAD_LETTERS_MAX, GROUPS_MAX, STREAMS_MAX, partition_id
 from projections.stream_producers import Producers
-from projections.stream_record import OPTION_KEY
 from projections.stream_retention import Partition
 from projections.stream_rows import Books, Rows
 
@@ -224,18 +223,18 @@ class StreamState:
 class Streams:
     """All streams of a shard."""
 
-    __slots__ = ("_notes", "books", "by_id", "gone", "keys", "limits", "names", "plain")
+    __slots__ = ("books", "by_id", "by_prefix", "gone", "keys", "limits", "names", "notes")
 
     def __init__(self, notes: Notes, keys: DerivedKeys) -> None:
         self.books = Books()
         self.keys = keys
-        self._notes = notes
+        self.notes = notes
         self.names: dict[str, dict[str, StreamState]] = {}  # by namespace and name
         self.limits: dict[str, int] = {}  # bytes that a value may have, by namespace
         self.by_id: dict[int, StreamState] = {}
         self.gone = GoneStreams()
-        # By the head of an append's payload, up to the name, for appends of the common kinds.
-        self.plain: dict[bytes, StreamState] = {}
+        # By the prefix of a payload, then by size and name as an append has them.
+        self.by_prefix: dict[bytes, dict[bytes, StreamState]] = {}
 
     def find(self, namespace: str, name: str) -> StreamState | Refused:
         """Return the stream of that name, or why there is none."""
@@ -281,9 +280,9 @@ class Streams:
         undo = self.books.undo
         if undo.active:
             undo.note(partial(stream.schedule, partition))
-            undo.defer(partial(self._notes.add_record, partition.id, index))
+            undo.defer(partial(self.notes.add_record, partition.id, index))
         else:
-            self._notes.add_record(partition.id, index)
+            self.notes.add_record(partition.id, index)
         if partition.add(index, timestamp_ns, size):
             stream.schedule(partition)
 
@@ -291,14 +290,14 @@ class Streams:
         """Assert the invariants of this file."""
         found = [stream for names in self.names.values() for stream in names.values()]
         assert {stream.id: stream for stream in found} == self.by_id
-        assert len(self.plain) == 2 * len(found)
+        assert sum(map(len, self.by_prefix.values())) == len(found)
         assert list(self.limits) == list(self.names)
         total = 0
         books = self.books
         books.settle()
         for stream in found:
             assert self.names[stream.namespace][stream.name] is stream
-            assert all(self.plain[head] is stream for head in _heads(stream))
+            assert self.by_prefix[encode_prefix(stream.namespace)][_raw_name(stream)] is stream
             assert stream.value_size_max == self.limits[stream.namespace]
             stream.check()
             total += stream.info.total + stream.producers.total + stream.dead.total
@@ -318,15 +317,17 @@ class Streams:
     def _index(self, stream: StreamState) -> None:
         self.names[stream.namespace][stream.name] = stream
         self.by_id[stream.id] = stream
-        for head in _heads(stream):
-            self.plain[head] = stream
+        prefix = encode_prefix(stream.namespace)
+        self.by_prefix.setdefault(prefix, {})[_raw_name(stream)] = stream
         stream.value_size_max = self.limits[stream.namespace]
 
     def _unindex(self, stream: StreamState) -> None:
         del self.names[stream.namespace][stream.name]
         del self.by_id[stream.id]
-        for head in _heads(stream):
-            del self.plain[head]
+        prefix = encode_prefix(stream.namespace)
+        del self.by_prefix[prefix][_raw_name(stream)]
+        if not self.by_prefix[prefix]:
+            del self.by_prefix[prefix]
 
     def _unindex_detached(self, stream: StreamState) -> None:
         """Take back an addition: the tables take back their rows by themselves."""
@@ -342,7 +343,5 @@ class Streams:
         stream.attach()
 
 
-def _heads(stream: StreamState) -> tuple[bytes, bytes]:
-    prefix = encode_prefix(stream.namespace)
-    name = encode_sized(U8, stream.name.encode())
-    return prefix + b"\x00" + name, prefix + bytes((OPTION_KEY,)) + name
+def _raw_name(stream: StreamState) -> bytes:
+    return encode_sized(U8, stream.name.encode())

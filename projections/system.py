@@ -28,9 +28,8 @@ from projections.section import SectionReader, chunked
 from projections.sessions import Session, Sessions
 from projections.state_hash import item_hash, reduce_total
 from projections.system_commands import (
-    TYPE_BATCH,
+    SYSTEM_OPERATIONS,
     TYPE_RAFT_CONFIG,
-    TYPES_COMMANDS,
     Batch,
     Expire,
     HoldBreak,
@@ -83,9 +82,9 @@ class System:
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each type of entry that is neither opaque nor the router's."""
         return {
-            entry_type: one_by_one(partial(self._apply, entry_type))
-            for entry_type in TYPES_COMMANDS
-            if entry_type != TYPE_BATCH
+            each.number: one_by_one(partial(self._apply, each.number))
+            for each in SYSTEM_OPERATIONS
+            if each.command is not Batch
         }
 
     def _apply(

@@ -5,7 +5,7 @@ here: their payloads are opaque to the projections.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from projections.conditions import Condition, encode_conditions, read_conditions
@@ -19,6 +19,7 @@ from projections.limits import (
 )
 from projections.namespaces import LIMITS, Limits
 from projections.payload import U8, U16, U64, Reader, SessionRef, encode_prefix, encode_sized
+from projections.projection import Operation
 from projections.reasons import Reason
 from ual.entry import FLAG_CONDITIONAL, OWNER_SYSTEM, TYPE_NOOP, Draft
 
@@ -170,10 +171,10 @@ def _marked(draft: Draft) -> Draft:
 
 def decode_command(entry_type: int, reader: Reader) -> Command:
     """Read the body of a system entry, to its end."""
-    decoder = _DECODERS.get(entry_type)
-    if decoder is None:
+    known = _BY_TYPE.get(entry_type)
+    if known is None:
         raise BadPayload(Reason.OPERATION_UNKNOWN, entry_type & 0xFF)
-    command = decoder(reader)
+    command: Command = known.decode(reader)
     reader.finish()
     return command
 
@@ -251,32 +252,19 @@ def _read_hold_break(reader: Reader) -> HoldBreak:
     return HoldBreak(name, Cause(cause), reader.number(U64))
 
 
-_TYPES: dict[type[Command], int] = {
-    Expire: TYPE_EXPIRE,
-    SessionOpen: TYPE_SESSION_OPEN,
-    SessionKeepalive: TYPE_SESSION_KEEPALIVE,
-    SessionClose: TYPE_SESSION_CLOSE,
-    NamespaceCreate: TYPE_NAMESPACE_CREATE,
-    NamespaceConfigure: TYPE_NAMESPACE_CONFIGURE,
-    NamespaceDelete: TYPE_NAMESPACE_DELETE,
-    Batch: TYPE_BATCH,
-    HoldSet: TYPE_HOLD_SET,
-    HoldRelease: TYPE_HOLD_RELEASE,
-    HoldBreak: TYPE_HOLD_BREAK,
-}
-
-_DECODERS: dict[int, Callable[[Reader], Command]] = {
-    TYPE_EXPIRE: _read_expire,
-    TYPE_SESSION_OPEN: lambda reader: SessionOpen(reader.number(U64)),
-    TYPE_SESSION_KEEPALIVE: lambda reader: SessionKeepalive(reader.number(U64)),
-    TYPE_SESSION_CLOSE: lambda reader: SessionClose(reader.number(U64)),
-    TYPE_NAMESPACE_CREATE: lambda reader: NamespaceCreate(_read_limits(reader)),
-    TYPE_NAMESPACE_CONFIGURE: lambda reader: NamespaceConfigure(_read_limits(reader)),
-    TYPE_NAMESPACE_DELETE: lambda _: NamespaceDelete(),
-    TYPE_BATCH: _read_batch,
-    TYPE_HOLD_SET: _read_hold_set,
-    TYPE_HOLD_RELEASE: lambda reader: HoldRelease(_read_name(reader)),
-    TYPE_HOLD_BREAK: _read_hold_break,
-}
-
-TYPES_COMMANDS = tuple(_DECODERS)
+SYSTEM_OPERATIONS = (
+    Operation(0x03, Expire, _read_expire),
+    Operation(0x04, SessionOpen, lambda reader: SessionOpen(reader.number(U64))),
+    Operation(0x05, SessionKeepalive, lambda reader: SessionKeepalive(reader.number(U64))),
+    Operation(0x06, SessionClose, lambda reader: SessionClose(reader.number(U64))),
+    Operation(0x07, NamespaceCreate, lambda reader: NamespaceCreate(_read_limits(reader))),
+    Operation(0x08, NamespaceConfigure, lambda reader: NamespaceConfigure(_read_limits(reader))),
+    Operation(0x09, NamespaceDelete, lambda _: NamespaceDelete()),
+    Operation(0x0A, Batch, _read_batch),
+    Operation(0x0B, HoldSet, _read_hold_set),
+    Operation(0x0C, HoldRelease, lambda reader: HoldRelease(_read_name(reader))),
+    Operation(0x0D, HoldBreak, _read_hold_break),
+)
+# The owner of system entries is 0, so their types are their numbers.
+_TYPES = {each.command: each.number for each in SYSTEM_OPERATIONS}
+_BY_TYPE = {each.number: each for each in SYSTEM_OPERATIONS}

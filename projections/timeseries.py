@@ -23,7 +23,7 @@ from projections.state_hash import reduce_total
 from projections.ts_batch import WriteBatch
 from projections.ts_chores import Chores
 from projections.ts_commands import (
-    OPERATION_NUMBERS,
+    TS_OPERATIONS,
     BeginRollup,
     Block,
     Command,
@@ -80,8 +80,8 @@ class TimeSeries:
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each operation."""
         return {
-            OWNER_TIMESERIES << 8 | number: one_by_one(partial(self._apply, number))
-            for number in OPERATION_NUMBERS
+            OWNER_TIMESERIES << 8 | each.number: one_by_one(partial(self._apply, each.number))
+            for each in TS_OPERATIONS
         }
 
     def _apply(

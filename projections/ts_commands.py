@@ -6,7 +6,6 @@ state. Batches (ts_batch.py) and blocks (ts_blocks.py) have codecs of their own 
 """
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from projections.errors import BadPayload
@@ -21,6 +20,7 @@ from projections.payload import (
     encode_sized,
     read_prefix,
 )
+from projections.projection import Operation
 from projections.reasons import Reason
 from projections.state_hash import item_hash
 from projections.ts_batch import WriteBatch, batch_runs, encode_batch, read_batch
@@ -223,10 +223,10 @@ def encode_write_batch(body: bytes, namespace: str, session: SessionRef | None =
 
 def decode_command(operation: int, reader: Reader) -> Command:
     """Read the body of an entry with the low byte ``operation``, to its end."""
-    decoder = _DECODERS.get(operation)
-    if decoder is None:
+    known = _BY_NUMBER.get(operation)
+    if known is None:
         raise BadPayload(Reason.OPERATION_UNKNOWN, operation)
-    command = decoder(reader)
+    command: Command = known.decode(reader)
     reader.finish()
     return command
 
@@ -421,37 +421,31 @@ def _read_rollup(reader: Reader) -> Rollup:
 
 
 # The numbers are in logs: never change or reuse one.
-OPERATIONS: dict[type[Command], int] = {
-    Write: 0x01,
-    WriteBatch: 0x02,
-    Block: 0x03,
-    CreateMeasurement: 0x04,
-    ConfigureMeasurement: 0x05,
-    DropMeasurement: 0x06,
-    Delete: 0x07,
-    SetRule: 0x08,
-    DropRule: 0x09,
-    Trim: 0x0A,
-    Rollup: 0x0B,
-    BeginRollup: 0x0C,
-}
+TS_OPERATIONS = (
+    Operation(0x01, Write, _read_write),
+    # How many points a batch has written is how many it holds.
+    Operation(0x02, WriteBatch, read_batch, is_blind=lambda _: True),
+    Operation(0x03, Block, _read_block),
+    Operation(
+        0x04,
+        CreateMeasurement,
+        lambda reader: CreateMeasurement(read_name(reader), read_config(reader)),
+    ),
+    Operation(
+        0x05,
+        ConfigureMeasurement,
+        lambda reader: ConfigureMeasurement(read_name(reader), read_config(reader)),
+    ),
+    Operation(0x06, DropMeasurement, lambda reader: DropMeasurement(read_name(reader))),
+    Operation(0x07, Delete, _read_delete),
+    Operation(0x08, SetRule, lambda reader: SetRule(read_name(reader), read_rule(reader))),
+    Operation(0x09, DropRule, lambda reader: DropRule(read_name(reader), read_name(reader))),
+    Operation(0x0A, Trim, _read_trim),
+    Operation(0x0B, Rollup, _read_rollup),
+    Operation(0x0C, BeginRollup, _read_rollup_begin),
+)
+OPERATIONS = {each.command: each.number for each in TS_OPERATIONS}
+_BY_NUMBER = {each.number: each for each in TS_OPERATIONS}
 TYPE_WRITE = OWNER_TIMESERIES << 8 | 0x01
 TYPE_WRITE_BATCH = OWNER_TIMESERIES << 8 | 0x02
 TYPE_BLOCK = OWNER_TIMESERIES << 8 | 0x03
-
-_DECODERS: dict[int, Callable[[Reader], Command]] = {
-    0x01: _read_write,
-    0x02: read_batch,
-    0x03: _read_block,
-    0x04: lambda reader: CreateMeasurement(read_name(reader), read_config(reader)),
-    0x05: lambda reader: ConfigureMeasurement(read_name(reader), read_config(reader)),
-    0x06: lambda reader: DropMeasurement(read_name(reader)),
-    0x07: _read_delete,
-    0x08: lambda reader: SetRule(read_name(reader), read_rule(reader)),
-    0x09: lambda reader: DropRule(read_name(reader), read_name(reader)),
-    0x0A: _read_trim,
-    0x0B: _read_rollup,
-    0x0C: _read_rollup_begin,
-}
-
-OPERATION_NUMBERS = tuple(_DECODERS)

@@ -8,7 +8,7 @@ a line has a bounded length however long the names in it are.
 from collections.abc import Callable
 
 from projections.errors import BadPayload
-from projections.kv_describe import describe_kv_entry
+from projections.kv_commands import describe_kv_entry
 from projections.payload import Reader, read_prefix
 from projections.queue_commands import decode_command as decode_queue
 from projections.queue_commands import describe_queue_entry

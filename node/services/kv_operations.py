@@ -15,10 +15,9 @@ from node.status_mapping import error_of_reason, error_of_refusal
 from onelog.errors import TooLarge
 from onelog.v1 import kv_pb2
 from projections import conditions, kv_commands
-from projections.kv_commands import Command, Operation, decode_command, encode_command
+from projections.kv_commands import TOOK_THEN, Command, Nested, decode_command, encode_command
 from projections.kv_json import Path, Step, get_field
 from projections.kv_reads import Range
-from projections.kv_transaction import TOOK_THEN
 from projections.limits import (
     CONDITIONS_MAX,
     DELETE_RANGE_KEYS_MAX,
@@ -251,11 +250,11 @@ _NESTED: dict[str, Any] = {
 }
 
 
-def _nested_of(operation: kv_pb2.TxnOperation) -> Operation:
+def _nested_of(operation: kv_pb2.TxnOperation) -> Nested:
     kind = operation.WhichOneof("operation")
     if kind is None:
         raise invalid("OPERATION_MISSING", "an operation of the transaction says nothing")
-    command: Operation = _NESTED[kind](getattr(operation, kind))
+    command: Nested = _NESTED[kind](getattr(operation, kind))
     return command
 
 

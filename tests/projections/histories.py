@@ -24,7 +24,7 @@ from projections.kv_commands import (
     LeaseRevoke,
     Maximum,
     Minimum,
-    Operation,
+    Nested,
     Put,
     PutMany,
     Touch,
@@ -136,7 +136,7 @@ class Writer:
                     return _at_once(operation)
                 return Put(b"got", b"") if isinstance(operation, Get) else operation
 
-    def operation(self) -> Operation:
+    def operation(self) -> Nested:
         draw = self.draw
         key = draw.choice(KEYS)
         expected = self.version(key) if draw.random() < 0.2 else None

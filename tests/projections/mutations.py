@@ -23,7 +23,7 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 def wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Lifetimes start at the replica's own clock."""
     patch.setattr(
-        "projections.kv_operations.deadline", lambda _, ttl_ns: time.time_ns() + int(ttl_ns)
+        "projections.kv_commands.deadline", lambda _, ttl_ns: time.time_ns() + int(ttl_ns)
     )
 
 
@@ -57,7 +57,7 @@ def builtin_hash(patch: pytest.MonkeyPatch) -> None:
         return hash((data, seed)) % 2**64
 
     patch.setattr("projections.kv_record.item_hash", item_hash)
-    patch.setattr("projections.kv_plain.item_hash", item_hash)
+    patch.setattr("projections.kv_store.item_hash", item_hash)
 
 
 def dropping_eviction(patch: pytest.MonkeyPatch) -> None:
@@ -105,8 +105,7 @@ def stream_half_undo(patch: pytest.MonkeyPatch) -> None:
 
 def stream_builtin_hash(patch: pytest.MonkeyPatch) -> None:
     """A record's partition is chosen by hash() of its key."""
-    patch.setattr("projections.stream_record.crc32c", hash)
-    patch.setattr("projections.stream.crc32c", hash)
+    patch.setattr("projections.stream_operations.crc32c", hash)
 
 
 def series_builtin_hash(patch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from projections.kv_commands import (
     LeaseRevoke,
     Maximum,
     Minimum,
-    Operation,
+    Nested,
     Put,
     PutMany,
     Touch,
@@ -70,7 +70,7 @@ ranges = st.builds(
     st.integers(1, 3),
     st.booleans(),
 )
-operations: st.SearchStrategy[Operation] = st.one_of(
+operations: st.SearchStrategy[Nested] = st.one_of(
     puts,
     st.builds(Delete, keys, optional_versions),
     st.builds(Touch, keys, st.one_of(st.just(0), lifetimes), optional_versions),

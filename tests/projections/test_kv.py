@@ -251,7 +251,7 @@ def test_a_lease_holds_a_bounded_number_of_keys(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert LEASE_KEYS_MAX == 10_000
-    monkeypatch.setattr("projections.kv_operations.LEASE_KEYS_MAX", 2)
+    monkeypatch.setattr("projections.kv_commands.LEASE_KEYS_MAX", 2)
     world.kv(LeaseGrant(SECOND))
     lease = world.index
     for key in (b"a", b"b"):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections import kv_commands, system_commands
+from projections import kv_commands, stream_commands, system_commands, ts_commands
 from projections.errors import BadPayload
 from projections.kv_commands import Command, encode_command
 from projections.limits import U64_MAX
@@ -21,7 +21,9 @@ from projections.payload import (
     encode_prefix,
     read_prefix,
 )
+from projections.projection import Operation
 from projections.reasons import MESSAGES, Reason
+from projections.system_commands import TYPES_OPAQUE
 from tests.formats.golden import golden_path, load_golden, parse_hex
 from tests.projections import (
     payload_samples,
@@ -30,6 +32,7 @@ from tests.projections import (
     ts_samples,
 )
 from tests.projections.strategies import any_i64, any_key, any_ttl, any_u64, commands
+from ual.entry import OWNER_KV, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "payloads.md"
 BLOCK = re.compile(r"^```hex (\S+)\n((?:.*\n)*?)^```$", re.MULTILINE)
@@ -91,7 +94,9 @@ def test_the_golden_bytes_are_read_as_they_were_meant(name: str) -> None:
     command = payload_samples.KV[name]
     _, reader = read_prefix(load_golden(f"payloads/{name}"))
 
-    assert kv_commands.decode_command(kv_commands.OPERATIONS[type(command)], reader) == command
+    assert (
+        kv_commands.decode_command(kv_commands.OPERATIONS[type(command)].number, reader) == command
+    )
 
 
 def test_every_golden_payload_has_a_sample() -> None:
@@ -115,14 +120,48 @@ def test_the_examples_of_the_document_are_the_golden_bytes() -> None:
         assert parse_hex(text) == load_golden(name), name
 
 
-def test_the_document_names_every_operation() -> None:
-    text = DOCUMENT.read_text("utf-8")
+@pytest.mark.parametrize(
+    ("document", "registries"),
+    [
+        (
+            "payloads.md",
+            {
+                OWNER_SYSTEM: system_commands.SYSTEM_OPERATIONS,
+                OWNER_KV: kv_commands.KV_OPERATIONS,
+            },
+        ),
+        ("streams.md", {OWNER_STREAM: stream_commands.STREAM_OPERATIONS}),
+        ("timeseries.md", {OWNER_TIMESERIES: ts_commands.TS_OPERATIONS}),
+    ],
+)
+def test_the_documents_name_every_operation_and_no_other(
+    document: str, registries: dict[int, tuple[Operation, ...]]
+) -> None:
+    text = (DOCUMENT.parent / document).read_text("utf-8")
+    documented = [int(number, 16) for number in re.findall(r"^\| 0x(\w{4}) \|", text, re.MULTILINE)]
+    registered = [
+        owner << 8 | each.number
+        for owner, operations in registries.items()
+        for each in operations
+        if each.is_entry
+    ]
+    if OWNER_SYSTEM in registries:
+        registered += TYPES_OPAQUE
+    assert documented == sorted(registered)
 
-    for operation in kv_commands.OPERATIONS.values():
-        if operation != kv_commands.OPERATION_GET:
-            assert f"| 0x{0x0100 | operation:04x} |" in text
-    for operation in range(1, 0x0B):
-        assert f"| 0x{operation:04x} |" in text
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        system_commands.SYSTEM_OPERATIONS,
+        kv_commands.KV_OPERATIONS,
+        stream_commands.STREAM_OPERATIONS,
+        ts_commands.TS_OPERATIONS,
+    ],
+)
+def test_no_number_and_no_command_is_registered_twice(operations: tuple[Operation, ...]) -> None:
+    assert len({each.number for each in operations}) == len(operations)
+    assert len({each.command for each in operations}) == len(operations)
 
 
 def test_every_reason_has_words() -> None:

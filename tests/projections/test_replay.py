@@ -5,8 +5,6 @@ values moved to the spill store in between, and in another process with another 
 Hashes after every group, all answers and all snapshot bytes must be the same.
 """
 
-from types import ModuleType
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,13 +18,21 @@ from projections import (
 )
 from tests.projections.equivalence import applied_types, compare_replicas, compare_with_writer
 from tests.projections.mutations import MUTATIONS
-from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_TIMESERIES, TYPE_NOOP
+from ual.entry import (
+    OWNER_KV,
+    OWNER_QUEUE,
+    OWNER_STREAM,
+    OWNER_SYSTEM,
+    OWNER_TIMESERIES,
+    TYPE_NOOP,
+)
 
-MODELS: dict[int, ModuleType] = {
-    OWNER_KV: kv_commands,
-    OWNER_QUEUE: queue_commands,
-    OWNER_TIMESERIES: ts_commands,
-    OWNER_STREAM: stream_commands,
+REGISTRIES = {
+    OWNER_SYSTEM: system_commands.SYSTEM_OPERATIONS,
+    OWNER_KV: kv_commands.KV_OPERATIONS,
+    OWNER_QUEUE: queue_commands.QUEUE_OPERATIONS,
+    OWNER_TIMESERIES: ts_commands.TS_OPERATIONS,
+    OWNER_STREAM: stream_commands.STREAM_OPERATIONS,
 }
 LOGS = 32
 _OF_LEADERS = "test_ts_rollups.py: the leader makes it from blocks of the log, and worlds have none"
@@ -50,11 +56,10 @@ def test_a_replay_arrives_where_the_writer_is(seed: int) -> None:
 def registered_types() -> dict[int, str]:
     """Return every type of entry that means something, with the name of its command."""
     names = {TYPE_NOOP: "Noop", system_commands.TYPE_RAFT_CONFIG: "RaftConfig"}
-    names |= {number: command.__name__ for command, number in system_commands._TYPES.items()}
-    for owner, module in MODELS.items():
-        operations: dict[type, int] = module.OPERATIONS
-        names |= {owner << 8 | number: each.__name__ for each, number in operations.items()}
-    del names[OWNER_KV << 8 | kv_commands.OPERATIONS[kv_commands.Get]]  # only in transactions
+    for owner, operations in REGISTRIES.items():
+        for each in operations:
+            if each.is_entry:
+                names[owner << 8 | each.number] = each.command.__name__
     return names
 
 

@@ -14,7 +14,6 @@ from projections.result import Refused
 from projections.stream_commands import Cause, Configure, Retention, Trim
 from projections.stream_limits import MARKS_MAX, TRIMS_MAX
 from projections.stream_pages import Gap
-from projections.stream_record import ProducerRef
 from projections.stream_retention import MARK_ROW
 from tests.projections.stream_histories import answers, random_commands
 from tests.projections.stream_world import StreamWorld
@@ -133,28 +132,6 @@ def test_a_policy_that_comes_later_works_on_what_is_there() -> None:
         world.pass_time(0)
     assert 1_000 <= len(world.values("s")) <= 1_000 + 2 * 32
     assert world.stream.kept_streams()[stream_id] > 5_000
-
-
-def test_the_short_way_and_the_long_way_of_an_append_agree() -> None:
-    """Most appends take the fast path: what it leaves behind must be what ``append`` does."""
-    rng = Random(4)
-    fast, slow = StreamWorld(), StreamWorld()
-    slow.stream._append_plain = lambda *_: None  # type: ignore[method-assign]
-    for world in (fast, slow):
-        world.create("s", 1, Retention(count_max=64))
-        world.create("t", 3, Retention(age_ns=SECOND))
-    for _ in range(600):
-        name, value = rng.choice("st"), rng.randbytes(rng.randrange(30))
-        key = rng.choice((None, b"a", b"b" * 300))
-        producer = rng.choice((None, None, ProducerRef(1, 0, 0)))
-        passed_ns = rng.randrange(SECOND // 4)
-        for world in (fast, slow):
-            world.append(name, value, key=key, producer=producer)
-            world.pass_time(passed_ns)
-        assert fast.state.router.state_hash() == slow.state.router.state_hash()
-    assert fast.records.records == slow.records.records
-    assert fast.sections() == slow.sections()
-    fast.state.router.check()
 
 
 def test_pages_say_when_their_limit_is_wrong() -> None:

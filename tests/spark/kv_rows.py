@@ -21,7 +21,7 @@ from projections.kv_commands import (
     LeaseRevoke,
     Maximum,
     Minimum,
-    Operation,
+    Nested,
     Put,
     PutMany,
     Touch,
@@ -97,7 +97,7 @@ class Commands:
         )
         return Transaction(conditions, then, otherwise)
 
-    def operation(self) -> Operation:
+    def operation(self) -> Nested:
         return self.draw.choice((*self.OPERATIONS, Commands.get))(self)
 
     def condition(self) -> Condition:
@@ -111,46 +111,46 @@ class Commands:
             case other:
                 return Condition(key, other)
 
-    def put(self) -> Operation:
+    def put(self) -> Nested:
         draw = self.draw
         if draw.random() < 0.5:
             return Put(self.key(), self.value())
         lease = self.number() if draw.random() < 0.5 else None
         return Put(self.key(), self.value(), self.lifetime(), lease, self.expected())
 
-    def delete(self) -> Operation:
+    def delete(self) -> Nested:
         return Delete(self.key(), self.expected())
 
-    def touch(self) -> Operation:
+    def touch(self) -> Nested:
         return Touch(self.key(), self.lifetime() or 0, self.expected())
 
-    def increment(self) -> Operation:
+    def increment(self) -> Nested:
         return Increment(self.key(), self.signed())
 
-    def minimum(self) -> Operation:
+    def minimum(self) -> Nested:
         return Minimum(self.key(), self.signed())
 
-    def maximum(self) -> Operation:
+    def maximum(self) -> Nested:
         return Maximum(self.key(), self.signed())
 
-    def append(self) -> Operation:
+    def append(self) -> Nested:
         return Append(self.key(), self.value())
 
-    def json_set(self) -> Operation:
+    def json_set(self) -> Nested:
         return JsonSet(self.key(), self.path(), self.value(), self.draw.random() < 0.5)
 
-    def json_delete(self) -> Operation:
+    def json_delete(self) -> Nested:
         return JsonDelete(self.key(), self.path())
 
-    def delete_range(self) -> Operation:
+    def delete_range(self) -> Nested:
         start, end = sorted((self.key(), self.key()[:4_095] + b"z"))
         has_end = self.draw.random() < 0.8 and start < end
         return DeleteRange(start, end if has_end else None, self.draw.randint(1, 500))
 
-    def get(self) -> Operation:
+    def get(self) -> Nested:
         return Get(self.key())
 
-    OPERATIONS: tuple[Callable[["Commands"], Operation], ...] = (
+    OPERATIONS: tuple[Callable[["Commands"], Nested], ...] = (
         put, delete, touch, increment, minimum, maximum, append, json_set, json_delete,
         delete_range,
     )  # fmt: skip

@@ -18,8 +18,7 @@ from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.spark.columns.views import VIEWS
 from projections import queue_commands, stream_commands, system_commands, ts_commands
-from projections.kv_commands import OPERATIONS as KV_NUMBERS
-from projections.kv_commands import Put, encode_command
+from projections.kv_commands import KV_OPERATIONS, Put, encode_command
 from projections.ts_names import SeriesName, format_series, parse_series
 from tests.formats.independent_reader import Entry as ReadEntry
 from tests.formats.independent_shard import read_shard
@@ -253,16 +252,16 @@ def test_opaque_payloads_have_no_namespace() -> None:
 
 def test_operations_have_the_numbers_of_the_projections() -> None:
     """Each decoder knows the operations that the views name, and no other."""
-    assert {number for number in KV_NUMBERS.values() if number < 0x20} == {
-        number & 0xFF for number in types_of("kv")
-    }
-    for owner, module in (
-        ("queue", queue_commands),
-        ("timeseries", ts_commands),
-        ("stream", stream_commands),
+    for owner, operations in (
+        ("kv", KV_OPERATIONS),
+        ("queue", queue_commands.QUEUE_OPERATIONS),
+        ("timeseries", ts_commands.TS_OPERATIONS),
+        ("stream", stream_commands.STREAM_OPERATIONS),
     ):
-        assert set(module._DECODERS) == {number & 0xFF for number in types_of(owner)}
-    assert set(system_commands._DECODERS) | set(OPAQUE) == types_of("system")
+        numbers = {each.number for each in operations if each.is_entry}
+        assert numbers == {number & 0xFF for number in types_of(owner)}
+    system = {each.number for each in system_commands.SYSTEM_OPERATIONS}
+    assert system | set(OPAQUE) == types_of("system")
     assert OPERATIONS[TYPES["stream", "ack"]] == OPERATIONS[TYPES["queue", "ack"]] == "ack"
 
 
