@@ -1418,6 +1418,7 @@ QUEUE_OPERATIONS = (
         _encode_cancel,
         QueueWrites.cancel,
         _describe,
+        has_large_result=True,
         kind=Kind.CANCELLED,
     ),
     QueueOperation(
@@ -1427,6 +1428,7 @@ QUEUE_OPERATIONS = (
         _encode_prioritise,
         QueueWrites.prioritise,
         _describe,
+        has_large_result=True,
         kind=Kind.PRIORITISED,
     ),
     QueueOperation(0x09, Purge, _read_purge, _encode_purge, QueueWrites.purge, _describe),
