@@ -125,7 +125,7 @@ class Batch:
         self.is_counted = False  # in what the whole client has under way
         self.earliest_s = float("inf")
         self.request = pipeline_pb2.ExecuteRequest()
-        self.operations: list[list[Call]] = []
+        self.operations: list[Sequence[Call]] = []
         self.is_split = False  # its puts were refused together
         self._keys: dict[Any, set[bytes]] | None = None
         self.session: Session | None = None
@@ -167,7 +167,7 @@ class Batch:
                 if len(calls) == 1:
                     fail(calls, _to_unsendable(error))
                 else:  # one operation cannot hold them
-                    waiting += [[call] for call in reversed(calls)]
+                    waiting += [(call,) for call in reversed(calls)]
             else:
                 append(calls)
 
@@ -235,29 +235,33 @@ def fail(calls: Iterable[Call], error: Exception) -> None:
             call.future.set_exception(error)
 
 
-def coalesce(calls: Iterable[Call], *, is_split: bool) -> list[list[Call]]:
+def coalesce(calls: Iterable[Call], *, is_split: bool) -> list[Sequence[Call]]:
     """Return the calls of each operation of a message."""
-    groups: list[list[Call]] = []
+    groups: list[Sequence[Call]] = []
     group: list[Call] = []
     kind: Kind | None = None
     target: Any = None
-    room = 0
+    room, has_puts = 0, False
     for call in calls:
         if room and call.kind is kind and call.target == target:
             group.append(call)
             room -= 1
-        else:
-            group, kind, target = [call], call.kind, call.target
+            continue
+        kind = call.kind
+        room = kind.calls_max - 1
+        if room:
+            group, target = [call], call.target
             groups.append(group)
-            room = kind.calls_max - 1
-    if is_split or len(groups) > 1:
-        return [part for group in groups for part in _split(group)]
+            has_puts = has_puts or kind is PUT
+        else:
+            groups.append((call,))
+    if has_puts and (is_split or len(groups) > 1):
+        return [
+            part
+            for group in groups
+            for part in ([(call,) for call in group] if group[0].kind is PUT else [group])
+        ]
     return groups
-
-
-def _split(group: list[Call]) -> list[list[Call]]:
-    """Return puts one by one, and anything else as it is."""
-    return [[call] for call in group] if group[0].kind is PUT else [group]
 
 
 def _is_reserved_among(keys: Sequence[bytes]) -> bool:

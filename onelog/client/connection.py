@@ -94,12 +94,11 @@ class Connection:
         """
         return self._early_lanes[self.topology.shard_of(name)] if self._is_clear else None
 
-    def read_lane(self, shard: int, endpoint: str | None = None) -> ReadLane:
-        """Return the lane of reads to the leader of a shard, or to an endpoint."""
-        target = endpoint or self.topology.endpoint_of(shard)
-        lane = self._read_lanes.get(target)
+    def read_lane(self, endpoint: str) -> ReadLane:
+        """Return the lane of reads to an endpoint."""
+        lane = self._read_lanes.get(endpoint)
         if lane is None:
-            lane = self._read_lanes[target] = ReadLane(self, target)
+            lane = self._read_lanes[endpoint] = ReadLane(self, endpoint)
         return lane
 
     @property

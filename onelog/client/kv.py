@@ -409,8 +409,9 @@ class AsyncKV:
         topology = connection.topology
         shard = topology.shard_of(name)
         is_stale = read is not None and read.stale
-        lane = connection.read_lane(shard, topology.replica_of(shard) if is_stale else None)
+        endpoint = topology.replica_of(shard) if is_stale else topology.endpoint_of(shard)
         payload = self._namespace, name, read
+        lane = connection.read_lane(endpoint)
         return lane.call(GET, shard, payload, len(name), self._timeout_s)
 
     def _put_scope(self, request: Any) -> None:

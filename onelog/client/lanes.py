@@ -477,9 +477,10 @@ class ReadLane(Lane):
 
     def _resend(self, batch: Batch) -> None:
         # Whoever answers them now may be somebody else, and not the same for all.
+        connection, find = self._connection, self._connection.topology.endpoint_of
         for call in batch.calls:
             if not call.future.done():
-                self._connection.read_lane(call.target).adopt(call, batch)
+                connection.read_lane(find(call.target)).adopt(call, batch)
         self._finish(batch)
 
     def _overdue(self, batch: Batch) -> None:
