@@ -66,11 +66,17 @@ class Changes:
 
     def add(self, index: int, change: Change) -> None:
         """Note what the entry at ``index`` did; forget the oldest if there is too much."""
-        self._by_index.setdefault(index, []).append(change)
-        self._size += _size(change)
+        known = self._by_index.get(index)
+        if known is None:
+            self._by_index[index] = [change]
+        else:
+            known.append(change)
+        # Key and value, by their places: this is done for most changes.
+        self._size += CHANGE_OVERHEAD + len(change[1]) + len(change[2] or b"")
         while self._size > self.size_max:
             oldest, changes = self._by_index.popitem(last=False)
-            self._size -= sum(map(_size, changes))
+            for each in changes:
+                self._size -= CHANGE_OVERHEAD + len(each[1]) + len(each[2] or b"")
             self.complete_from = oldest + 1
 
     def get(self, index: int) -> list[Change]:
@@ -92,7 +98,3 @@ class Changes:
         self._by_index.clear()
         self._size = 0
         self.complete_from = complete_from
-
-
-def _size(change: Change) -> int:
-    return CHANGE_OVERHEAD + len(change.key) + len(change.value or b"")

@@ -314,10 +314,12 @@ def _put(
     lease: int | None,
     expected: int | None,
 ) -> Planned:
-    refused = None if expected is None else _refuse_version(store, key, expected)
-    refused = refused or _refuse_growth(store, key, len(value))
-    if refused is not None:
-        return refused, None
+    # What cannot be refused is not asked: below the limit of keys no put can exceed it.
+    is_near_limit = len(value) > store.value_size_max or len(store.records) >= store.keys_room
+    if expected is not None or is_near_limit:
+        refused = _refuse_version(store, key, expected) or _refuse_growth(store, key, len(value))
+        if refused is not None:
+            return refused, None
     if lease is not None:
         held = store.leases.get(lease)
         if held is None:
@@ -369,9 +371,11 @@ def _put_plain(
     """
     body, key_at, count = len(prefix), len(prefix) + _OPTIONS.size, len(payloads)
     heads = [payload[body:key_at] for payload in payloads]
+    value_at = key_at + _KEY_SIZES[heads[0]]
+    if value_at < key_at:
+        return False
     is_even = heads.count(heads[0]) == count
     if is_even:
-        value_at = key_at + _KEY_SIZES[heads[0]]
         value_ats = [value_at] * count
         keys = [payload[key_at:value_at] for payload in payloads]
     else:
@@ -403,11 +407,21 @@ def _encode_delete(key: bytes, expected: int | None) -> bytes:
 
 
 def _parse_delete(data: bytes, at: int) -> Fields:
-    reader = Reader(data, at)
-    options, key_size = _read_options(reader, OPTION_EXPECTED)
-    expected = reader.number(U64) if options & OPTION_EXPECTED else None
-    key = _check_written(reader.take(key_size))
-    reader.finish()
+    key_at = at + _OPTIONS.size
+    if len(data) < key_at:
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+    options, key_size = _unpack_options(data, at)
+    if options & ~OPTION_EXPECTED:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
+    expected = None
+    if options:
+        expected, key_at = _parse_u64(data, key_at), key_at + U64.size
+    left = len(data) - key_at - key_size
+    if left < 0:
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+    key = _check_written(data[key_at : key_at + key_size])
+    if left:
+        raise BadPayload(Reason.PAYLOAD_TRAILING_BYTES, left)
     return key, expected
 
 
@@ -540,9 +554,10 @@ def _change(
     store: Store, index: int, key: bytes, found: Current | None, value: bytes, result: Applied
 ) -> Planned:
     """Write a changed value under the lifetime and the lease that the key had."""
-    refused = _refuse_growth(store, key, len(value))
-    if refused is not None:
-        return refused, None
+    if len(value) > store.value_size_max or len(store.records) >= store.keys_room:
+        refused = _refuse_growth(store, key, len(value))
+        if refused is not None:
+            return refused, None
     _, expires_ns, lease = found or _NOT_BOUND
     return result, store.write(index, key, value, expires_ns, lease)
 
@@ -908,11 +923,8 @@ def _refuse_version(store: Store, key: bytes, expected: int | None) -> Refused |
 def _refuse_growth(store: Store, key: bytes, value_size: int) -> Refused | None:
     if value_size > store.value_size_max:
         return Refused(Reason.VALUE_TOO_LARGE, value_size)
-    # Most namespaces have no limit: deleted keys are told from others only where it matters.
-    if len(store.records) >= store.keys_room:
-        is_full = store.live_count >= store.keys_room
-        if is_full and not store.version_of(key):
-            return Refused(Reason.NAMESPACE_FULL, store.keys_room)
+    if store.live_count >= store.keys_room and not store.version_of(key):
+        return Refused(Reason.NAMESPACE_FULL, store.keys_room)
     return None
 
 

@@ -63,6 +63,8 @@ KIND_LEASE = 0xFB
 KIND_PURGED = 0xFA
 ITEM = struct.Struct("<BH")  # kind, size of the key
 _BINDING = struct.Struct("<QQ")
+_pack_item = ITEM.pack
+_pack_binding = _BINDING.pack
 
 
 class Version(NamedTuple):
@@ -168,7 +170,8 @@ class Items:
 
     def bound(self, key: bytes, version: int, expires_ns: int, lease: int) -> int:
         """Hash that a version expires, is bound to a lease, or both."""
-        return self._hash(KIND_BINDING, key, _BINDING.pack(expires_ns, lease), version)
+        head = self.prefix + _pack_item(KIND_BINDING, len(key))
+        return item_hash(head + key + _pack_binding(expires_ns, lease), version)
 
     def whole(self, key: bytes, version: Version) -> int:
         """Return all that a version adds to the total."""

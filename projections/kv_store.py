@@ -107,7 +107,10 @@ _pack_size = TRAILER.pack
 _pack_index = U64.pack  # what a version begins with
 _pack_item = ITEM.pack
 _join = b"".join
+_change = partial(tuple.__new__, Change)  # half the time of ``Change(...)``
 _UNBOUND: Binding = (0, 0, 0)
+_TRAILER_SIZE = TRAILER.size
+_HOLDS = BOUND | OUTSIDE  # of a version: it is more in the hash, or in memory, than its record
 _UNUSUAL = TOMBSTONE | BOUND  # of a newest version: somebody has to know when it is no longer that
 _KEY_OVERHEAD = 2 * OBJECT_SIZE
 _BYTEARRAYS = {bytearray}
@@ -221,7 +224,7 @@ class Store:
         kept = self.records.get(key)
         if kept is None:
             return 0
-        version, flags = _unpack_version(kept, newest_at(kept))
+        version, flags = _unpack_version(kept, 0 if type(kept) is bytes else newest_at(kept))
         return 0 if flags & TOMBSTONE else version
 
     def current(self, key: bytes) -> Current | None:
@@ -229,7 +232,7 @@ class Store:
         kept = self.records.get(key)
         if kept is None:
             return None
-        at = newest_at(kept)
+        at = 0 if type(kept) is bytes else newest_at(kept)
         _, _, flags, _, size = _unpack_head(kept, at)
         if not flags & ~TRIMMED:
             return bytes(kept[at + HEAD.size : at + size - TRAILER.size]), 0, 0
@@ -318,9 +321,9 @@ class Store:
             size = len(body) + NODE_OVERHEAD
             digest = item_hash(item, index)
             kept = records.get(key)
-            newest: Version | None = None
+            was = lease = 0  # flags and lease of the version that was the newest
             if type(kept) is bytearray and fits(kept, size, slots, own):
-                at, dropped, newest = self._next_slot(key, kept, size, flags)
+                at, dropped, was, lease = self._next_slot(key, kept, size, flags)
                 if taken is not None:
                     taken.append((key, bytes(kept[at : at + size]), True))
                 _SLOTS[size](kept, at, index, digest, flags | TRIMMED, slots, size, body, size)
@@ -331,18 +334,18 @@ class Store:
                     if pending is not None:
                         pending.append(key)
                 else:
-                    record = tail = straight(kept)
-                    old, count = record[FLAGS_AT], record[COUNT_AT] + 1
-                    trimmed = old & TRIMMED
+                    record = tail = kept if type(kept) is bytes else straight(kept)
+                    was, count = record[FLAGS_AT], record[COUNT_AT] + 1
+                    trimmed = was & TRIMMED
                     grown -= len(record)
-                    if old & _UNUSUAL:
-                        newest = read_version(record)
+                    if was & LEASED:
+                        lease = read_version(record).lease
                     if count > slots + 1 or (own and record.startswith(own)):
                         tail, count, trimmed, dropped = self._shorten(key, record, own)
                     elif count > slots:
-                        cut = len(record) - _unpack_size(record, len(record) - TRAILER.size)[0]
+                        cut = len(record) - _unpack_size(record, len(record) - _TRAILER_SIZE)[0]
                         dropped, old = _unpack_oldest(record, cut)
-                        if old & (BOUND | OUTSIDE):
+                        if old & _HOLDS:
                             dropped = self._forget(key, record, read_version(record, cut))
                         if not trimmed:
                             trimmed = TRIMMED
@@ -357,8 +360,8 @@ class Store:
                 if taken is not None:
                     taken.append((key, record, False))
             total += digest - dropped
-            if flags or newest is not None:
-                total += self._follow(key, index, flags, binding, newest)
+            if flags or was & _UNUSUAL:
+                total += self._follow(key, index, flags, binding, was, lease)
                 if flags & TOMBSTONE and self.tombstone_count > self.tombstones_max:
                     self._settle(total, taken)
                     total, taken = 0, None if taken is None else []
@@ -544,21 +547,25 @@ class Store:
 
     def _next_slot(
         self, key: bytes, ring: bytearray, size: int, flags: int
-    ) -> tuple[int, int, Version | None]:
+    ) -> tuple[int, int, int, int]:
         """Make the oldest slot of a ring the newest, for a version with these flags.
 
-        Return where it is, what the version in it was in the hash, and, if anybody has to know
-        that it no longer is that, the version that was the newest.
+        Return where it is, what the version in it was in the hash, and flags and lease of the
+        version that was the newest.
         """
         slot = (ring[0] or ring[2]) - 1
         at = slot * size + RING_HEAD_SIZE
         if not flags and ring[1]:
             ring[0] = slot
-            return at, _unpack_digest(ring, at)[0], None
-        newest = read_version(ring, newest_at(ring))
-        dropped = self._forget(key, ring, read_version(ring, at))
+            return at, _unpack_digest(ring, at)[0], 0, 0
+        first = ring[0] * size + RING_HEAD_SIZE
+        was = ring[first + FLAGS_AT]
+        lease = read_version(ring, first).lease if was & LEASED else 0
+        dropped, oldest = _unpack_oldest(ring, at)
+        if oldest & _HOLDS:
+            dropped = self._forget(key, ring, read_version(ring, at))
         ring[0], ring[1] = slot, 0
-        return at, dropped, newest
+        return at, dropped, was, lease
 
     def _forget(self, key: bytes, record: Record, version: Version) -> int:
         """Free what a version holds that is about to go; return what it was in the hash."""
@@ -566,14 +573,19 @@ class Store:
         return self.items.whole(key, version)
 
     def _follow(
-        self, key: bytes, index: int, flags: int, binding: Binding | None, before: Version | None
+        self,
+        key: bytes,
+        index: int,
+        flags: int,
+        binding: Binding | None,
+        old_flags: int,
+        old_lease: int,
     ) -> int:
         """Keep lifetimes, leases and tombstones in step with a version that was written.
 
         Return what its binding is in the hash.
         """
         _, expires_ns, lease = binding or _UNBOUND
-        old_flags, old_lease = (0, 0) if before is None else (before.flags, before.lease)
         if old_flags & TOMBSTONE:
             self.tombstone_count -= 1
         if flags & TOMBSTONE:
@@ -592,10 +604,14 @@ class Store:
 
     def _note(self, index: int, key: bytes, value: bytes, binding: Binding | None) -> None:
         """Note a version that is about to be written, for those who tell others of it."""
-        flags, expires_ns, lease = binding or _UNBOUND
-        noted = None if flags & TOMBSTONE else value
-        fields = (self.namespace.name, key, noted, expires_ns, lease, bool(flags & EXPIRED))
-        self.changes.add(index, Change(*fields, before=self._before(key)))
+        changes, name = self.changes, self.namespace.name
+        before = self._before(key) if changes.notes_all else None
+        if binding is None:
+            changes.add(index, _change((name, key, value, 0, 0, False, 0, before)))
+            return
+        flags, expires_ns, lease = binding
+        noted, expired = None if flags & TOMBSTONE else value, bool(flags & EXPIRED)
+        changes.add(index, _change((name, key, noted, expires_ns, lease, expired, 0, before)))
 
     def _before(self, key: bytes) -> Before | None:
         """Return what a key is before it changes, if somebody asks for that."""
