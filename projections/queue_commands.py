@@ -542,32 +542,33 @@ class QueueWrites(QueueReads):
         at = len(prefix) + U64.size
         size_min, size_max = at + _BODY_AT, at + _BODY_AT + MESSAGE_SIZE_MAX
         queue: QueueState | None = None
-        append: Callable[[int, int, int], None] | None = None
-        head, opening, meta, added, is_limited = b"", _NEVER, 0, 0, False
+        head = usual = _NEVER  # how payloads for the queue begin, and those without options
+        added = 0
         for message_id, payload in enumerate(payloads, index):
-            # Most are as the one before: the same queue and priority, and no options.
-            if append is not None and payload.startswith(opening) and len(payload) <= size_max:
-                append(message_id, now_ns, meta)
-                added += 1
-                outcomes.append(APPLIED)
-                continue
-            if queue is None or not payload.startswith(head):
+            is_usual = payload.startswith(usual)
+            if not is_usual and (queue is None or not payload.startswith(head)):
                 if queue is not None and added:
                     queue.count(Total.ENQUEUED, added)
-                head, opening, added = payload[:at], _NEVER, 0
+                head, usual, added = payload[:at], _NEVER, 0
                 queue = self._by_head.get(head)
                 if queue is None:
                     outcomes.append(self._refuse(Enqueue, prefix, payload))
                     continue
+                if not queue.config.ttl_ns and not queue.config.messages_max:
+                    usual = head + b"\x00"
+                    is_usual = payload.startswith(usual)
                 append = queue.append
-                is_limited = bool(queue.config.ttl_ns or queue.config.messages_max)
-            outcome: Outcome = APPLIED
-            is_usual = not is_limited and size_min <= len(payload) <= size_max and not payload[at]
-            if is_usual and payload[at + 1] <= PRIORITY_MAX:
-                opening, meta = payload[:size_min], payload[at + 1] << PRIORITY_SHIFT
-                queue.append(message_id, now_ns, meta)
-            else:
-                outcome = self._enqueue_unusual(queue, message_id, now_ns, payload, at)
+            if (
+                is_usual
+                and size_min <= len(payload) <= size_max
+                and payload[at + 1] <= PRIORITY_MAX
+            ):
+                append(message_id, now_ns, payload[at + 1] << PRIORITY_SHIFT)
+                added += 1
+                outcomes.append(APPLIED)
+                continue
+            assert queue is not None, "an entry is for a queue"
+            outcome = self._enqueue_unusual(queue, message_id, now_ns, payload, at)
             added += outcome is APPLIED
             outcomes.append(outcome)
         if queue is not None and added:
@@ -1342,6 +1343,7 @@ class QueueOperation(Operation):
     """An operation of queues.
 
     ``execute`` is a method of ``QueueWrites`` for one command at a time: (queue, command, moment).
+    All commands are described by one function.
     """
 
     takes_spans: bool = False  # ``execute`` has the shape of a handler instead
@@ -1356,7 +1358,6 @@ QUEUE_OPERATIONS = (
         read_enqueue,
         encode_enqueue,
         QueueWrites.enqueue,
-        _describe,
         is_blind=_is_blind_enqueue,
         takes_spans=True,
         kind=Kind.ENQUEUED,
@@ -1367,7 +1368,6 @@ QUEUE_OPERATIONS = (
         _read_lease,
         _encode_lease,
         QueueWrites.lease,
-        _describe,
         has_large_result=True,
         takes_spans=True,
     ),
@@ -1377,19 +1377,12 @@ QUEUE_OPERATIONS = (
         _read_ack,
         _encode_settle,
         QueueWrites.ack,
-        _describe,
         has_large_result=True,
         takes_spans=True,
         kind=Kind.ACKED,
     ),
     QueueOperation(
-        0x04,
-        Nack,
-        _read_nack,
-        _encode_settle,
-        QueueWrites.settle,
-        _describe,
-        has_large_result=True,
+        0x04, Nack, _read_nack, _encode_settle, QueueWrites.settle, has_large_result=True
     ),
     QueueOperation(
         0x05,
@@ -1397,7 +1390,6 @@ QUEUE_OPERATIONS = (
         _read_extend,
         _encode_settle,
         QueueWrites.settle,
-        _describe,
         has_large_result=True,
         kind=Kind.EXTENDED,
     ),
@@ -1407,7 +1399,6 @@ QUEUE_OPERATIONS = (
         _read_release,
         _encode_settle,
         QueueWrites.settle,
-        _describe,
         has_large_result=True,
         kind=Kind.RELEASED,
     ),
@@ -1417,7 +1408,6 @@ QUEUE_OPERATIONS = (
         _read_cancel,
         _encode_cancel,
         QueueWrites.cancel,
-        _describe,
         has_large_result=True,
         kind=Kind.CANCELLED,
     ),
@@ -1427,21 +1417,17 @@ QUEUE_OPERATIONS = (
         _read_prioritise,
         _encode_prioritise,
         QueueWrites.prioritise,
-        _describe,
         has_large_result=True,
         kind=Kind.PRIORITISED,
     ),
-    QueueOperation(0x09, Purge, _read_purge, _encode_purge, QueueWrites.purge, _describe),
-    QueueOperation(
-        0x0A, Redrive, _read_redrive, _encode_redrive, QueueWrites.start_redrive, _describe
-    ),
+    QueueOperation(0x09, Purge, _read_purge, _encode_purge, QueueWrites.purge),
+    QueueOperation(0x0A, Redrive, _read_redrive, _encode_redrive, QueueWrites.start_redrive),
     QueueOperation(
         0x0B,
         RedriveStep,
         lambda reader: RedriveStep(*reader.fields(_THREE)),
         lambda command: _THREE.pack(command.queue, command.redrive, command.cursor),
         QueueWrites.continue_redrive,
-        _describe,
     ),
     QueueOperation(
         0x0C,
@@ -1449,7 +1435,6 @@ QUEUE_OPERATIONS = (
         lambda reader: RedriveCancel(*reader.fields(_ITEM)),
         lambda command: _ITEM.pack(command.queue, command.redrive),
         QueueWrites.cancel_redrive,
-        _describe,
     ),
     QueueOperation(
         0x0D,
@@ -1457,7 +1442,6 @@ QUEUE_OPERATIONS = (
         read_schedule,
         encode_schedule,
         QueueWrites.create_schedule,
-        _describe,
     ),
     QueueOperation(
         0x0E,
@@ -1465,7 +1449,6 @@ QUEUE_OPERATIONS = (
         lambda reader: ScheduleDelete(*reader.fields(_ITEM)),
         lambda command: _ITEM.pack(command.queue, command.schedule),
         QueueWrites.delete_schedule,
-        _describe,
     ),
     QueueOperation(
         0x0F,
@@ -1473,16 +1456,9 @@ QUEUE_OPERATIONS = (
         lambda reader: ScheduleFire(*reader.fields(_THREE)),
         lambda command: _THREE.pack(command.queue, command.schedule, command.fire_ns),
         QueueWrites.fire,
-        _describe,
     ),
     QueueOperation(
-        0x10,
-        QueueCreate,
-        _read_create,
-        _encode_create,
-        QueueWrites.create_queue,
-        _describe,
-        kind=Kind.CREATED,
+        0x10, QueueCreate, _read_create, _encode_create, QueueWrites.create_queue, kind=Kind.CREATED
     ),
     QueueOperation(
         0x11,
@@ -1490,7 +1466,6 @@ QUEUE_OPERATIONS = (
         lambda reader: QueueConfigure(reader.number(U64), _read_valid_config(reader)),
         lambda command: U64.pack(command.queue) + command.config.encode(),
         QueueWrites.configure_queue,
-        _describe,
         kind=Kind.CONFIGURED,
     ),
     QueueOperation(
@@ -1499,7 +1474,6 @@ QUEUE_OPERATIONS = (
         lambda reader: QueueDelete(reader.number(U64)),
         _encode_queue,
         QueueWrites.delete_queue,
-        _describe,
         kind=Kind.DELETED,
     ),
     QueueOperation(
@@ -1508,7 +1482,6 @@ QUEUE_OPERATIONS = (
         lambda reader: QueuePause(reader.number(U64)),
         _encode_queue,
         QueueWrites.pause_queue,
-        _describe,
         kind=Kind.PAUSED,
     ),
     QueueOperation(
@@ -1517,7 +1490,6 @@ QUEUE_OPERATIONS = (
         lambda reader: QueueResume(reader.number(U64)),
         _encode_queue,
         QueueWrites.pause_queue,
-        _describe,
         kind=Kind.RESUMED,
     ),
 )
@@ -1549,8 +1521,7 @@ def describe_queue_entry(entry: Entry) -> str:
         command = decode_command(entry.entry_type & 0xFF, reader)
     except (BadPayload, DataError) as error:
         return f"unreadable: {error}"
-    described = OPERATIONS[type(command)].describe(command)
-    return f"{type(command).__name__} {prefix.namespace}: {described}"
+    return f"{type(command).__name__} {prefix.namespace}: {_describe(command)}"
 
 
 def notes_of(changes: QueueChanges, entry: Entry) -> list[Note] | None:
