@@ -21,7 +21,7 @@ COPY ual ual
 # Bytecode is compiled here, since the root file system may be read-only where it runs.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
-    /opt/pip/bin/pip --python /opt/onelog/bin/python install --compile .
+    /opt/pip/bin/pip --python /opt/onelog/bin/python install --compile '.[server]'
 
 FROM ${PYTHON_IMAGE}
 RUN groupadd --gid 10001 onelog \

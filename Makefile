@@ -19,12 +19,12 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "onelog needs Python 3.11 or newer; set PYTHON=/path/to/it" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server]'
 	@touch $@
 
-# What only the tests need: Spark is large, and a server does without it.
+# Tools, and Spark, which is large: a server does without them.
 $(TEST_READY): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,spark,dev]'
 	@touch $@
 
 serve: $(READY)  ## run a database on this machine, data in ./onelog-data
@@ -66,10 +66,10 @@ $(PEERS)/.ready: Makefile
 	@touch $@
 
 FLAGS ?=
-peers: $(READY) $(PEERS)/.ready  ## measure beside etcd, NATS and RabbitMQ in turns (FLAGS='--only etcd')
+peers: $(TEST_READY) $(PEERS)/.ready  ## measure beside etcd, NATS and RabbitMQ in turns (FLAGS='--only etcd')
 	$(BIN)/python bench/peers.py $(FLAGS)
 
-unary: $(READY) $(PEERS)/.ready  ## unary calls by h2load beside etcd in turns, then watchers (FLAGS='--turns 2')
+unary: $(TEST_READY) $(PEERS)/.ready  ## unary calls by h2load beside etcd in turns, then watchers (FLAGS='--turns 2')
 	$(BIN)/python bench/unary.py $(FLAGS)
 	$(BIN)/python bench/watchers.py
 
@@ -89,16 +89,16 @@ interop: $(TEST_READY) $(INTEROP)/.ready  ## foreign clients against a real serv
 	$(BIN)/pytest -m interop tests/system tests/bench
 
 SEEDS ?= 50
-crashes: $(READY)  ## a long crash sweep over SEEDS random workloads (default 50)
+crashes: $(TEST_READY)  ## a long crash sweep over SEEDS random workloads (default 50)
 	CRASH_SEEDS=$$($(BIN)/python -c 'import random; b = random.randrange(10**9); \
 		print(*range(b, b + $(SEEDS)), sep=",")') $(BIN)/pytest -n auto tests/faults/test_crash_sweep.py \
 		tests/snapshot/test_crash_sweep.py
 
 KILLS ?= 30
-kills: $(READY)  ## kill the leader of three real processes KILLS times under load (default 30)
+kills: $(TEST_READY)  ## kill the leader of three real processes KILLS times under load (default 30)
 	KILLS=$(KILLS) $(BIN)/pytest -s tests/system -k leaders_are_killed
 
-simulate: $(READY)  ## run SEEDS simulated clusters (default 50), or repeat one with SEED=x
+simulate: $(TEST_READY)  ## run SEEDS simulated clusters (default 50), or repeat one with SEED=x
 	$(BIN)/python -m tests.simulation.campaign $(SEEDS) $(SEED)
 
 compose-test: $(READY)  ## Dockerfile and docker-compose.yml in real containers, one stopped, one cut off
@@ -107,10 +107,10 @@ compose-test: $(READY)  ## Dockerfile and docker-compose.yml in real containers,
 picture: $(READY)  ## draw docs/cluster.svg anew, from a real cluster with a killed node
 	$(BIN)/python -m scripts.cluster_picture docs/cluster.svg
 
-proto: $(READY)  ## regenerate the stubs in onelog/v1
+proto: $(TEST_READY)  ## regenerate the stubs in onelog/v1
 	$(BIN)/python -m grpc_tools.protoc -I proto $(call STUBS_IN,.) $(PROTOS)
 
-fmt: $(READY)  ## format the code and fix what the linter can
+fmt: $(TEST_READY)  ## format the code and fix what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

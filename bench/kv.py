@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from projections.kv_commands import (
+from onelog.projections.kv_commands import (
     Append,
     Command,
     Delete,
@@ -30,14 +30,14 @@ from projections.kv_commands import (
     Put,
     encode_command,
 )
-from projections.kv_reads import KeyValue, Page, Range
-from projections.limits import LEASE_KEYS_MAX
-from projections.payload import SessionRef, encode_prefix
-from projections.projection import Notes
-from projections.system_commands import SessionOpen
-from projections.system_commands import encode_command as encode_system
-from projections.table import Projections, build_projections
-from ual.entry import Draft, Entry
+from onelog.projections.kv_reads import KeyValue, Page, Range
+from onelog.projections.limits import LEASE_KEYS_MAX
+from onelog.projections.payload import SessionRef, encode_prefix
+from onelog.projections.projection import Notes
+from onelog.projections.system_commands import SessionOpen
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.projections.table import Projections, build_projections
+from onelog.ual.entry import Draft, Entry
 
 KEYS = 1_000_000
 CHUNK = 20_000

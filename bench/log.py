@@ -20,14 +20,14 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from ual.directory import DataDirectory, ShardPaths, Topology
-from ual.entry import check_groups, decode_group, encode_group
-from ual.files import DiskFiles, File
-from ual.log import Log
-from ual.log_config import LogConfig
-from ual.opening import open_hard_state, open_log
-from ual.ring import HotRing
-from ual.sealed import SealedSegment
+from onelog.ual.directory import DataDirectory, ShardPaths, Topology
+from onelog.ual.entry import check_groups, decode_group, encode_group
+from onelog.ual.files import DiskFiles, File
+from onelog.ual.log import Log
+from onelog.ual.log_config import LogConfig
+from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.ring import HotRing
+from onelog.ual.sealed import SealedSegment
 
 GROUP_ENTRIES = 256
 PAYLOAD_SIZE = 128

@@ -25,8 +25,8 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from projections.payload import U64, encode_prefix
-from projections.queue_commands import (
+from onelog.projections.payload import U64, encode_prefix
+from onelog.projections.queue_commands import (
     Ack,
     Command,
     Lease,
@@ -35,12 +35,12 @@ from projections.queue_commands import (
     QueueCreate,
     encode_command,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_message import TYPE_ENQUEUE, Enqueue
-from projections.queue_results import decode_leased
-from projections.result import Applied
-from projections.table import Projections, build_projections
-from ual.entry import Entry
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import TYPE_ENQUEUE, Enqueue
+from onelog.projections.queue_results import decode_leased
+from onelog.projections.result import Applied
+from onelog.projections.table import Projections, build_projections
+from onelog.ual.entry import Entry
 
 MESSAGES = 1_000_000
 CHUNK = 20_000

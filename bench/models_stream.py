@@ -21,10 +21,10 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from projections.projection import Notes
-from projections.result import Applied
-from projections.stream_commands import Command, Create, encode_command
-from projections.stream_group_commands import (
+from onelog.projections.projection import Notes
+from onelog.projections.result import Applied
+from onelog.projections.stream_commands import Command, Create, encode_command
+from onelog.projections.stream_group_commands import (
     Ack,
     Deliver,
     GroupCommit,
@@ -32,16 +32,16 @@ from projections.stream_group_commands import (
     GroupCreate,
     GroupJoin,
 )
-from projections.stream_limits import READ_RECORDS_MAX
-from projections.stream_pages import Page
-from projections.stream_record import Append, ProducerRef
-from projections.table import Projections, build_projections
-from ual.directory import DataDirectory, Topology
-from ual.entry import Draft, Entry
-from ual.files import DiskFiles
-from ual.log import Log
-from ual.log_config import LogConfig
-from ual.opening import open_hard_state, open_log
+from onelog.projections.stream_limits import READ_RECORDS_MAX
+from onelog.projections.stream_pages import Page
+from onelog.projections.stream_record import Append, ProducerRef
+from onelog.projections.table import Projections, build_projections
+from onelog.ual.directory import DataDirectory, Topology
+from onelog.ual.entry import Draft, Entry
+from onelog.ual.files import DiskFiles
+from onelog.ual.log import Log
+from onelog.ual.log_config import LogConfig
+from onelog.ual.opening import open_hard_state, open_log
 
 RECORDS = 200_000
 GROUP_ENTRIES = 256

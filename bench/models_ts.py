@@ -22,21 +22,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from projections.kv import KV
-from projections.projection import Position, Projection
-from projections.result import Applied
-from projections.router import ProjectionRouter
-from projections.system import System
-from projections.timeseries import TimeSeries
-from projections.ts_aggregate import Function
-from projections.ts_batch import Run, encode_batch
-from projections.ts_commands import Write, encode_command, encode_write_batch
-from projections.ts_limits import BUFFER_POINTS
-from projections.ts_names import Matcher, Operator, series_name
-from projections.ts_query import Query, QueryEngine
-from projections.ts_types import FieldType
-from ual.compression import compress
-from ual.entry import FLAG_ZSTD, OWNER_KV, OWNER_TIMESERIES, Draft, Entry
+from onelog.projections.kv import KV
+from onelog.projections.projection import Position, Projection
+from onelog.projections.result import Applied
+from onelog.projections.router import ProjectionRouter
+from onelog.projections.system import System
+from onelog.projections.timeseries import TimeSeries
+from onelog.projections.ts_aggregate import Function
+from onelog.projections.ts_batch import Run, encode_batch
+from onelog.projections.ts_commands import Write, encode_command, encode_write_batch
+from onelog.projections.ts_limits import BUFFER_POINTS
+from onelog.projections.ts_names import Matcher, Operator, series_name
+from onelog.projections.ts_query import Query, QueryEngine
+from onelog.projections.ts_types import FieldType
+from onelog.ual.compression import compress
+from onelog.ual.entry import FLAG_ZSTD, OWNER_KV, OWNER_TIMESERIES, Draft, Entry
 
 SERIES = 100
 POINTS = 10_000  # per series

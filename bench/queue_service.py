@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import grpc  # type: ignore[import-untyped]
 
 from onelog.v1 import pipeline_pb2, pipeline_pb2_grpc, queue_pb2, queue_pb2_grpc

@@ -56,8 +56,8 @@ def quantiles(latencies_s: list[float]) -> dict[str, float]:
 
 
 async def node_main(settings: dict[str, Any]) -> None:
-    from node.replicas import Replicas, ReplicasConfig
-    from ual.directory import Topology
+    from onelog.node.replicas import Replicas, ReplicasConfig
+    from onelog.ual.directory import Topology
 
     config = ReplicasConfig(
         data_dir=Path(settings["data_dir"]),
@@ -117,7 +117,7 @@ async def node_answer(replicas: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_drafts() -> list[tuple[int, bytes, int]]:
-    from projections import kv_commands
+    from onelog.projections import kv_commands
 
     def draft(value_size: int, number: int) -> tuple[int, bytes, int]:
         value = os.urandom(value_size)
@@ -387,7 +387,7 @@ def main() -> int:
     parser.add_argument("--settings", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role == "node":
-        from node.driver import run_until_complete
+        from onelog.node.driver import run_until_complete
 
         run_until_complete(node_main(arguments.settings))
         return 0

@@ -11,12 +11,12 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-from node.edge import Written
-from node.operations import run_write
-from node.services.execute_message import Message
-from node.services.transact import TRANSACT
+from onelog.node.edge import Written
+from onelog.node.operations import run_write
+from onelog.node.services.execute_message import Message
+from onelog.node.services.transact import TRANSACT
+from onelog.projections.result import APPLIED, Applied
 from onelog.v1 import kv_pb2, pipeline_pb2
-from projections.result import APPLIED, Applied
 
 PUTS = 1_000
 ROUNDS = 200

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import uvloop
 
-from cluster.config import ShippingConfig
-from cluster.messages import Append, Chunk, Message
+from onelog.cluster.config import ShippingConfig
+from onelog.cluster.messages import Append, Chunk, Message
 from tests.cluster.pairs import LARGE, SMALL, Endpoint, connected, endpoint, identity, until
 
 SECONDS = 5.0

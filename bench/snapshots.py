@@ -19,24 +19,24 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from projections.kv_commands import Put, encode_command
-from projections.table import Projections, build_projections
-from snapshot.build import Capture, plan_build
-from snapshot.builder_process import BuilderProcess
-from snapshot.format import SnapshotHeader
-from snapshot.notes_section import CoveredNotes
-from snapshot.reader import SnapshotReader
-from snapshot.recovery import recover_state
-from snapshot.replay import replay
-from snapshot.state import hash_text, load_state, write_state
-from snapshot.store import SnapshotStore
-from snapshot.writer import write_snapshot
-from ual.directory import DataDirectory, Topology
-from ual.entry import Draft, Entry, decode_group, encode_group
-from ual.files import DiskFiles
-from ual.log_config import LogConfig
-from ual.notes import ApplyNotes, SegmentNotes
-from ual.opening import open_hard_state, open_log
+from onelog.projections.kv_commands import Put, encode_command
+from onelog.projections.table import Projections, build_projections
+from onelog.snapshot.build import Capture, plan_build
+from onelog.snapshot.builder_process import BuilderProcess
+from onelog.snapshot.format import SnapshotHeader
+from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.reader import SnapshotReader
+from onelog.snapshot.recovery import recover_state
+from onelog.snapshot.replay import replay
+from onelog.snapshot.state import hash_text, load_state, write_state
+from onelog.snapshot.store import SnapshotStore
+from onelog.snapshot.writer import write_snapshot
+from onelog.ual.directory import DataDirectory, Topology
+from onelog.ual.entry import Draft, Entry, decode_group, encode_group
+from onelog.ual.files import DiskFiles
+from onelog.ual.log_config import LogConfig
+from onelog.ual.notes import ApplyNotes, SegmentNotes
+from onelog.ual.opening import open_hard_state, open_log
 
 GROUP_ENTRIES = 256
 RAW_WRITE_SIZE = 256 << 10

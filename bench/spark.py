@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 from bench.spark_data import DRAFTS, write_directory, write_many_segments
 from bench.spark_turns import TURNS, compare, measure, report
 from onelog.spark.columns.views import VIEWS
@@ -211,12 +213,12 @@ def read_alone(table: Table) -> int:
 def bench_snapshot(bench: Bench) -> None:
     """Compare a snapshot as a table with loading it."""
     from bench.spark_loops import write_keys
+    from onelog.projections.table import build_projections
+    from onelog.snapshot.reader import SnapshotReader
+    from onelog.snapshot.state import load_state
     from onelog.spark.columns.sections import SECTION_TABLES
-    from projections.table import build_projections
-    from snapshot.reader import SnapshotReader
-    from snapshot.state import load_state
-    from ual.files import DiskFiles
-    from ual.notes import ApplyNotes
+    from onelog.ual.files import DiskFiles
+    from onelog.ual.notes import ApplyNotes
 
     path = write_keys(bench.root / "snapshot", bench.rows)
     kv = SECTION_TABLES["kv"]

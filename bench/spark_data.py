@@ -13,19 +13,19 @@ from uuid import UUID
 
 import numpy as np
 
-from projections import kv_commands, queue_commands, stream_commands, ts_commands
-from projections.kv_commands import Put
-from projections.queue_message import Enqueue
-from projections.stream_record import TYPE_APPEND, Append
-from projections.ts_batch import Run, encode_batch
-from projections.ts_names import series_name
-from projections.ts_types import FieldType
-from ual.directory import DataDirectory, ShardPaths, Topology
-from ual.entry import Draft
-from ual.files import DiskFile, DiskFiles, File
-from ual.log import Log
-from ual.log_config import LogConfig
-from ual.opening import open_hard_state, open_log
+from onelog.projections import kv_commands, queue_commands, stream_commands, ts_commands
+from onelog.projections.kv_commands import Put
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.stream_record import TYPE_APPEND, Append
+from onelog.projections.ts_batch import Run, encode_batch
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_types import FieldType
+from onelog.ual.directory import DataDirectory, ShardPaths, Topology
+from onelog.ual.entry import Draft
+from onelog.ual.files import DiskFile, DiskFiles, File
+from onelog.ual.log import Log
+from onelog.ual.log_config import LogConfig
+from onelog.ual.opening import open_hard_state, open_log
 
 NAMESPACE = "default"
 GROUP_ENTRIES = 256

@@ -15,23 +15,23 @@ import pyarrow.compute as pc
 from bench.spark_data import START_NS, kv_drafts
 from onelog import Client
 from onelog.errors import ResourceExhausted
+from onelog.projections import kv_commands, queue_commands, stream_commands, ts_commands
+from onelog.projections.payload import read_prefix
+from onelog.projections.table import build_projections
+from onelog.projections.ts_batch import WriteBatch
+from onelog.projections.ts_names import parse_series
+from onelog.projections.ts_types import TYPE_NAMES, value_of
+from onelog.snapshot.format import SnapshotHeader
+from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.state import write_state
 from onelog.spark.columns.operations import OPERATIONS, OWNERS
 from onelog.spark.options import ReadOptions
 from onelog.spark.state import STATE_VIEWS, load_state_table
-from projections import kv_commands, queue_commands, stream_commands, ts_commands
-from projections.payload import read_prefix
-from projections.table import build_projections
-from projections.ts_batch import WriteBatch
-from projections.ts_names import parse_series
-from projections.ts_types import TYPE_NAMES, value_of
-from snapshot.format import SnapshotHeader
-from snapshot.notes_section import CoveredNotes
-from snapshot.state import write_state
+from onelog.ual.entry import Entry, decode_group, encode_group
+from onelog.ual.files import DiskFiles
+from onelog.ual.notes import ApplyNotes, SegmentNotes
+from onelog.ual.sealed import SealedSegment
 from tests.system.ports import free_addresses
-from ual.entry import Entry, decode_group, encode_group
-from ual.files import DiskFiles
-from ual.notes import ApplyNotes, SegmentNotes
-from ual.sealed import SealedSegment
 
 GROUP_ENTRIES = 256
 SERIES = 10

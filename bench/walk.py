@@ -20,11 +20,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from node.config import ClusterSettings, Config, ListenSettings, NodeSettings
-from node.server import Server
-from node.services import SERVICES
-from node.settings import Address
 from onelog.client.aio import AsyncClient
+from onelog.node.config import ClusterSettings, Config, ListenSettings, NodeSettings
+from onelog.node.server import Server
+from onelog.node.services import SERVICES
+from onelog.node.settings import Address
 
 ROOT = Path(__file__).resolve().parent.parent
 REPEATS = 40

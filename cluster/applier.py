@@ -3,7 +3,7 @@
 from typing import Protocol
 from uuid import UUID
 
-from cluster.messages import Offer
+from onelog.cluster.messages import Offer
 
 
 class Applier(Protocol):

@@ -1,8 +1,8 @@
 """Changing the members of a group: what a leader makes sure of before it proposes it."""
 
-from cluster.errors import MembershipRefused, NotLeader
-from cluster.member import LEADER, RaftMember
-from cluster.membership import Membership, check_change, check_moment
+from onelog.cluster.errors import MembershipRefused, NotLeader
+from onelog.cluster.member import LEADER, RaftMember
+from onelog.cluster.membership import Membership, check_change, check_moment
 
 
 def change_membership(member: RaftMember, membership: Membership) -> tuple[int, int]:

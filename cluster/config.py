@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cluster.wire_shipping import CHUNK_SIZE_MAX
+from onelog.cluster.wire_shipping import CHUNK_SIZE_MAX
 
 
 @dataclass(frozen=True, slots=True)

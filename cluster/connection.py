@@ -19,9 +19,9 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import cast
 
-from cluster.link import LinkEnded
-from cluster.wire import FRAME_SIZE_MAX
-from cluster.wire_errors import Reason, WireError
+from onelog.cluster.link import LinkEnded
+from onelog.cluster.wire import FRAME_SIZE_MAX
+from onelog.cluster.wire_errors import Reason, WireError
 
 _LENGTH_SIZE = 4
 # Frames that have come and that nobody has read yet; then no more are taken from the network.
@@ -47,7 +47,7 @@ _OPENING_OF = {purpose: opening for opening, purpose in _OPENINGS.items()}
 
 
 class Connection(asyncio.Protocol):
-    """Either end; a ``cluster.link.Stream``."""
+    """Either end; a ``onelog.cluster.link.Stream``."""
 
     def __init__(self, accepted: "Callable[[Connection], None] | None" = None) -> None:
         """``accepted`` is told when there is a connection that somebody else has opened."""

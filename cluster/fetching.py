@@ -10,8 +10,8 @@ again.
 from dataclasses import dataclass
 from enum import Enum
 
-from cluster.config import ShippingConfig
-from cluster.messages import Chunk, Fetch
+from onelog.cluster.config import ShippingConfig
+from onelog.cluster.messages import Chunk, Fetch
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 from uuid import UUID
 
-from cluster.wire import PROTOCOL_MAX, PROTOCOL_MIN, Hello
-from cluster.wire_errors import Reason, WireError
+from onelog.cluster.wire import PROTOCOL_MAX, PROTOCOL_MIN, Hello
+from onelog.cluster.wire_errors import Reason, WireError
 
 
 @dataclass(frozen=True, slots=True)

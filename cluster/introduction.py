@@ -10,7 +10,7 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from cluster.wire import (
+from onelog.cluster.wire import (
     DETAIL_SIZE_MAX,
     ENDPOINT_SIZE_MAX,
     NAME_SIZE_MAX,
@@ -21,9 +21,9 @@ from cluster.wire import (
     checked_endpoints,
     printable,
 )
-from cluster.wire_errors import Reason, WireError
+from onelog.cluster.wire_errors import Reason, WireError
+from onelog.ual.directory import PARTITIONS_MAX, SHARDS_MAX
 from onelog.v1 import peer_pb2
-from ual.directory import PARTITIONS_MAX, SHARDS_MAX
 
 INTRODUCTION_SIZE_MAX = 256 << 10
 FOUNDERS_MAX = 64

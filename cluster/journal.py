@@ -24,15 +24,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 from uuid import UUID
 
-from cluster.errors import Diverged
-from cluster.membership import Membership, decode_membership
-from projections.system_commands import TYPE_RAFT_CONFIG
-from ual.damaged import DamagedSegment
-from ual.entry import TYPE_NOOP, Draft, Group, check_group, decode_entries, decode_entry
-from ual.errors import CorruptEntry, CorruptFile, CorruptPayload, PayloadTooLarge
-from ual.hard_state import HardStateFile
-from ual.log import Log
-from ual.unsealed import UnsealedSegment
+from onelog.cluster.errors import Diverged
+from onelog.cluster.membership import Membership, decode_membership
+from onelog.projections.system_commands import TYPE_RAFT_CONFIG
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.entry import TYPE_NOOP, Draft, Group, check_group, decode_entries, decode_entry
+from onelog.ual.errors import CorruptEntry, CorruptFile, CorruptPayload, PayloadTooLarge
+from onelog.ual.hard_state import HardStateFile
+from onelog.ual.log import Log
+from onelog.ual.unsealed import UnsealedSegment
 
 KIND_DATA = b"\0"
 KIND_NOOP = b"\1"

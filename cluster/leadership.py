@@ -17,15 +17,15 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 from uuid import UUID
 
-from cluster.config import RaftConfig
-from cluster.journal import RaftJournal
-from cluster.lease import Lease
-from cluster.messages import Ack, Append, Message
-from cluster.peers import Peer
-from cluster.seam import Clock
-from cluster.shipments import Offered
-from cluster.staleness import Freshness
-from ual.errors import CorruptFile
+from onelog.cluster.config import RaftConfig
+from onelog.cluster.journal import RaftJournal
+from onelog.cluster.lease import Lease
+from onelog.cluster.messages import Ack, Append, Message
+from onelog.cluster.peers import Peer
+from onelog.cluster.seam import Clock
+from onelog.cluster.shipments import Offered
+from onelog.cluster.staleness import Freshness
+from onelog.ual.errors import CorruptFile
 
 _Number = TypeVar("_Number", int, float)
 

@@ -28,7 +28,7 @@ answers with what was true when it looked, and one that was stopped before finds
 
 from collections import deque
 
-from cluster.seam import Clock
+from onelog.cluster.seam import Clock
 
 # The clocks of ordinary machines differ by less than a thousandth.
 CLOCK_RATE_DIFFERENCE_MAX = 0.2

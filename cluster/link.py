@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.messages import Message
-from cluster.outbox import EARLY_S, Outbox, OutboxLimits, Stuck
-from cluster.wire import FrameDecoder, Refused, encode_refusal
-from cluster.wire_errors import WireError
+from onelog.cluster.messages import Message
+from onelog.cluster.outbox import EARLY_S, Outbox, OutboxLimits, Stuck
+from onelog.cluster.wire import FrameDecoder, Refused, encode_refusal
+from onelog.cluster.wire_errors import WireError
 
 # How long a refusal may take to leave.
 REFUSAL_S_MAX = 1.0

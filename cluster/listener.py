@@ -11,9 +11,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from cluster.connection import Connection, Purpose, split_address
-from cluster.link import LinkEnded
-from cluster.wire_errors import WireError
+from onelog.cluster.connection import Connection, Purpose, split_address
+from onelog.cluster.link import LinkEnded
+from onelog.cluster.wire_errors import WireError
 
 # Callers that have not said yet what they want.
 OPENINGS_MAX = 64

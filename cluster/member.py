@@ -30,18 +30,27 @@ from uuid import UUID
 from pysyncobj import SyncObj
 from pysyncobj.node import Node
 
-from cluster.applier import Applier
-from cluster.config import ALL_ON, Protections, RaftConfig
-from cluster.errors import NotLeader, ProposalRefused
-from cluster.journal import KIND_DATA, KIND_NOOP, Proposal, RaftJournal
-from cluster.leadership import Leadership
-from cluster.membership import Membership
-from cluster.messages import Ack, Append, Message, Offer, Stale, TimeoutNow, Vote, VoteRequest
-from cluster.offers import Offers
-from cluster.peers import Ballot, Matched
-from cluster.pre_vote import PreVote
-from cluster.seam import Clock, NoPoller, Wire, configuration, running, translated
-from ual.errors import CorruptFile, DiskFull, EntryError, GroupTooLarge
+from onelog.cluster.applier import Applier
+from onelog.cluster.config import ALL_ON, Protections, RaftConfig
+from onelog.cluster.errors import NotLeader, ProposalRefused
+from onelog.cluster.journal import KIND_DATA, KIND_NOOP, Proposal, RaftJournal
+from onelog.cluster.leadership import Leadership
+from onelog.cluster.membership import Membership
+from onelog.cluster.messages import (
+    Ack,
+    Append,
+    Message,
+    Offer,
+    Stale,
+    TimeoutNow,
+    Vote,
+    VoteRequest,
+)
+from onelog.cluster.offers import Offers
+from onelog.cluster.peers import Ballot, Matched
+from onelog.cluster.pre_vote import PreVote
+from onelog.cluster.seam import Clock, NoPoller, Wire, configuration, running, translated
+from onelog.ual.errors import CorruptFile, DiskFull, EntryError, GroupTooLarge
 
 PRIVATE_NAMES = (
     "raftState", "raftCurrentTerm", "raftLeader", "otherNodes", "transferInProgress", "noopIDx",

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from cluster.errors import MembershipRefused
-from projections.system_commands import TYPE_RAFT_CONFIG
-from ual.entry import Draft
-from ual.errors import CorruptEntry
+from onelog.cluster.errors import MembershipRefused
+from onelog.projections.system_commands import TYPE_RAFT_CONFIG
+from onelog.ual.entry import Draft
+from onelog.ual.errors import CorruptEntry
 
 VERSION = 2
 # More voters make every commit slower and no data safer; learners are meant to pass through.

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from cluster.applier import Applier
-from cluster.messages import Ack, Message, Offer
-from cluster.peers import Matched
+from onelog.cluster.applier import Applier
+from onelog.cluster.messages import Ack, Message, Offer
+from onelog.cluster.peers import Matched
 
 if TYPE_CHECKING:
-    from cluster.member import RaftMember
+    from onelog.cluster.member import RaftMember
 
 
 class Offers:

@@ -21,8 +21,8 @@ bytes of snapshots and segments come last; in a cluster they have a stream of th
 from collections import deque
 from dataclasses import dataclass, replace
 
-from cluster.messages import Ack, Append, Chunk, Message
-from cluster.wire import (
+from onelog.cluster.messages import Ack, Append, Chunk, Message
+from onelog.cluster.wire import (
     FRAGMENT_OVERHEAD,
     FRAME_MESSAGES_MAX,
     FRAME_OVERHEAD,

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from uuid import UUID
 
-from cluster.messages import Ack
+from onelog.cluster.messages import Ack
 
 
 class Peer:

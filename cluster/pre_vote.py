@@ -13,11 +13,11 @@ heard before, and behaves as if it had just heard somebody; if it knows of no te
 from collections.abc import Callable, Collection
 from uuid import UUID
 
-from cluster.config import RaftConfig
-from cluster.journal import RaftJournal
-from cluster.messages import Append, Message, Offer, Vote, VoteRequest
-from cluster.peers import Ballot
-from cluster.seam import Clock
+from onelog.cluster.config import RaftConfig
+from onelog.cluster.journal import RaftJournal
+from onelog.cluster.messages import Append, Message, Offer, Vote, VoteRequest
+from onelog.cluster.peers import Ballot
+from onelog.cluster.seam import Clock
 
 
 class PreVote:

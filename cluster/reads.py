@@ -16,8 +16,8 @@ raise, and the others are called all the same, by the next ``deliver`` at the la
 from collections import deque
 from collections.abc import Callable
 
-from cluster.errors import ClusterError, NotLeader, ProposalRefused
-from cluster.member import LEADER, RaftMember
+from onelog.cluster.errors import ClusterError, NotLeader, ProposalRefused
+from onelog.cluster.member import LEADER, RaftMember
 
 ReadCallback = Callable[[ClusterError | None], None]
 

@@ -13,8 +13,8 @@ from pysyncobj import SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from cluster.config import RaftConfig
-from cluster.messages import Vote, VoteRequest
+from onelog.cluster.config import RaftConfig
+from onelog.cluster.messages import Vote, VoteRequest
 
 NEVER = 10**9  # entries or seconds: log compaction is ours, pysyncobj's would pickle the member
 

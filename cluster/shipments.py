@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from cluster.config import ShippingConfig
-from cluster.messages import Fetch, Offer
+from onelog.cluster.config import ShippingConfig
+from onelog.cluster.messages import Fetch, Offer
 
 RESTARTS_MAX = 3
 

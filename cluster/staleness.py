@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from cluster.seam import Clock
+from onelog.cluster.seam import Clock
 
 STAMP_START_MAX = 1 << 54
 # Stamps and rounds are at least this part of a heartbeat apart, and so many are remembered: the

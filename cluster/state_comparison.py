@@ -27,10 +27,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from cluster.errors import StateDiverged
-from cluster.member import LEADER, RaftMember
-from cluster.messages import Message, StateReport, StateRow
-from projections.router import ProjectionRouter
+from onelog.cluster.errors import StateDiverged
+from onelog.cluster.member import LEADER, RaftMember
+from onelog.cluster.messages import Message, StateReport, StateRow
+from onelog.projections.router import ProjectionRouter
 
 MARKS_KEPT = 64
 REPEAT_S = 5.0

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from uuid import UUID
 
-from cluster.membership import LEARNERS_MAX, VOTERS_MAX
-from cluster.messages import StateRow
+from onelog.cluster.membership import LEARNERS_MAX, VOTERS_MAX
+from onelog.cluster.messages import StateRow
 from onelog.v1 import peer_pb2
 
 ROWS_MAX = VOTERS_MAX + LEARNERS_MAX

@@ -9,8 +9,8 @@ nothing had been asked. Clients see a pause, never an error.
 from collections.abc import Callable
 from uuid import UUID
 
-from cluster.errors import ClusterError, NotLeader, TransferFailed
-from cluster.member import LEADER, RaftMember
+from onelog.cluster.errors import ClusterError, NotLeader, TransferFailed
+from onelog.cluster.member import LEADER, RaftMember
 
 TransferCallback = Callable[[ClusterError | None], None]
 

@@ -32,13 +32,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from cluster.connection import Connection, Purpose, connect
-from cluster.handshake import Identity, check_caller, check_hello, dials
-from cluster.link import Link, LinkEnded, PeerRefused, Stream, Traffic
-from cluster.messages import Chunk, Message
-from cluster.outbox import OutboxLimits
-from cluster.wire import Hello, Refused, decode_first, encode_hello, encode_refusal
-from cluster.wire_errors import Reason, WireError
+from onelog.cluster.connection import Connection, Purpose, connect
+from onelog.cluster.handshake import Identity, check_caller, check_hello, dials
+from onelog.cluster.link import Link, LinkEnded, PeerRefused, Stream, Traffic
+from onelog.cluster.messages import Chunk, Message
+from onelog.cluster.outbox import OutboxLimits
+from onelog.cluster.wire import Hello, Refused, decode_first, encode_hello, encode_refusal
+from onelog.cluster.wire_errors import Reason, WireError
 
 Deliver = Callable[[UUID, list[tuple[int, Message]]], None]
 

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from cluster.messages import (
+from onelog.cluster.messages import (
     Ack,
     Append,
     Chunk,
@@ -35,13 +35,13 @@ from cluster.messages import (
     Vote,
     VoteRequest,
 )
-from cluster.protobuf_bytes import field_tag, varint
-from cluster.state_rows import decode_rows, encode_rows
-from cluster.wire_errors import Reason, WireError
-from cluster.wire_shipping import BadShipping, decode_shipping, fill_shipping, split_chunk
+from onelog.cluster.protobuf_bytes import field_tag, varint
+from onelog.cluster.state_rows import decode_rows, encode_rows
+from onelog.cluster.wire_errors import Reason, WireError
+from onelog.cluster.wire_shipping import BadShipping, decode_shipping, fill_shipping, split_chunk
+from onelog.ual.directory import PARTITIONS_MAX, SHARDS_MAX
+from onelog.ual.entry import GROUP_SIZE_MAX, HEADER_SIZE
 from onelog.v1 import peer_pb2
-from ual.directory import PARTITIONS_MAX, SHARDS_MAX
-from ual.entry import GROUP_SIZE_MAX, HEADER_SIZE
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1

@@ -4,7 +4,7 @@ What comes from a peer is compared with the limits here before it becomes a mess
 is framed by hand, as the groups of an append are: generated code would copy it three times.
 """
 
-from cluster.messages import Chunk, Fetch, Message, Offer, Unavailable
+from onelog.cluster.messages import Chunk, Fetch, Message, Offer, Unavailable
 from onelog.v1 import peer_pb2
 
 # A chunk is alone in its frame, and fits one with what stands around it.

@@ -32,14 +32,14 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from node.config import Config, LimitSettings
-from node.context import Method, Service
-from node.credentials import ALPN, api_server_tls
-from node.errors import ConfigError
-from node.exchange import STALL_S, Exchange
-from node.gate import CALLS_IN_ANY_CASE, Gate
-from node.status_mapping import status_of
 from onelog.errors import OnelogError, Unavailable, Unimplemented
+from onelog.node.config import Config, LimitSettings
+from onelog.node.context import Method, Service
+from onelog.node.credentials import ALPN, api_server_tls
+from onelog.node.errors import ConfigError
+from onelog.node.exchange import STALL_S, Exchange
+from onelog.node.gate import CALLS_IN_ANY_CASE, Gate
+from onelog.node.status_mapping import status_of
 from onelog.wire.grpc import (
     Call,
     CallCancelled,

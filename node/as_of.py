@@ -26,18 +26,18 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from node.as_of_build import BuildCancelled, Pace, PastBuild, dispose
-from node.shard import NodeClock, Shard
-from node.shard_driver import ShardDriver
-from node.status_mapping import error_of_reason
-from node.waits import own_task
 from onelog.errors import OutOfRange, ResourceExhausted, Unavailable
-from projections.reasons import Reason
-from projections.table import Projections
-from snapshot.errors import LogGap, NoSnapshot, StateMismatch
-from snapshot.past import PastState
-from ual.errors import CorruptFile, IndexDropped
-from ual.files import DiskFiles, Files
+from onelog.node.as_of_build import BuildCancelled, Pace, PastBuild, dispose
+from onelog.node.shard import NodeClock, Shard
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.status_mapping import error_of_reason
+from onelog.node.waits import own_task
+from onelog.projections.reasons import Reason
+from onelog.projections.table import Projections
+from onelog.snapshot.errors import LogGap, NoSnapshot, StateMismatch
+from onelog.snapshot.past import PastState
+from onelog.ual.errors import CorruptFile, IndexDropped
+from onelog.ual.files import DiskFiles, Files
 
 # What whoever is refused should wait: a build takes about a second per 100,000 keys.
 RETRY_S = 1.0

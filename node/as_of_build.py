@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from projections.table import Projections, build_projections
-from snapshot.offline import LastRecords
-from snapshot.past import PastState, start_past
-from ual.entry import Entry
-from ual.files import Files
-from ual.log import Log
-from ual.manifest import SnapshotRecord
+from onelog.projections.table import Projections, build_projections
+from onelog.snapshot.offline import LastRecords
+from onelog.snapshot.past import PastState, start_past
+from onelog.ual.entry import Entry
+from onelog.ual.files import Files
+from onelog.ual.log import Log
+from onelog.ual.manifest import SnapshotRecord
 
 SLICE_S = 0.002
 PAUSE_S = 0.001

@@ -20,10 +20,10 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
-from cluster.errors import ClusterError
-from cluster.member import LEADER
-from node.metrics import Metrics
-from node.shard_driver import ShardDriver
+from onelog.cluster.errors import ClusterError
+from onelog.cluster.member import LEADER
+from onelog.node.metrics import Metrics
+from onelog.node.shard_driver import ShardDriver
 
 # A target that lacks more proposals than this would make clients wait.
 LAG_PROPOSALS_MAX = 64

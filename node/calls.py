@@ -28,14 +28,14 @@ from typing import Any, TypeVar
 from google.protobuf import message_factory  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
-from node.admission import Admission
-from node.context import Kind, Method, NodeContext, Service
-from node.exchange import STALL_S, Exchange
-from node.forwarding import FORWARDED_KEY, PASSED_KEYS, SHARD_KEY, Elsewhere, Forwarder
-from node.status_mapping import answer_too_large, error_of_exception, too_large
-from node.tracing import Metadata, Span, with_parent
 from onelog import traceparent
 from onelog.errors import InvalidArgument, OnelogError, ResourceExhausted, Unavailable
+from onelog.node.admission import Admission
+from onelog.node.context import Kind, Method, NodeContext, Service
+from onelog.node.exchange import STALL_S, Exchange
+from onelog.node.forwarding import FORWARDED_KEY, PASSED_KEYS, SHARD_KEY, Elsewhere, Forwarder
+from onelog.node.status_mapping import answer_too_large, error_of_exception, too_large
+from onelog.node.tracing import Metadata, Span, with_parent
 
 DEADLINE_DEFAULT_S = 10.0
 DEADLINE_MAX_S = 300.0

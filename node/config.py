@@ -14,17 +14,23 @@ directory, where a lower value would turn a torn tail into corruption.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.config import RaftConfig
-from cluster.outbox import OutboxLimits
-from cluster.transport import TransportConfig
-from cluster.wire import MESSAGE_SIZE_MAX
-from node.as_of import AsOfConfig
-from node.requests import ShardConfig
-from node.settings import Address, Kind, setting
-from node.snapshots import BuilderLimits
-from snapshot.trigger import TriggerConfig
-from ual.directory import PARTITIONS_DEFAULT, PARTITIONS_MAX, SHARDS_DEFAULT, SHARDS_MAX, Topology
-from ual.log_config import LogConfig
+from onelog.cluster.config import RaftConfig
+from onelog.cluster.outbox import OutboxLimits
+from onelog.cluster.transport import TransportConfig
+from onelog.cluster.wire import MESSAGE_SIZE_MAX
+from onelog.node.as_of import AsOfConfig
+from onelog.node.requests import ShardConfig
+from onelog.node.settings import Address, Kind, setting
+from onelog.node.snapshots import BuilderLimits
+from onelog.snapshot.trigger import TriggerConfig
+from onelog.ual.directory import (
+    PARTITIONS_DEFAULT,
+    PARTITIONS_MAX,
+    SHARDS_DEFAULT,
+    SHARDS_MAX,
+    Topology,
+)
+from onelog.ual.log_config import LogConfig
 
 WORKERS_MAX = 256
 API_PORT, PEER_PORT, HTTP_PORT = 7400, 7500, 7600

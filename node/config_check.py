@@ -8,10 +8,10 @@ import ipaddress
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster.membership import VOTERS_MAX
-from node.config import Config
-from node.errors import ConfigError
-from ual.errors import DirectoryError
+from onelog.cluster.membership import VOTERS_MAX
+from onelog.node.config import Config
+from onelog.node.errors import ConfigError
+from onelog.ual.errors import DirectoryError
 
 # Where the value of a key came from, for messages: "--name" or "onelog.toml".
 OriginOf = Callable[[str], str]

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from node.config import Config
-from node.config_check import check_config
-from node.errors import ConfigError
-from node.settings import BadValue, Kind, Setting, built, settings_of
+from onelog.node.config import Config
+from onelog.node.config_check import check_config
+from onelog.node.errors import ConfigError
+from onelog.node.settings import BadValue, Kind, Setting, built, settings_of
 
 SETTINGS = {each.key: each for each in settings_of(Config)}
 FILE_FLAG, FILE_VARIABLE = "--config", "ONELOG_CONFIG"

@@ -14,21 +14,21 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from node.as_of import PastStates
-from node.config import Config
-from node.holds import Holding
-from node.metrics import Metrics
-from node.shard import NodeClock
-from node.shard_driver import ShardDriver
-from node.snapshots import Snapshots
-from node.topology import LiveTopology
-from node.tracing import Tracer
+from onelog.node.as_of import PastStates
+from onelog.node.config import Config
+from onelog.node.holds import Holding
+from onelog.node.metrics import Metrics
+from onelog.node.shard import NodeClock
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.snapshots import Snapshots
+from onelog.node.topology import LiveTopology
+from onelog.node.tracing import Tracer
 
 if TYPE_CHECKING:
-    from cluster.transport import PeerTransport
-    from node.balance import LeaderBalance
-    from node.edge import Edge
-    from node.exchange import Exchange
+    from onelog.cluster.transport import PeerTransport
+    from onelog.node.balance import LeaderBalance
+    from onelog.node.edge import Edge
+    from onelog.node.exchange import Exchange
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class NodeContext:
     forward_tls: ssl.SSLContext | None = None
     # Writes spans of requests, if the settings want that.
     tracer: Tracer | None = None
-    # What all services share; see ``node.edge.edge_of``.
+    # What all services share; see ``onelog.node.edge.edge_of``.
     edge: "Edge | None" = None
 
     async def close(self) -> None:

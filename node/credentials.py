@@ -7,9 +7,9 @@ given. None stands for no TLS, which is for loopback and for those who asked for
 import ssl
 from pathlib import Path
 
-from node.config import SecuritySettings
-from node.errors import ConfigError
 from onelog.channel import client_tls
+from onelog.node.config import SecuritySettings
+from onelog.node.errors import ConfigError
 
 ALPN = "h2"  # what clients and servers of HTTP/2 call it in TLS
 

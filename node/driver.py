@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
-from cluster.messages import Message
-from cluster.wire_errors import WireError
-from node.job_thread import JobThread
-from node.shard import Shard
-from node.shard_driver import ShardDriver
-from ual.jobs import SealJob
+from onelog.cluster.messages import Message
+from onelog.cluster.wire_errors import WireError
+from onelog.node.job_thread import JobThread
+from onelog.node.shard import Shard
+from onelog.node.shard_driver import ShardDriver
+from onelog.ual.jobs import SealJob
 
 TICKS_PER_HEARTBEAT = 4
 # How often somebody looks for segments to seal.

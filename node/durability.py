@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from cluster.errors import ResultNeeded
-from projections.replies import needs_result
+from onelog.cluster.errors import ResultNeeded
+from onelog.projections.replies import needs_result
 
 
 class Durability(Enum):

@@ -23,30 +23,30 @@ from typing import Any, TypeVar
 from crc32c import crc32c
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 
-from cluster.errors import ClusterError, NotLeader
-from cluster.member import LEADER
-from node.as_of import Past
-from node.calls import Call, Calls, gather
-from node.context import NodeContext
-from node.durability import Durability, Received
-from node.forwarding import Elsewhere
-from node.requests import Drafts, Results
-from node.series_reads import SeriesReads
-from node.shard_driver import ShardDriver
-from node.stale_reads import Level
-from node.status_mapping import error_of_cluster, error_of_reason, too_large
-from node.tracing import COMMIT, READ
-from node.waits import Timeouts, Waits
+from onelog.cluster.errors import ClusterError, NotLeader
+from onelog.cluster.member import LEADER
 from onelog.errors import InvalidArgument, NotFound, OutOfRange
+from onelog.node.as_of import Past
+from onelog.node.calls import Call, Calls, gather
+from onelog.node.context import NodeContext
+from onelog.node.durability import Durability, Received
+from onelog.node.forwarding import Elsewhere
+from onelog.node.requests import Drafts, Results
+from onelog.node.series_reads import SeriesReads
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.stale_reads import Level
+from onelog.node.status_mapping import error_of_cluster, error_of_reason, too_large
+from onelog.node.tracing import COMMIT, READ
+from onelog.node.waits import Timeouts, Waits
+from onelog.projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
+from onelog.projections.payload import SessionRef
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Result
+from onelog.projections.table import Projections
+from onelog.ual.entry import HEADER_SIZE, Entry, decode_entries, decode_entry
+from onelog.ual.log import Log
+from onelog.ual.routing import routing_key
 from onelog.v1 import common_pb2
-from projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
-from projections.payload import SessionRef
-from projections.reasons import Reason
-from projections.result import APPLIED, Result
-from projections.table import Projections
-from ual.entry import HEADER_SIZE, Entry, decode_entries, decode_entry
-from ual.log import Log
-from ual.routing import routing_key
 
 # Longer waits for an index or tolerance of age than this are a mistake of units.
 STALENESS_MS_MAX = 366 * 86_400_000

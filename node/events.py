@@ -16,16 +16,15 @@ Another model adds its maker to ``MAKERS``, by the owner of its entries.
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
-from node.events_queue import expiry_events, queue_events
-from node.events_series import series_events
-from node.events_stream import is_repetition, stream_events
-from node.happening import Happening
-from node.messages import put_item
 from onelog.errors import OutOfRange
-from onelog.v1 import pipeline_pb2
-from projections.kv import TYPES_TOLD
-from projections.kv_changes import Change
-from projections.kv_commands import (
+from onelog.node.events_queue import expiry_events, queue_events
+from onelog.node.events_series import series_events
+from onelog.node.events_stream import is_repetition, stream_events
+from onelog.node.happening import Happening
+from onelog.node.messages import put_item
+from onelog.projections.kv import TYPES_TOLD
+from onelog.projections.kv_changes import Change
+from onelog.projections.kv_commands import (
     OPERATIONS,
     LeaseGrant,
     LeaseKeepalive,
@@ -34,14 +33,14 @@ from projections.kv_commands import (
     Touch,
     deadline,
 )
-from projections.kv_commands import decode_command as decode_kv
-from projections.kv_reads import KeyValue
-from projections.payload import read_prefix
-from projections.reasons import Reason
-from projections.result import Applied, Refused, Result
-from projections.system_commands import TYPE_EXPIRE
-from projections.table import Projections
-from ual.entry import (
+from onelog.projections.kv_commands import decode_command as decode_kv
+from onelog.projections.kv_reads import KeyValue
+from onelog.projections.payload import read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused, Result
+from onelog.projections.system_commands import TYPE_EXPIRE
+from onelog.projections.table import Projections
+from onelog.ual.entry import (
     OWNER_KV,
     OWNER_QUEUE,
     OWNER_STREAM,
@@ -49,6 +48,7 @@ from ual.entry import (
     OWNER_TIMESERIES,
     Entry,
 )
+from onelog.v1 import pipeline_pb2
 
 # Operations on keys that write no version.
 _QUIET = frozenset(

@@ -10,16 +10,16 @@ is one of the queue in which a message died. Schedules and redrives that begin o
 
 from collections.abc import Iterable, Sequence
 
-from node.happening import Happening
 from onelog.errors import OutOfRange
+from onelog.node.happening import Happening
+from onelog.projections.payload import read_prefix
+from onelog.projections.queue_changes import Kind, Note
+from onelog.projections.queue_commands import notes_of
+from onelog.projections.system_commands import Expire
+from onelog.projections.system_commands import decode_command as decode_system
+from onelog.projections.table import Projections
+from onelog.ual.entry import OWNER_QUEUE, Entry
 from onelog.v1 import pipeline_pb2
-from projections.payload import read_prefix
-from projections.queue_changes import Kind, Note
-from projections.queue_commands import notes_of
-from projections.system_commands import Expire
-from projections.system_commands import decode_command as decode_system
-from projections.table import Projections
-from ual.entry import OWNER_QUEUE, Entry
 
 ID_SIZE_MAX = 10  # of a message's id, where it is sent
 

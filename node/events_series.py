@@ -12,13 +12,12 @@ A measurement with more series than one entry deletes goes in several, and each 
 
 from collections.abc import Iterable
 
-from node.happening import Happening
-from node.series_points import pack_runs
-from onelog.v1 import pipeline_pb2
-from projections.payload import read_prefix
-from projections.table import Projections
-from projections.ts_batch import Run, WriteBatch, batch_runs
-from projections.ts_commands import (
+from onelog.node.happening import Happening
+from onelog.node.series_points import pack_runs
+from onelog.projections.payload import read_prefix
+from onelog.projections.table import Projections
+from onelog.projections.ts_batch import Run, WriteBatch, batch_runs
+from onelog.projections.ts_commands import (
     BeginRollup,
     Block,
     ConfigureMeasurement,
@@ -32,8 +31,9 @@ from projections.ts_commands import (
     Write,
     decode_command,
 )
-from projections.ts_types import type_of
-from ual.entry import OWNER_TIMESERIES, Entry
+from onelog.projections.ts_types import type_of
+from onelog.ual.entry import OWNER_TIMESERIES, Entry
+from onelog.v1 import pipeline_pb2
 
 _KINDS: dict[type, "pipeline_pb2.SeriesEvent.Kind"] = {
     CreateMeasurement: pipeline_pb2.SeriesEvent.CREATED,

@@ -12,24 +12,24 @@ from typing import Any
 
 from crc32c import crc32c
 
-from node.happening import Happening
-from node.stream_records import put_record
 from onelog.errors import OutOfRange
-from onelog.v1 import pipeline_pb2, stream_pb2
-from projections import stream_commands as commands
-from projections.payload import read_prefix
-from projections.result import Result
-from projections.stream_operations import DUPLICATE
-from projections.stream_pages import Record, letter_headers, size_of
-from projections.stream_record import (
+from onelog.node.happening import Happening
+from onelog.node.stream_records import put_record
+from onelog.projections import stream_commands as commands
+from onelog.projections.payload import read_prefix
+from onelog.projections.result import Result
+from onelog.projections.stream_operations import DUPLICATE
+from onelog.projections.stream_pages import Record, letter_headers, size_of
+from onelog.projections.stream_record import (
     OPTION_PARTITION,
     SESSION_SIZE,
     TYPE_APPEND,
     TYPE_DEAD_LETTER,
     open_append,
 )
-from projections.table import Projections
-from ual.entry import FLAG_ZSTD, OWNER_STREAM, Entry
+from onelog.projections.table import Projections
+from onelog.ual.entry import FLAG_ZSTD, OWNER_STREAM, Entry
+from onelog.v1 import pipeline_pb2, stream_pb2
 
 _Kind = pipeline_pb2.StreamEvent
 APPENDED, DELETED = _Kind.APPENDED, _Kind.DELETED

@@ -22,9 +22,6 @@ from collections.abc import Coroutine
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
-from node.context import Kind, Method
-from node.direct_future import DirectFuture
-from node.status_mapping import error_of_exception, status_of, too_large
 from onelog.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -32,11 +29,14 @@ from onelog.errors import (
     OnelogError,
     OutcomeUnknown,
 )
+from onelog.node.context import Kind, Method
+from onelog.node.direct_future import DirectFuture
+from onelog.node.status_mapping import error_of_exception, status_of, too_large
 from onelog.wire.grpc import OK, Status
 from onelog.wire.grpc import Call as WireCall
 
 if TYPE_CHECKING:
-    from node.api_server import Connection
+    from onelog.node.api_server import Connection
 
 # How long a client may read nothing of what it is sent: a stream is dropped, a connection closed.
 STALL_S = 30.0

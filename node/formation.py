@@ -15,22 +15,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cluster.connection import Purpose, ask
-from cluster.introduction import (
+from onelog.cluster.connection import Purpose, ask
+from onelog.cluster.introduction import (
     Introduction,
     IntroductionAnswer,
     decode_answer,
     encode_introduction,
 )
-from cluster.link import LinkEnded
-from cluster.wire_errors import Reason, WireError
-from node.config import Config
-from node.errors import FormationRefused
-from node.introducer import Introducer, cluster_id_of
-from node.peer_port import PeerPort
-from node.settings import Address
-from ual.directory import Claim, Founder, Node, System, Topology
-from ual.errors import TopologyMismatch, WrongNode
+from onelog.cluster.link import LinkEnded
+from onelog.cluster.wire_errors import Reason, WireError
+from onelog.node.config import Config
+from onelog.node.errors import FormationRefused
+from onelog.node.introducer import Introducer, cluster_id_of
+from onelog.node.peer_port import PeerPort
+from onelog.node.settings import Address
+from onelog.ual.directory import Claim, Founder, Node, System, Topology
+from onelog.ual.errors import TopologyMismatch, WrongNode
 
 ASK_S = 2.0
 # Between two questions to one node: soon at first, then less often.

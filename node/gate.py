@@ -21,16 +21,16 @@ import asyncio
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from node.admission import Admission
-from node.config import LimitSettings
-from node.metrics import Metrics
-from node.readiness import Readiness, Stage
-from node.status_mapping import too_large
 from onelog.errors import OutcomeUnknown, ResourceExhausted, Unavailable
+from onelog.node.admission import Admission
+from onelog.node.config import LimitSettings
+from onelog.node.metrics import Metrics
+from onelog.node.readiness import Readiness, Stage
+from onelog.node.status_mapping import too_large
 
 if TYPE_CHECKING:
-    from node.api_server import Connection
-    from node.exchange import Exchange
+    from onelog.node.api_server import Connection
+    from onelog.node.exchange import Exchange
 
 # As long as a client may take to read a message it may take to send one.
 ARRIVAL_S = 30.0

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from cluster.errors import ReplicaStopped
+from onelog.cluster.errors import ReplicaStopped
 
 
 class Guarded(Protocol):

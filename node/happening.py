@@ -4,8 +4,8 @@
 waits for watchers.
 """
 
+from onelog.ual.entry import Entry
 from onelog.v1 import pipeline_pb2
-from ual.entry import Entry
 
 # Numbers, tags and lengths of an event, the value before included.
 EVENT_OVERHEAD = 200

@@ -12,9 +12,9 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]
 
-from node.calls import Call, Calls
-from node.context import Service
 from onelog.errors import NotFound
+from onelog.node.calls import Call, Calls
+from onelog.node.context import Service
 
 _STATUS = health_pb2.HealthCheckResponse
 

@@ -18,14 +18,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from node.retention import droppable_before, log_bytes_behind
-from projections.holds import Cause, Hold
-from projections.system_commands import HoldBreak, encode_command
-from ual.entry import Draft
+from onelog.node.retention import droppable_before, log_bytes_behind
+from onelog.projections.holds import Cause, Hold
+from onelog.projections.system_commands import HoldBreak, encode_command
+from onelog.ual.entry import Draft
 
 if TYPE_CHECKING:
-    from node.shard import NodeClock, Shard
-    from node.shard_driver import ShardDriver
+    from onelog.node.shard import NodeClock, Shard
+    from onelog.node.shard_driver import ShardDriver
 
 LOOK_S = 1.0
 PROPOSE_S_MAX = 5.0

@@ -15,9 +15,9 @@ The rules, without I/O:
 from dataclasses import replace
 from uuid import UUID, uuid5
 
-from cluster.introduction import Introduction
-from cluster.wire_errors import Reason, WireError
-from ual.directory import Founder, System
+from onelog.cluster.introduction import Introduction
+from onelog.cluster.wire_errors import Reason, WireError
+from onelog.ual.directory import Founder, System
 
 # The namespace of cluster ids.
 NAMESPACE = UUID("8c6f5b0e-3d0f-5a55-9a2e-6f1d0c7b4e21")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ual.errors import UalError
+from onelog.ual.errors import UalError
 
 
 class ShipJob:

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from uuid import UUID
 
-from node.config_sources import SETTINGS, Flag, Loaded, flags, help_text, load
-from node.driver import run_until_complete
-from node.errors import ConfigError
-from node.logs import set_up_logging
-from node.server import Server, new_node
-from node.services import SERVICES
-from node.workers import Supervisor, watch_parent
-from ual.directory import Node
+from onelog.node.config_sources import SETTINGS, Flag, Loaded, flags, help_text, load
+from onelog.node.driver import run_until_complete
+from onelog.node.errors import ConfigError
+from onelog.node.logs import set_up_logging
+from onelog.node.server import Server, new_node
+from onelog.node.services import SERVICES
+from onelog.node.workers import Supervisor, watch_parent
+from onelog.ual.directory import Node
 
 # How a supervisor tells a worker its number and the node's id; not for people.
 WORKER_FLAG = "--worker-of"

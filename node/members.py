@@ -7,14 +7,14 @@ over all shards that failed in the middle is finished by asking for it again.
 import asyncio
 from uuid import UUID
 
-from cluster.errors import ClusterError
-from cluster.membership import Membership
-from node.balance import HOLD_S, transfer
-from node.edge import Edge
-from node.forwarding import Elsewhere
-from node.shard_driver import ShardDriver
-from node.waits import own_task
+from onelog.cluster.errors import ClusterError
+from onelog.cluster.membership import Membership
 from onelog.errors import FailedPrecondition, NotFound
+from onelog.node.balance import HOLD_S, transfer
+from onelog.node.edge import Edge
+from onelog.node.forwarding import Elsewhere
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.waits import own_task
 
 # A learner that lacks more proposals than this would hold up commits as a voter.
 LAG_PROPOSALS_MAX = 64

@@ -27,21 +27,21 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from cluster.config import ShippingConfig
-from cluster.fetching import PieceFetch, Taken, Wanted
-from cluster.messages import Chunk, Message, Unavailable
-from node.jobs import ShipJob
-from ual.damaged import DamagedSegment
-from ual.errors import CorruptFile, UalError
-from ual.files import File, Files, sync_new_name
-from ual.joining import Joined, join_pieces, write_joined
-from ual.log import Log
-from ual.sealed import SealedSegment
-from ual.sealed_check import check_sealed
-from ual.segment_format import FOOTER_FILE_CRC_OFFSET, FOOTER_SIZE, compacting_name
+from onelog.cluster.config import ShippingConfig
+from onelog.cluster.fetching import PieceFetch, Taken, Wanted
+from onelog.cluster.messages import Chunk, Message, Unavailable
+from onelog.node.jobs import ShipJob
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.errors import CorruptFile, UalError
+from onelog.ual.files import File, Files, sync_new_name
+from onelog.ual.joining import Joined, join_pieces, write_joined
+from onelog.ual.log import Log
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.sealed_check import check_sealed
+from onelog.ual.segment_format import FOOTER_FILE_CRC_OFFSET, FOOTER_SIZE, compacting_name
 
 if TYPE_CHECKING:
-    from cluster.member import RaftMember
+    from onelog.cluster.member import RaftMember
 
 _log = logging.getLogger("onelog.node.mending")
 

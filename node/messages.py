@@ -1,7 +1,7 @@
 """Values of the projections as messages of the API: what answers and events have in common."""
 
+from onelog.projections.kv_reads import KeyValue
 from onelog.v1 import kv_pb2
-from projections.kv_reads import KeyValue
 
 
 def put_item(target: kv_pb2.KeyValue, item: KeyValue, *, with_value: bool = True) -> None:

@@ -31,11 +31,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.process_collector import ProcessCollector
 
-from cluster.member import LEADER
-from cluster.transport import PeerStatus, PeerTransport
-from node.driver import Driver
-from node.holds import most_held_bytes
-from node.shard_driver import ShardDriver
+from onelog.cluster.member import LEADER
+from onelog.cluster.transport import PeerStatus, PeerTransport
+from onelog.node.driver import Driver
+from onelog.node.holds import most_held_bytes
+from onelog.node.shard_driver import ShardDriver
 
 # When each counter was made is a series of its own for every series, and nobody asks.
 disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from node.calls import Call
-from node.edge import Edge, View, invalid, namespace_of, one_shard_only, read_options
-from node.status_mapping import error_of_reason
-from projections.reasons import Reason
+from onelog.node.calls import Call
+from onelog.node.edge import Edge, View, invalid, namespace_of, one_shard_only, read_options
+from onelog.node.status_mapping import error_of_reason
+from onelog.projections.reasons import Reason
 
 PAGE_SIZE_DEFAULT = 100
 PAGE_SIZE_MAX = 1_000

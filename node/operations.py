@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from node.as_of import Past
-from node.calls import Call
-from node.edge import (
+from onelog.errors import OnelogError, ResourceExhausted
+from onelog.node.as_of import Past
+from onelog.node.calls import Call
+from onelog.node.edge import (
     Edge,
     View,
     Written,
@@ -28,13 +29,12 @@ from node.edge import (
     session_of,
     write_options,
 )
-from node.status_mapping import RETRY_BUSY_S, answer_too_large, error_of_refusal
-from onelog.errors import OnelogError, ResourceExhausted
+from onelog.node.status_mapping import RETRY_BUSY_S, answer_too_large, error_of_refusal
+from onelog.projections.payload import SessionRef
+from onelog.projections.result import Applied, Duplicate, Refused, Result
+from onelog.projections.table import Projections
+from onelog.ual.entry import Draft, Entry
 from onelog.v1 import common_pb2
-from projections.payload import SessionRef
-from projections.result import Applied, Duplicate, Refused, Result
-from projections.table import Projections
-from ual.entry import Draft, Entry
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")

@@ -13,15 +13,15 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from cluster.connection import Connection, Purpose, connect
-from cluster.introduction import Introduction, decode_introduction, encode_answer
-from cluster.link import LinkEnded
-from cluster.listener import Listener
-from cluster.transport import PeerTransport
-from cluster.wire_errors import WireError
-from node.errors import ConfigError
-from node.introducer import Introducer
-from node.topology import LeaderView
+from onelog.cluster.connection import Connection, Purpose, connect
+from onelog.cluster.introduction import Introduction, decode_introduction, encode_answer
+from onelog.cluster.link import LinkEnded
+from onelog.cluster.listener import Listener
+from onelog.cluster.transport import PeerTransport
+from onelog.cluster.wire_errors import WireError
+from onelog.node.errors import ConfigError
+from onelog.node.introducer import Introducer
+from onelog.node.topology import LeaderView
 from onelog.v1 import peer_pb2
 
 # Connections that ask questions, and how long they may say nothing.

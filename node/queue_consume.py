@@ -13,22 +13,22 @@ lease gets that was on its way. When this node leads no more the stream ends wit
 import asyncio
 from collections.abc import AsyncIterator
 
-from cluster.member import LEADER
-from node.calls import Call, stopping
-from node.edge import Edge, namespace_of
-from node.forwarding import Elsewhere
-from node.operations import put_content
-from node.queue_content import put_leased
-from node.queue_credit import Credit, Held
-from node.queue_lines import Lines
-from node.queue_requests import check_name, draft_of, lease_of, queue_of
-from node.queue_returns import Returns, items_of, leased_of
-from node.services.queue_operations import LEASE
-from node.status_mapping import error_of_reason
+from onelog.cluster.member import LEADER
 from onelog.errors import FailedPrecondition
+from onelog.node.calls import Call, stopping
+from onelog.node.edge import Edge, namespace_of
+from onelog.node.forwarding import Elsewhere
+from onelog.node.operations import put_content
+from onelog.node.queue_content import put_leased
+from onelog.node.queue_credit import Credit, Held
+from onelog.node.queue_lines import Lines
+from onelog.node.queue_requests import check_name, draft_of, lease_of, queue_of
+from onelog.node.queue_returns import Returns, items_of, leased_of
+from onelog.node.services.queue_operations import LEASE
+from onelog.node.status_mapping import error_of_reason
+from onelog.projections.queue_limits import ITEMS_MAX
+from onelog.projections.reasons import Reason
 from onelog.v1 import common_pb2, queue_pb2
-from projections.queue_limits import ITEMS_MAX
-from projections.reasons import Reason
 
 CREDIT_DEFAULT = 100
 CREDIT_MAX = 10_000

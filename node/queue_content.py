@@ -7,25 +7,25 @@ beyond that is given back at once, as if it had not been taken.
 
 from collections.abc import Sequence
 
-from node.edge import namespace_of
-from node.operations import Room
-from onelog.v1 import queue_pb2
-from projections.payload import FLAG_SESSION, read_prefix
-from projections.queue_commands import Release, encode_command
-from projections.queue_message import (
+from onelog.node.edge import namespace_of
+from onelog.node.operations import Room
+from onelog.projections.payload import FLAG_SESSION, read_prefix
+from onelog.projections.queue_commands import Release, encode_command
+from onelog.projections.queue_message import (
     TYPE_ENQUEUE,
     Enqueue,
     ScheduleCreate,
     read_enqueue,
     read_schedule,
 )
-from projections.queue_reads import Peeked
-from projections.queue_results import Leased, dead_headers
-from projections.queue_row import DELAYED, LEASED, PRIORITY_MASK, PRIORITY_SHIFT, READY, Dead
-from projections.queue_store import QueueState
-from projections.result import Refused
-from projections.table import Projections
-from ual.entry import Draft, Entry
+from onelog.projections.queue_reads import Peeked
+from onelog.projections.queue_results import Leased, dead_headers
+from onelog.projections.queue_row import DELAYED, LEASED, PRIORITY_MASK, PRIORITY_SHIFT, READY, Dead
+from onelog.projections.queue_store import QueueState
+from onelog.projections.result import Refused
+from onelog.projections.table import Projections
+from onelog.ual.entry import Draft, Entry
+from onelog.v1 import queue_pb2
 
 _STATES = {
     READY: queue_pb2.MESSAGE_STATE_READY,

@@ -12,12 +12,12 @@ group that was looked at.
 import asyncio
 from collections.abc import Sequence
 
-from node.edge import Written
-from node.shard_driver import ShardDriver
-from node.waits import Waits
-from projections.payload import U64, read_prefix
-from projections.queue_changes import acked_one
-from projections.queue_commands import (
+from onelog.node.edge import Written
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.waits import Waits
+from onelog.projections.payload import U64, read_prefix
+from onelog.projections.queue_changes import acked_one
+from onelog.projections.queue_commands import (
     OPERATIONS,
     TYPE_ACK,
     Ack,
@@ -28,10 +28,10 @@ from projections.queue_commands import (
     decode_command,
     named_ids,
 )
-from projections.queue_row import LEASED
-from projections.result import Result
-from projections.system_commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
-from ual.entry import OWNER_QUEUE, Entry
+from onelog.projections.queue_row import LEASED
+from onelog.projections.result import Result
+from onelog.projections.system_commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
+from onelog.ual.entry import OWNER_QUEUE, Entry
 
 _NAMING = frozenset(OWNER_QUEUE << 8 | OPERATIONS[each].number for each in (Ack, Nack, Release))
 _SWEEPING = frozenset(

@@ -14,15 +14,15 @@ state that changes: a lease that gets nothing draws again.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cluster.member import LEADER
-from node.calls import stopping
-from node.edge import Edge
-from node.queue_requests import was_answered
-from node.shard_driver import ShardDriver
-from node.waits import Waits
-from projections.payload import SessionRef
-from projections.queue_row import READY
-from projections.queue_store import QueueState
+from onelog.cluster.member import LEADER
+from onelog.node.calls import stopping
+from onelog.node.edge import Edge
+from onelog.node.queue_requests import was_answered
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.waits import Waits
+from onelog.projections.payload import SessionRef
+from onelog.projections.queue_row import READY
+from onelog.projections.queue_store import QueueState
 
 
 class Line:

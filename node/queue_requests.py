@@ -8,16 +8,15 @@ what was meant for the first.
 import struct
 from collections.abc import Iterable, Sequence
 
-from node.edge import invalid
-from node.status_mapping import error_of_reason, error_of_refusal
 from onelog.errors import InvalidArgument, NotFound, OnelogError
-from onelog.v1 import queue_pb2
-from projections import queue_commands as commands
-from projections.limits import TTL_NS_MAX
-from projections.payload import SessionRef, encode_prefix
-from projections.queue_commands import TYPE_ACK, Command, Items, encode_command
-from projections.queue_config import QueueConfig
-from projections.queue_limits import (
+from onelog.node.edge import invalid
+from onelog.node.status_mapping import error_of_reason, error_of_refusal
+from onelog.projections import queue_commands as commands
+from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.payload import SessionRef, encode_prefix
+from onelog.projections.queue_commands import TYPE_ACK, Command, Items, encode_command
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_limits import (
     CRON_SIZE_MAX,
     DEDUP_ENTRIES_DEFAULT,
     DEDUP_WINDOW_NS_DEFAULT,
@@ -36,19 +35,20 @@ from projections.queue_limits import (
     VISIBILITY_NS_DEFAULT,
     VISIBILITY_NS_MAX,
 )
-from projections.queue_message import (
+from onelog.projections.queue_message import (
     TYPE_ENQUEUE,
     Enqueue,
     Headers,
     ScheduleCreate,
     encode_enqueue,
 )
-from projections.queue_schedule import BadCron, parse_cron
-from projections.queue_store import QueueState
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.table import Projections
-from ual.entry import Draft
+from onelog.projections.queue_schedule import BadCron, parse_cron
+from onelog.projections.queue_store import QueueState
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.table import Projections
+from onelog.ual.entry import Draft
+from onelog.v1 import queue_pb2
 
 WAIT_MS_MAX = 60_000
 MS_NS = 1_000_000

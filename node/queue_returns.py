@@ -9,14 +9,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 
-from node.calls import Call
-from node.edge import Edge, Written
-from node.operations import applied, run_write
-from node.services.queue_operations import RELEASE
 from onelog.errors import FailedPrecondition, NotFound, OnelogError
+from onelog.node.calls import Call
+from onelog.node.edge import Edge, Written
+from onelog.node.operations import applied, run_write
+from onelog.node.services.queue_operations import RELEASE
+from onelog.projections.queue_limits import ITEMS_MAX
+from onelog.projections.queue_results import Leased, decode_leased
 from onelog.v1 import queue_pb2
-from projections.queue_limits import ITEMS_MAX
-from projections.queue_results import Leased, decode_leased
 
 ATTEMPTS = 3
 DEADLINE_S = 5.0

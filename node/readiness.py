@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from cluster.member import LEADER
-from node.replicas import RecoveryStopped
-from node.shard_driver import ShardDriver
-from snapshot.progress import Phase
+from onelog.cluster.member import LEADER
+from onelog.node.replicas import RecoveryStopped
+from onelog.node.shard_driver import ShardDriver
+from onelog.snapshot.progress import Phase
 
 # A serving shard may be without a leader for so long.
 LEADERLESS_S_MAX = 5.0

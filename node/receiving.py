@@ -23,25 +23,25 @@ from enum import Enum
 from pathlib import Path
 from uuid import UUID
 
-from cluster.config import ShippingConfig
-from cluster.fetching import PieceFetch, Taken, Wanted
-from cluster.messages import Chunk, Message, Offer, Unavailable
-from node.jobs import ShipJob
-from projections.table import Projections, build_projections
-from snapshot.errors import CorruptSnapshot
-from snapshot.format import SnapshotHeader, snapshot_name, temporary_name
-from snapshot.loading import open_recorded
-from snapshot.state import hash_text, load_state
-from ual.directory import ShardPaths
-from ual.errors import CorruptFile, DiskFull
-from ual.files import File, Files
-from ual.installing import Installation
-from ual.log import Log
-from ual.manifest import Base, SnapshotRecord
-from ual.notes import ApplyNotes
-from ual.sealed import SealedSegment
-from ual.sealed_check import Part, check_sealed
-from ual.segment_format import SegmentHeader, received_name
+from onelog.cluster.config import ShippingConfig
+from onelog.cluster.fetching import PieceFetch, Taken, Wanted
+from onelog.cluster.messages import Chunk, Message, Offer, Unavailable
+from onelog.node.jobs import ShipJob
+from onelog.projections.table import Projections, build_projections
+from onelog.snapshot.errors import CorruptSnapshot
+from onelog.snapshot.format import SnapshotHeader, snapshot_name, temporary_name
+from onelog.snapshot.loading import open_recorded
+from onelog.snapshot.state import hash_text, load_state
+from onelog.ual.directory import ShardPaths
+from onelog.ual.errors import CorruptFile, DiskFull
+from onelog.ual.files import File, Files
+from onelog.ual.installing import Installation
+from onelog.ual.log import Log
+from onelog.ual.manifest import Base, SnapshotRecord
+from onelog.ual.notes import ApplyNotes
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.sealed_check import Part, check_sealed
+from onelog.ual.segment_format import SegmentHeader, received_name
 
 # A segment is far smaller: its offsets are 32-bit numbers, and its tables a fraction of it.
 PIECE_SIZE_MAX = 8 << 30

@@ -12,9 +12,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool  # type: ignore[impo
 from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]
 
-from node.calls import Call, Calls
-from node.context import Service
 from onelog.errors import NotFound
+from onelog.node.calls import Call, Calls
+from onelog.node.context import Service
 
 _POOL = descriptor_pool.Default()
 _V1ALPHA, _V1 = "grpc.reflection.v1alpha", "grpc.reflection.v1"

@@ -21,20 +21,20 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from cluster.config import RaftConfig, ShippingConfig
-from cluster.handshake import Identity
-from cluster.membership import Membership
-from cluster.transport import PeerTransport, TransportConfig
-from cluster.wire_errors import WireError
-from node.driver import Driver
-from node.peer_port import PeerPort
-from node.requests import Outcome, ShardConfig
-from node.shard import Shard
-from node.shard_driver import ShardDriver
-from snapshot.progress import Phase, Progress, no_progress
-from ual.directory import DataDirectory, Topology
-from ual.files import DiskFiles, Files
-from ual.log_config import LogConfig
+from onelog.cluster.config import RaftConfig, ShippingConfig
+from onelog.cluster.handshake import Identity
+from onelog.cluster.membership import Membership
+from onelog.cluster.transport import PeerTransport, TransportConfig
+from onelog.cluster.wire_errors import WireError
+from onelog.node.driver import Driver
+from onelog.node.peer_port import PeerPort
+from onelog.node.requests import Outcome, ShardConfig
+from onelog.node.shard import Shard
+from onelog.node.shard_driver import ShardDriver
+from onelog.snapshot.progress import Phase, Progress, no_progress
+from onelog.ual.directory import DataDirectory, Topology
+from onelog.ual.files import DiskFiles, Files
+from onelog.ual.log_config import LogConfig
 
 
 class SystemClock:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.errors import (
+from onelog.cluster.errors import (
     ClusterError,
     Discarded,
     Expired,
@@ -22,9 +22,9 @@ from cluster.errors import (
     ProposalRefused,
     ReplicaStopped,
 )
-from node.durability import Durability, Early, Received
-from projections.result import Result
-from ual.entry import HEADER_SIZE
+from onelog.node.durability import Durability, Early, Received
+from onelog.projections.result import Result
+from onelog.ual.entry import HEADER_SIZE
 
 Drafts = Sequence[tuple[int, bytes, int]]
 

@@ -8,12 +8,12 @@ lies behind is another matter. A hold (projections/holds.py) keeps everything fr
 
 import numpy as np
 
-from projections.table import Projections
-from ual.damaged import DamagedSegment
-from ual.errors import CorruptFile
-from ual.log import Log
-from ual.sealed import SealedSegment
-from ual.unsealed import UnsealedSegment
+from onelog.projections.table import Projections
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.errors import CorruptFile
+from onelog.ual.log import Log
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.unsealed import UnsealedSegment
 
 
 def droppable_before(

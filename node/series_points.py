@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from node.edge import invalid
-from node.status_mapping import error_of_reason
 from onelog.errors import TooLarge
+from onelog.node.edge import invalid
+from onelog.node.status_mapping import error_of_reason
 from onelog.packed import TIMES, VALUES, sized, unsized
-from onelog.v1 import timeseries_pb2
-from projections.reasons import Reason
-from projections.ts_batch import Run
-from projections.ts_limits import (
+from onelog.projections.reasons import Reason
+from onelog.projections.ts_batch import Run
+from onelog.projections.ts_limits import (
     BATCH_FIELDS_MAX,
     BATCH_POINTS_MAX,
     BATCH_RUNS_MAX,
     BATCH_SERIES_MAX,
 )
-from projections.ts_names import parse_series, series_name
-from projections.ts_types import FieldType
+from onelog.projections.ts_names import parse_series, series_name
+from onelog.projections.ts_types import FieldType
+from onelog.v1 import timeseries_pb2
 
 # Names that are remembered: at most 16 MiB of them.
 NAMES_MAX = 16_384

@@ -30,20 +30,35 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from node.context import NodeContext
-from node.status_mapping import error_of_refusal
 from onelog.errors import DataLoss, ResourceExhausted, Unavailable
+from onelog.node.context import NodeContext
+from onelog.node.status_mapping import error_of_refusal
+from onelog.projections.result import Refused
+from onelog.projections.ts_blocks import CorruptBlock
+from onelog.projections.ts_entities import Measurement
+from onelog.projections.ts_limits import CACHE_SIZE_MAX
+from onelog.projections.ts_names import (
+    Matcher,
+    Operator,
+    Test,
+    compile_matchers,
+    parse_series,
+    passes_all,
+)
+from onelog.projections.ts_query import (
+    Bounds,
+    Found,
+    Plan,
+    Query,
+    Reader,
+    find_measurement,
+    plan_query,
+)
+from onelog.ual.errors import CorruptFile, IndexUnavailable
 from onelog.v1 import common_pb2
-from projections.result import Refused
-from projections.ts_blocks import CorruptBlock
-from projections.ts_entities import Measurement
-from projections.ts_limits import CACHE_SIZE_MAX
-from projections.ts_names import Matcher, Operator, Test, compile_matchers, parse_series, passes_all
-from projections.ts_query import Bounds, Found, Plan, Query, Reader, find_measurement, plan_query
-from ual.errors import CorruptFile, IndexUnavailable
 
 if TYPE_CHECKING:
-    from node.edge import View
+    from onelog.node.edge import View
 
 READS_MAX = 64  # under way in one process, most of them waiting for their turn
 RETRY_S = 0.1

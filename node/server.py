@@ -24,38 +24,38 @@ from contextlib import suppress
 from http import HTTPStatus
 from uuid import UUID
 
-from cluster.membership import Membership
-from node.api_server import CUT_S, ApiServer
-from node.as_of import PastStates
-from node.balance import LeaderBalance
-from node.config import Config
-from node.context import NodeContext, Service, ServiceFactory
-from node.credentials import (
+from onelog.cluster.membership import Membership
+from onelog.node.api_server import CUT_S, ApiServer
+from onelog.node.as_of import PastStates
+from onelog.node.balance import LeaderBalance
+from onelog.node.config import Config
+from onelog.node.context import NodeContext, Service, ServiceFactory
+from onelog.node.credentials import (
     forward_tls,
     peer_client_tls,
     peer_server_tls,
 )
-from node.edge import edge_of
-from node.errors import ConfigError, NodeError
-from node.formation import Formation, Place
-from node.gate import Gate
-from node.health import Health
-from node.holds import Holding
-from node.http import HttpLimits, HttpServer, Response
-from node.metrics import CONTENT_TYPE, Metrics
-from node.peer_port import PeerPort, watch_siblings
-from node.readiness import Readiness
-from node.reflection import make_reflection
-from node.replicas import RecoveryStopped, Replicas, ReplicasConfig, SystemClock
-from node.shard_driver import ShardDriver
-from node.snapshot_metrics import SnapshotMetrics
-from node.snapshot_schedule import SnapshotSchedule
-from node.snapshots import Snapshots
-from node.topology import LeaderView, LiveTopology, NodeView
-from node.tracing import Tracer, open_tracer
-from ual.directory import Claim, DataDirectory, Node, System
-from ual.errors import UalError
-from ual.files import DiskFiles
+from onelog.node.edge import edge_of
+from onelog.node.errors import ConfigError, NodeError
+from onelog.node.formation import Formation, Place
+from onelog.node.gate import Gate
+from onelog.node.health import Health
+from onelog.node.holds import Holding
+from onelog.node.http import HttpLimits, HttpServer, Response
+from onelog.node.metrics import CONTENT_TYPE, Metrics
+from onelog.node.peer_port import PeerPort, watch_siblings
+from onelog.node.readiness import Readiness
+from onelog.node.reflection import make_reflection
+from onelog.node.replicas import RecoveryStopped, Replicas, ReplicasConfig, SystemClock
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.snapshot_metrics import SnapshotMetrics
+from onelog.node.snapshot_schedule import SnapshotSchedule
+from onelog.node.snapshots import Snapshots
+from onelog.node.topology import LeaderView, LiveTopology, NodeView
+from onelog.node.tracing import Tracer, open_tracer
+from onelog.ual.directory import Claim, DataDirectory, Node, System
+from onelog.ual.errors import UalError
+from onelog.ual.files import DiskFiles
 
 # How often readiness is looked at, and the other workers of this node are asked for leaders.
 LOOK_S = 0.1

@@ -10,19 +10,19 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from uuid import UUID
 
-from cluster.config import ShippingConfig
-from cluster.messages import Chunk, Fetch, Message, Unavailable
-from node.jobs import ShipJob
-from snapshot.reader import SnapshotReader
-from snapshot.store import SnapshotStore
-from ual.damaged import DamagedSegment
-from ual.errors import CorruptFile
-from ual.files import File, Files
-from ual.log import Log
-from ual.notes import SegmentNotes
-from ual.pieces import Piece, cut_piece
-from ual.segment_set import Segment
-from ual.unsealed import UnsealedSegment
+from onelog.cluster.config import ShippingConfig
+from onelog.cluster.messages import Chunk, Fetch, Message, Unavailable
+from onelog.node.jobs import ShipJob
+from onelog.snapshot.reader import SnapshotReader
+from onelog.snapshot.store import SnapshotStore
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.errors import CorruptFile
+from onelog.ual.files import File, Files
+from onelog.ual.log import Log
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.pieces import Piece, cut_piece
+from onelog.ual.segment_set import Segment
+from onelog.ual.unsealed import UnsealedSegment
 
 PIECES_OPEN_MAX = 2
 

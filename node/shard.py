@@ -30,44 +30,44 @@ from contextlib import suppress
 from typing import Protocol
 from uuid import UUID
 
-from cluster.changing import change_membership
-from cluster.config import ALL_ON, Protections, RaftConfig, ShippingConfig
-from cluster.errors import (
+from onelog.cluster.changing import change_membership
+from onelog.cluster.config import ALL_ON, Protections, RaftConfig, ShippingConfig
+from onelog.cluster.errors import (
     ClusterError,
     NotLeader,
     ProposalRefused,
     ReplicaStopped,
     StorageFull,
 )
-from cluster.journal import KIND_NOOP, RaftJournal
-from cluster.log_time import LogTime
-from cluster.member import LEADER, RaftMember
-from cluster.membership import Membership
-from cluster.messages import Message, Offer, StateReport
-from cluster.reads import ReadCallback, ReadRounds
-from cluster.state_comparison import StateComparison
-from cluster.transfer import Transfer, TransferCallback
-from node.durability import Durability, refusal_of
-from node.guard import Guard
-from node.jobs import ShipJob
-from node.requests import Answers, Callback, Drafts, Outcome, Request, Requests, ShardConfig
-from node.shipping import Shipped, Shipping
-from node.stale_reads import Level, StaleReads
-from node.status import ShardStatus, status_of
-from projections.result import Result
-from projections.system_commands import TYPES_OPAQUE
-from projections.table import Projections, build_projections
-from projections.ts_blocks import CorruptBlock
-from snapshot.progress import Progress, no_progress
-from snapshot.recovery import recover_state
-from snapshot.store import SnapshotStore
-from ual.directory import ShardPaths
-from ual.entry import HEADER_SIZE, Draft, Entry, decode_entries
-from ual.errors import CorruptFile, DataError, DiskFull, GroupTooLarge, IndexUnavailable
-from ual.files import Files
-from ual.jobs import ManifestJob, SealJob, SyncJob
-from ual.log_config import LogConfig
-from ual.opening import open_hard_state, open_log
+from onelog.cluster.journal import KIND_NOOP, RaftJournal
+from onelog.cluster.log_time import LogTime
+from onelog.cluster.member import LEADER, RaftMember
+from onelog.cluster.membership import Membership
+from onelog.cluster.messages import Message, Offer, StateReport
+from onelog.cluster.reads import ReadCallback, ReadRounds
+from onelog.cluster.state_comparison import StateComparison
+from onelog.cluster.transfer import Transfer, TransferCallback
+from onelog.node.durability import Durability, refusal_of
+from onelog.node.guard import Guard
+from onelog.node.jobs import ShipJob
+from onelog.node.requests import Answers, Callback, Drafts, Outcome, Request, Requests, ShardConfig
+from onelog.node.shipping import Shipped, Shipping
+from onelog.node.stale_reads import Level, StaleReads
+from onelog.node.status import ShardStatus, status_of
+from onelog.projections.result import Result
+from onelog.projections.system_commands import TYPES_OPAQUE
+from onelog.projections.table import Projections, build_projections
+from onelog.projections.ts_blocks import CorruptBlock
+from onelog.snapshot.progress import Progress, no_progress
+from onelog.snapshot.recovery import recover_state
+from onelog.snapshot.store import SnapshotStore
+from onelog.ual.directory import ShardPaths
+from onelog.ual.entry import HEADER_SIZE, Draft, Entry, decode_entries
+from onelog.ual.errors import CorruptFile, DataError, DiskFull, GroupTooLarge, IndexUnavailable
+from onelog.ual.files import Files
+from onelog.ual.jobs import ManifestJob, SealJob, SyncJob
+from onelog.ual.log_config import LogConfig
+from onelog.ual.opening import open_hard_state, open_log
 
 # Committed groups that a follower leaves until its ack is on its way, however long syncs take.
 UNAPPLIED_MAX = 1
@@ -360,7 +360,7 @@ class Shard:
         """Return what there is to say about this replica, also after it has stopped."""
         return status_of(self)
 
-    # What Raft calls (``cluster.applier.Applier``)
+    # What Raft calls (``onelog.cluster.applier.Applier``)
 
     def lead(self) -> None:
         """Begin to lead: from now on this replica stamps the log."""

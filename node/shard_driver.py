@@ -21,20 +21,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID
 
-from cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
-from cluster.membership import Membership
-from cluster.messages import Ack, Append, Message
-from cluster.wire_errors import Reason, WireError
-from node.direct_future import DirectFuture
-from node.durability import Durability, refusal_of
-from node.job_thread import JobThread
-from node.jobs import ShipJob
-from node.requests import Drafts, Outcome
-from node.shard import Shard
-from node.stale_reads import Level
-from node.status import ShardStatus
-from ual.entry import HEADER_SIZE
-from ual.jobs import ManifestJob, SealJob, SyncJob
+from onelog.cluster.errors import ClusterError, Expired, OutcomeUnknown, ProposalRefused
+from onelog.cluster.membership import Membership
+from onelog.cluster.messages import Ack, Append, Message
+from onelog.cluster.wire_errors import Reason, WireError
+from onelog.node.direct_future import DirectFuture
+from onelog.node.durability import Durability, refusal_of
+from onelog.node.job_thread import JobThread
+from onelog.node.jobs import ShipJob
+from onelog.node.requests import Drafts, Outcome
+from onelog.node.shard import Shard
+from onelog.node.stale_reads import Level
+from onelog.node.status import ShardStatus
+from onelog.ual.entry import HEADER_SIZE
+from onelog.ual.jobs import ManifestJob, SealJob, SyncJob
 
 # Requests that were handed in and have no outcome yet, for each shard.
 REQUESTS_MAX = 65_536

@@ -11,27 +11,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from cluster.config import ShippingConfig
-from cluster.member import LEADER
-from cluster.messages import Chunk, Fetch, Message, Offer, Unavailable
-from cluster.shipments import Offered, Shipments
-from node.holds import LAST_BYTES
-from node.jobs import ShipJob
-from node.mending import Damage, Mending
-from node.receiving import Receiving, ReceivingStatus
-from node.retention import droppable_before
-from node.serving import Serving
-from ual.damaged import DamagedSegment
-from ual.directory import ShardPaths
-from ual.errors import CorruptFile, DiskFull
-from ual.files import Files
-from ual.installing import install
-from ual.jobs import ManifestJob
-from ual.sealed import SealedSegment
-from ual.unsealed import UnsealedSegment
+from onelog.cluster.config import ShippingConfig
+from onelog.cluster.member import LEADER
+from onelog.cluster.messages import Chunk, Fetch, Message, Offer, Unavailable
+from onelog.cluster.shipments import Offered, Shipments
+from onelog.node.holds import LAST_BYTES
+from onelog.node.jobs import ShipJob
+from onelog.node.mending import Damage, Mending
+from onelog.node.receiving import Receiving, ReceivingStatus
+from onelog.node.retention import droppable_before
+from onelog.node.serving import Serving
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.directory import ShardPaths
+from onelog.ual.errors import CorruptFile, DiskFull
+from onelog.ual.files import Files
+from onelog.ual.installing import install
+from onelog.ual.jobs import ManifestJob
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.unsealed import UnsealedSegment
 
 if TYPE_CHECKING:
-    from node.shard import Shard
+    from onelog.node.shard import Shard
 
 Shipped = Fetch | Chunk | Unavailable
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from node.as_of import PastStates
-from node.context import NodeContext
-from node.shard import NodeClock
-from node.snapshots import SnapshotReport
-from snapshot.format import parse_snapshot_name
-from ual.manifest import SnapshotRecord
+from onelog.node.as_of import PastStates
+from onelog.node.context import NodeContext
+from onelog.node.shard import NodeClock
+from onelog.node.snapshots import SnapshotReport
+from onelog.snapshot.format import parse_snapshot_name
+from onelog.ual.manifest import SnapshotRecord
 
 _REPORT_GAUGES: tuple[tuple[str, str, Callable[[SnapshotReport], float]], ...] = (
     ("snapshot_build_seconds", "How long the last build took", lambda r: r.seconds),

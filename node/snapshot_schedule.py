@@ -17,12 +17,12 @@ Files are removed on a thread, but what is in them is looked at on the loop: a f
 import asyncio
 import logging
 
-from node.context import NodeContext
-from node.retention import log_bytes_behind
-from node.shard_driver import ShardDriver
-from snapshot.errors import SnapshotError
-from snapshot.trigger import Cause, Growth, snapshot_due
-from ual.errors import DiskFull
+from onelog.node.context import NodeContext
+from onelog.node.retention import log_bytes_behind
+from onelog.node.shard_driver import ShardDriver
+from onelog.snapshot.errors import SnapshotError
+from onelog.snapshot.trigger import Cause, Growth, snapshot_due
+from onelog.ual.errors import DiskFull
 
 # How often shards are looked at, and trimmed without a new snapshot, at most.
 LOOK_S = 1.0

@@ -18,14 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from node.shard import NodeClock
-from node.shard_driver import ShardDriver
-from snapshot.build import BuildRequest, BuildResult, Capture, plan_build
-from snapshot.builder_process import TIMEOUT_S, BuilderProcess
-from snapshot.errors import StateMismatch
-from ual.errors import LogFailed, UalError
-from ual.files import DiskFiles, Files
-from ual.manifest import SnapshotRecord
+from onelog.node.shard import NodeClock
+from onelog.node.shard_driver import ShardDriver
+from onelog.snapshot.build import BuildRequest, BuildResult, Capture, plan_build
+from onelog.snapshot.builder_process import TIMEOUT_S, BuilderProcess
+from onelog.snapshot.errors import StateMismatch
+from onelog.ual.errors import LogFailed, UalError
+from onelog.ual.files import DiskFiles, Files
+from onelog.ual.manifest import SnapshotRecord
 
 DURABLE_POLL_S = 0.005
 # What is applied is synced soon, or the disk is stuck: then the build is put off.

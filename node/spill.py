@@ -30,7 +30,7 @@ from pathlib import Path
 import lmdb
 from crc32c import crc32c
 
-from projections.errors import ProjectionError, SpillLost
+from onelog.projections.errors import ProjectionError, SpillLost
 
 MAP_SIZE_MIN = 16 << 20
 SIZE_MAX = 64 << 30

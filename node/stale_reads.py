@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from cluster.errors import ClusterError, Expired, ProposalRefused, StaleBoundExceeded
-from cluster.member import RaftMember
-from cluster.reads import READS_WAITING_MAX, ReadCallback
-from node.requests import Answers
+from onelog.cluster.errors import ClusterError, Expired, ProposalRefused, StaleBoundExceeded
+from onelog.cluster.member import RaftMember
+from onelog.cluster.reads import READS_WAITING_MAX, ReadCallback
+from onelog.node.requests import Answers
 
 
 class Level(Enum):

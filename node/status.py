@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from cluster.errors import ClusterError
-from cluster.member import CANDIDATE, FOLLOWER, LEADER
-from cluster.state_comparison import ComparisonStatus
-from node.shipping import ShippingStatus
+from onelog.cluster.errors import ClusterError
+from onelog.cluster.member import CANDIDATE, FOLLOWER, LEADER
+from onelog.cluster.state_comparison import ComparisonStatus
+from onelog.node.shipping import ShippingStatus
 
 if TYPE_CHECKING:
-    from node.shard import Shard
+    from onelog.node.shard import Shard
 
 _ROLES = {FOLLOWER: "follower", CANDIDATE: "candidate", LEADER: "leader"}
 

@@ -18,7 +18,8 @@ from typing import Any
 from google.protobuf import any_pb2  # type: ignore[import-untyped]
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
-from cluster.errors import (
+from onelog import errors
+from onelog.cluster.errors import (
     ClusterError,
     Discarded,
     Diverged,
@@ -34,15 +35,14 @@ from cluster.errors import (
     StorageFull,
     TransferFailed,
 )
-from node.shard_driver import Stopping
-from onelog import errors
 from onelog.errors import OnelogError
+from onelog.node.shard_driver import Stopping
+from onelog.projections.errors import BadDocument, BadPayload
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
 from onelog.status import DOMAIN
+from onelog.ual.errors import DataError, DiskFull, IndexDropped, IndexInFuture
 from onelog.v1 import common_pb2
-from projections.errors import BadDocument, BadPayload
-from projections.reasons import Reason
-from projections.result import Refused
-from ual.errors import DataError, DiskFull, IndexDropped, IndexInFuture
 
 _log = logging.getLogger("onelog.node.api")
 

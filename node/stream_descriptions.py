@@ -3,12 +3,12 @@
 They work on any state of the projections, the live one or one of the past.
 """
 
-from node.edge import View
-from node.operations import Read
-from node.stream_records import found
-from node.stream_requests import by_stream, check_group, check_stream
+from onelog.node.edge import View
+from onelog.node.operations import Read
+from onelog.node.stream_records import found
+from onelog.node.stream_requests import by_stream, check_group, check_stream
+from onelog.projections.stream_reads import GroupDescription, StreamDescription
 from onelog.v1 import stream_pb2
-from projections.stream_reads import GroupDescription, StreamDescription
 
 
 def put_stream(target: stream_pb2.StreamInfo, namespace: str, stream: StreamDescription) -> None:

@@ -18,42 +18,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cluster.member import LEADER
-from node.calls import Call
-from node.edge import Edge, Written, namespace_of, put_log_read, session_of, write_options
-from node.operations import applied, put_header
-from node.shard_driver import ShardDriver
-from node.status_mapping import error_of_reason
-from node.stream_records import found, in_thread, origins, put_record, read_current
-from node.stream_requests import (
+from onelog.cluster.member import LEADER
+from onelog.node.calls import Call
+from onelog.node.edge import Edge, Written, namespace_of, put_log_read, session_of, write_options
+from onelog.node.operations import applied, put_header
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.status_mapping import error_of_reason
+from onelog.node.stream_records import found, in_thread, origins, put_record, read_current
+from onelog.node.stream_requests import (
     by_stream,
     encode_checked,
     limit_of,
     names_of,
     ns_of,
 )
-from node.waits import own_task
-from onelog.v1 import common_pb2, stream_pb2
-from projections.limits import U64_MAX
-from projections.payload import SessionRef, read_prefix
-from projections.reasons import Reason
-from projections.result import Duplicate, Refused
-from projections.stream_commands import decode_command
-from projections.stream_group_commands import Claim, Deliver
-from projections.stream_group_operations import (
+from onelog.node.waits import own_task
+from onelog.projections.limits import U64_MAX
+from onelog.projections.payload import SessionRef, read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Duplicate, Refused
+from onelog.projections.stream_commands import decode_command
+from onelog.projections.stream_group_commands import Claim, Deliver
+from onelog.projections.stream_group_operations import (
     claimable_from,
     decode_claimed,
     refusal_of_member,
 )
-from projections.stream_groups import Group
-from projections.stream_limits import OFFSETS_MAX, PENDING_MAX, READ_SIZE_MAX
-from projections.stream_pages import Gap, Page, PageRead, Record, gaps, open_record, size_of
-from projections.stream_state import StreamState
-from projections.system_commands import TYPE_BATCH, Batch, encode_batch
-from projections.system_commands import decode_command as decode_system_command
-from projections.table import Projections
-from ual.entry import Draft
-from ual.log import Log
+from onelog.projections.stream_groups import Group
+from onelog.projections.stream_limits import OFFSETS_MAX, PENDING_MAX, READ_SIZE_MAX
+from onelog.projections.stream_pages import Gap, Page, PageRead, Record, gaps, open_record, size_of
+from onelog.projections.stream_state import StreamState
+from onelog.projections.system_commands import TYPE_BATCH, Batch, encode_batch
+from onelog.projections.system_commands import decode_command as decode_system_command
+from onelog.projections.table import Projections
+from onelog.ual.entry import Draft
+from onelog.ual.log import Log
+from onelog.v1 import common_pb2, stream_pb2
 
 FETCH_DEFAULT = 100
 WAIT_MS_MAX = 60_000

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
-from node.as_of import Past
-from node.edge import Edge
-from node.shard_driver import ShardDriver
-from node.status_mapping import error_of_reason, error_of_refusal
 from onelog.errors import OutOfRange, Unavailable
+from onelog.node.as_of import Past
+from onelog.node.edge import Edge
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.status_mapping import error_of_reason, error_of_refusal
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.stream_commands import Cause
+from onelog.projections.stream_limits import READ_SIZE_MAX
+from onelog.projections.stream_pages import EVERYTHING, Gap, Page, PageRead, Record, RecordFilter
+from onelog.projections.table import Projections
+from onelog.ual.log import Log
 from onelog.v1 import stream_pb2
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.stream_commands import Cause
-from projections.stream_limits import READ_SIZE_MAX
-from projections.stream_pages import EVERYTHING, Gap, Page, PageRead, Record, RecordFilter
-from projections.table import Projections
-from ual.log import Log
 
 # How often a page is read again because its records were trimmed meanwhile.
 READS_MAX = 10

@@ -6,21 +6,21 @@ All of it is looked at before anything is written, and refused for the reason th
 from collections.abc import Sequence
 from typing import Any
 
-from node.status_mapping import error_of_reason
-from onelog.v1 import stream_pb2
-from projections import stream_commands as commands
-from projections import stream_group_commands as groups
-from projections.limits import TTL_NS_MAX
-from projections.payload import SessionRef, read_prefix
-from projections.reasons import Reason
-from projections.stream_limits import (
+from onelog.node.status_mapping import error_of_reason
+from onelog.projections import stream_commands as commands
+from onelog.projections import stream_group_commands as groups
+from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.payload import SessionRef, read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.stream_limits import (
     GROUP_NAME_SIZE_MAX,
     OFFSETS_MAX,
     PARTITION_ANY,
     PARTITIONS_MAX,
     STREAM_NAME_SIZE_MAX,
 )
-from ual.entry import Draft
+from onelog.ual.entry import Draft
+from onelog.v1 import stream_pb2
 
 
 def check_stream(name: str) -> str:

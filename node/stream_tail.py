@@ -14,21 +14,21 @@ from collections.abc import AsyncIterator, Sequence, Set
 from functools import partial
 from typing import Any
 
-from node.calls import LEADER_WAIT_S, Call
-from node.edge import Edge, invalid, namespace_of
-from node.events_stream import DELETED, StreamHappening
-from node.status_mapping import error_of_reason
-from node.stream_records import filter_of, found, offset_at_time, put_record, read_page
-from node.stream_requests import check_stream, partition_of
-from node.waits import Wake
-from node.watch import (
+from onelog.node.calls import LEADER_WAIT_S, Call
+from onelog.node.edge import Edge, invalid, namespace_of
+from onelog.node.events_stream import DELETED, StreamHappening
+from onelog.node.status_mapping import error_of_reason
+from onelog.node.stream_records import filter_of, found, offset_at_time, put_record, read_page
+from onelog.node.stream_requests import check_stream, partition_of
+from onelog.node.waits import Wake
+from onelog.node.watch import (
     INDEX_MAX,
     PROGRESS_DEFAULT_MS,
     Follower,
     places,
     put_part,
 )
-from node.watch_feeds import (
+from onelog.node.watch_feeds import (
     PAGE_BYTES_MAX,
     PAGE_EVENTS_MAX,
     Feed,
@@ -37,15 +37,15 @@ from node.watch_feeds import (
     Wanted,
     source_of,
 )
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.stream_limits import PARTITION_ANY
+from onelog.projections.stream_pages import EVERYTHING, PageRead, Record, RecordFilter, size_of
+from onelog.projections.stream_retention import Partition
+from onelog.projections.table import Projections
+from onelog.ual.entry import OWNER_STREAM
+from onelog.ual.log import Log
 from onelog.v1 import common_pb2, stream_pb2
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.stream_limits import PARTITION_ANY
-from projections.stream_pages import EVERYTHING, PageRead, Record, RecordFilter, size_of
-from projections.stream_retention import Partition
-from projections.table import Projections
-from ual.entry import OWNER_STREAM
-from ual.log import Log
 
 STREAMS_MAX = 1_000  # that one tail names
 PARTITIONS_MAX = 4_096  # that it reads in one shard: catching up costs a step for each

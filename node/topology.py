@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from ual.directory import Topology
+from onelog.ual.directory import Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ from typing import Any, TypeVar
 
 from prometheus_client import Counter
 
-from cluster.errors import ClusterError
-from node.errors import ConfigError
-from node.requests import Results
+from onelog.cluster.errors import ClusterError
+from onelog.node.errors import ConfigError
+from onelog.node.requests import Results
 from onelog.traceparent import KEY, PARENTS_MAX, TraceParent, parse
 
 # Spans that wait to be written; one takes about a kilobyte.

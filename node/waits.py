@@ -17,10 +17,10 @@ import asyncio
 from collections.abc import Callable
 from itertools import takewhile
 
-from node.shard_driver import ShardDriver
 from onelog.errors import ResourceExhausted
-from projections.result import Result
-from ual.entry import Entry
+from onelog.node.shard_driver import ShardDriver
+from onelog.projections.result import Result
+from onelog.ual.entry import Entry
 
 # For each shard; a waiter costs a look at each group that is applied.
 WAITERS_MAX = 10_000

@@ -30,15 +30,15 @@ from collections.abc import (
 from functools import partial
 from typing import Any, Protocol
 
-from node.calls import LEADER_WAIT_S, Call, gather
-from node.edge import Edge, invalid
-from node.forwarding import Elsewhere
-from node.status_mapping import error_of_reason
-from node.waits import Wake
-from node.watch_feeds import EventPage, Feed, Filters, Page, source_of
+from onelog.node.calls import LEADER_WAIT_S, Call, gather
+from onelog.node.edge import Edge, invalid
+from onelog.node.forwarding import Elsewhere
+from onelog.node.status_mapping import error_of_reason
+from onelog.node.waits import Wake
+from onelog.node.watch_feeds import EventPage, Feed, Filters, Page, source_of
+from onelog.projections.reasons import Reason
+from onelog.ual.errors import IndexDropped
 from onelog.v1 import common_pb2, pipeline_pb2
-from projections.reasons import Reason
-from ual.errors import IndexDropped
 
 PROGRESS_DEFAULT_MS = 10_000
 PROGRESS_MS_MIN = 100

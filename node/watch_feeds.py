@@ -14,18 +14,18 @@ from collections import deque
 from collections.abc import Sequence, Set
 from typing import Any, Protocol
 
-from node.edge import Edge, invalid, namespace_of
-from node.events import events_of, took_effect
-from node.happening import Happening
-from node.shard_driver import ShardDriver
-from node.waits import Wake
-from node.watch_past import PastReader, Told
 from onelog.errors import OutOfRange
+from onelog.node.edge import Edge, invalid, namespace_of
+from onelog.node.events import events_of, took_effect
+from onelog.node.happening import Happening
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.waits import Wake
+from onelog.node.watch_past import PastReader, Told
+from onelog.projections.result import Result
+from onelog.projections.table import Projections
+from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, Entry
+from onelog.ual.errors import IndexDropped
 from onelog.v1 import common_pb2, log_pb2, pipeline_pb2
-from projections.result import Result
-from projections.table import Projections
-from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_SYSTEM, Entry
-from ual.errors import IndexDropped
 
 # What waits for one watcher that does not keep up; beyond it, it reads the log.
 BUFFER_EVENTS_MAX = 1_024

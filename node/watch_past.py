@@ -23,20 +23,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from node.as_of import Past
-from node.events import events_of
-from node.happening import Happening
 from onelog.errors import OutOfRange, ResourceExhausted
-from projections.kv_commands import decode_command as decode_kv
-from projections.limits import VERSIONS_DEFAULT
-from projections.payload import read_prefix
-from projections.system_commands import TYPE_BATCH, Batch
-from projections.system_commands import decode_command as decode_system
-from projections.table import Projections
-from ual.entry import FLAG_CONDITIONAL, OWNER_KV, Entry
+from onelog.node.as_of import Past
+from onelog.node.events import events_of
+from onelog.node.happening import Happening
+from onelog.projections.kv_commands import decode_command as decode_kv
+from onelog.projections.limits import VERSIONS_DEFAULT
+from onelog.projections.payload import read_prefix
+from onelog.projections.system_commands import TYPE_BATCH, Batch
+from onelog.projections.system_commands import decode_command as decode_system
+from onelog.projections.table import Projections
+from onelog.ual.entry import FLAG_CONDITIONAL, OWNER_KV, Entry
 
 if TYPE_CHECKING:
-    from node.watch_feeds import Interest, Source
+    from onelog.node.watch_feeds import Interest, Source
 
 # Entries of one window: what the loop does in one go. Shorter by far after one that was too long,
 # and longer again bit by bit, because each that is too long costs a build.

@@ -22,11 +22,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
-from node.config import Config
-from node.errors import WorkerFailed
-from node.server import new_node
-from ual.directory import DataDirectory
-from ual.files import DiskFiles
+from onelog.node.config import Config
+from onelog.node.errors import WorkerFailed
+from onelog.node.server import new_node
+from onelog.ual.directory import DataDirectory
+from onelog.ual.files import DiskFiles
 
 # After a worker was asked to stop: its own limits, and room for closing.
 STOP_EXTRA_S = 10.0

@@ -8,6 +8,9 @@
         client.kv.put("greeting", "hello")
 
 The names below are loaded when they are first used: ``import onelog`` alone costs nothing.
+
+``onelog.node``, ``cluster``, ``snapshot``, ``projections``, ``ual`` and ``spark`` are links to the
+folders of these names beside this one; nobody imports them by their bare names.
 """
 
 from importlib import import_module

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from projections.conditions import Condition
-from projections.kv_commands import TYPE_PUT_MANY, put_count
-from projections.payload import Prefix, read_prefix
-from projections.reasons import Reason
-from projections.result import Applied, Duplicate, Refused, Result
-from projections.system_commands import Batch
-from ual.entry import Entry
+from onelog.projections.conditions import Condition
+from onelog.projections.kv_commands import TYPE_PUT_MANY, put_count
+from onelog.projections.payload import Prefix, read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Duplicate, Refused, Result
+from onelog.projections.system_commands import Batch
+from onelog.ual.entry import Entry
 
 
 class Judge(Protocol):

@@ -17,10 +17,10 @@ from enum import IntEnum
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
-from projections.errors import BadPayload
-from projections.limits import CONDITIONS_MAX, KEY_SIZE_MAX
-from projections.payload import U8, U16, U32, U64, Reader, encode_sized
-from projections.reasons import Reason
+from onelog.projections.errors import BadPayload
+from onelog.projections.limits import CONDITIONS_MAX, KEY_SIZE_MAX
+from onelog.projections.payload import U8, U16, U32, U64, Reader, encode_sized
+from onelog.projections.reasons import Reason
 
 
 class Target(IntEnum):

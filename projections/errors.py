@@ -10,7 +10,7 @@
     └── SpillLost        a value that was moved out cannot be read back; the replica must stop
 """
 
-from projections.reasons import Reason
+from onelog.projections.reasons import Reason
 
 
 class ProjectionError(Exception):

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from projections.limits import HOLD_NAME_SIZE_MAX, HOLDS_MAX, TTL_NS_MAX, U64_MAX
-from projections.payload import U8
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
-from projections.section import SectionReader
-from projections.state_hash import item_hash
+from onelog.projections.limits import HOLD_NAME_SIZE_MAX, HOLDS_MAX, TTL_NS_MAX, U64_MAX
+from onelog.projections.payload import U8
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused
+from onelog.projections.section import SectionReader
+from onelog.projections.state_hash import item_hash
 
 HOLD_SIZE = 500  # bytes per hold: object, numbers, name, table slot
 

@@ -8,25 +8,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 
-from projections.conditions import Condition
-from projections.errors import BadPayload
-from projections.kv_changes import Changes
-from projections.kv_commands import KV_OPERATIONS, end_lease, execute_span, first_failed
-from projections.kv_evict import Evictor
-from projections.kv_reads import KvReads
-from projections.kv_record import EXPIRED, EXPIRES, HEAD
-from projections.kv_ring import newest_of
-from projections.kv_section import dump_parts, load_section
-from projections.kv_store import Store
-from projections.kv_values import Values
-from projections.limits import KEYS_RESERVED, U64_MAX
-from projections.namespaces import Namespace
-from projections.payload import U8, U64, Reader, encode_sized
-from projections.projection import Due, Handler, Position, SpillStore
-from projections.section import chunked
-from projections.state_hash import reduce_total
-from projections.undo import UndoLog
-from ual.entry import OWNER_KV, Draft
+from onelog.projections.conditions import Condition
+from onelog.projections.errors import BadPayload
+from onelog.projections.kv_changes import Changes
+from onelog.projections.kv_commands import KV_OPERATIONS, end_lease, execute_span, first_failed
+from onelog.projections.kv_evict import Evictor
+from onelog.projections.kv_reads import KvReads
+from onelog.projections.kv_record import EXPIRED, EXPIRES, HEAD
+from onelog.projections.kv_ring import newest_of
+from onelog.projections.kv_section import dump_parts, load_section
+from onelog.projections.kv_store import Store
+from onelog.projections.kv_values import Values
+from onelog.projections.limits import KEYS_RESERVED, U64_MAX
+from onelog.projections.namespaces import Namespace
+from onelog.projections.payload import U8, U64, Reader, encode_sized
+from onelog.projections.projection import Due, Handler, Position, SpillStore
+from onelog.projections.section import chunked
+from onelog.projections.state_hash import reduce_total
+from onelog.projections.undo import UndoLog
+from onelog.ual.entry import OWNER_KV, Draft
 
 # Entries that say themselves what they write.
 TYPES_TOLD = frozenset(OWNER_KV << 8 | each.number for each in KV_OPERATIONS if each.tells_itself)

@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise, repeat
 from operator import itemgetter, sub
 from typing import Any, assert_never
 
-from projections.conditions import (
+from onelog.projections.conditions import (
     COMPARE,
     Condition,
     Target,
@@ -28,10 +28,10 @@ from projections.conditions import (
     encode_conditions,
     read_conditions,
 )
-from projections.errors import BadDocument, BadPayload
-from projections.kv_json import Path, delete_field, encode_path, read_path, set_field
-from projections.kv_store import Current, Store, Write
-from projections.limits import (
+from onelog.projections.errors import BadDocument, BadPayload
+from onelog.projections.kv_json import Path, delete_field, encode_path, read_path, set_field
+from onelog.projections.kv_store import Current, Store, Write
+from onelog.projections.limits import (
     DELETE_RANGE_KEYS_MAX,
     DELETE_RANGE_VISITS_MAX,
     I64_MAX,
@@ -46,7 +46,7 @@ from projections.limits import (
     TTL_NS_MAX,
     U64_MAX,
 )
-from projections.payload import (
+from onelog.projections.payload import (
     I64,
     U8,
     U16,
@@ -58,10 +58,10 @@ from projections.payload import (
     encode_sized,
     read_prefix,
 )
-from projections.projection import Operation
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused, applied
-from ual.entry import OWNER_KV, Draft, Entry
+from onelog.projections.projection import Operation
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused, applied
+from onelog.ual.entry import OWNER_KV, Draft, Entry
 
 TYPE_PUT = OWNER_KV << 8 | 0x01
 TYPE_PUT_MANY = OWNER_KV << 8 | 0x0F

@@ -11,7 +11,7 @@ nothing of it shows: values, versions, hashes and snapshots are the same whereve
 
 from collections.abc import Iterator, Mapping
 
-from projections.kv_record import (
+from onelog.projections.kv_record import (
     OUTSIDE,
     TOMBSTONE,
     encode_reference,
@@ -19,8 +19,8 @@ from projections.kv_record import (
     read_reference,
     read_versions,
 )
-from projections.kv_store import Store
-from projections.limits import EVICT_KEYS_MAX, SPILL_SIZE_MIN
+from onelog.projections.kv_store import Store
+from onelog.projections.limits import EVICT_KEYS_MAX, SPILL_SIZE_MIN
 
 ROUNDS_MAX = 2  # what the first round spares, the second takes
 

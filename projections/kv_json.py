@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring
 from typing import NoReturn
 
-from projections.errors import BadDocument, BadPayload
-from projections.limits import JSON_DEPTH_MAX, JSON_PATH_MAX, JSON_SIZE_MAX
-from projections.payload import U8, U16, U32, Reader, encode_sized
-from projections.reasons import Reason
+from onelog.projections.errors import BadDocument, BadPayload
+from onelog.projections.limits import JSON_DEPTH_MAX, JSON_PATH_MAX, JSON_SIZE_MAX
+from onelog.projections.payload import U8, U16, U32, Reader, encode_sized
+from onelog.projections.reasons import Reason
 
 Step = str | int | None
 """A member's name, an element's position, or None: one past the last element."""

@@ -13,9 +13,9 @@ The keys of a lease are a set; whoever goes through them sorts first.
 from dataclasses import dataclass, field
 from functools import partial
 
-from projections.deadlines import Deadlines
-from projections.kv_record import Items
-from projections.undo import UndoLog
+from onelog.projections.deadlines import Deadlines
+from onelog.projections.kv_record import Items
+from onelog.projections.undo import UndoLog
 
 LEASE_SIZE = 600  # bytes per lease: object, set, table slots, heap entry
 LEASE_KEY_SIZE = 48  # bytes per attached key: its slot in the set

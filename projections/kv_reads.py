@@ -12,10 +12,10 @@ of a batch has an index of its own, so a read as of an index inside of one sees 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from projections.errors import BadDocument
-from projections.kv_commands import prefix_end
-from projections.kv_json import Path, get_field
-from projections.kv_record import (
+from onelog.projections.errors import BadDocument
+from onelog.projections.kv_commands import prefix_end
+from onelog.projections.kv_json import Path, get_field
+from onelog.projections.kv_record import (
     EXPIRED,
     EXPIRES,
     LEASED,
@@ -26,12 +26,12 @@ from projections.kv_record import (
     read_version,
     read_versions,
 )
-from projections.kv_ring import newest_of
-from projections.kv_store import Store
-from projections.limits import RECENT_KEYS_MAX, SCAN_KEYS_MAX, SCAN_SIZE_MAX
-from projections.projection import Position
-from projections.reasons import Reason
-from projections.result import Refused
+from onelog.projections.kv_ring import newest_of
+from onelog.projections.kv_store import Store
+from onelog.projections.limits import RECENT_KEYS_MAX, SCAN_KEYS_MAX, SCAN_SIZE_MAX
+from onelog.projections.projection import Position
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from projections.payload import encode_prefix
-from projections.state_hash import item_hash
+from onelog.projections.payload import encode_prefix
+from onelog.projections.state_hash import item_hash
 
 TOMBSTONE = 0x01
 EXPIRED = 0x02  # a tombstone that an expire entry wrote

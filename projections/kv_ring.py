@@ -23,8 +23,8 @@ percent of its time in the loop that copied; five turns of old and new, ``put_ma
 6.4 and 4.8 µs of the node's CPU for a put, 129,000 and 163,000 puts/s.
 """
 
-from projections.kv_record import COUNT_AT, FLAGS_AT, TRAILER, TRIMMED
-from projections.limits import KEYS_RESERVED
+from onelog.projections.kv_record import COUNT_AT, FLAGS_AT, TRAILER, TRIMMED
+from onelog.projections.limits import KEYS_RESERVED
 
 Record = bytes | bytearray
 """All versions of a key: a record as kv_record.py has it, or a ring."""

@@ -8,7 +8,7 @@ order, hence equal states give equal bytes, and a loaded namespace has its order
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from projections.kv_record import (
+from onelog.projections.kv_record import (
     COUNT_AT,
     EXPIRED,
     EXPIRES,
@@ -26,13 +26,13 @@ from projections.kv_record import (
     read_version,
     read_versions,
 )
-from projections.kv_ring import straight
-from projections.kv_store import Store
-from projections.kv_values import OBJECT_SIZE
-from projections.limits import INLINE_SIZE_MAX, KEY_SIZE_MAX, VALUE_SIZE_MAX
-from projections.payload import U8, U16, U32, U64
-from projections.section import SectionReader
-from ual.entry import OWNER_KV
+from onelog.projections.kv_ring import straight
+from onelog.projections.kv_store import Store
+from onelog.projections.kv_values import OBJECT_SIZE
+from onelog.projections.limits import INLINE_SIZE_MAX, KEY_SIZE_MAX, VALUE_SIZE_MAX
+from onelog.projections.payload import U8, U16, U32, U64
+from onelog.projections.section import SectionReader
+from onelog.ual.entry import OWNER_KV
 
 SECTION_VERSION = 1
 

@@ -28,11 +28,11 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
-from projections.deadlines import Deadlines
-from projections.kv_changes import Before, Change, Changes
-from projections.kv_leases import Leases
-from projections.kv_order import OrderedKeys
-from projections.kv_record import (
+from onelog.projections.deadlines import Deadlines
+from onelog.projections.kv_changes import Before, Change, Changes
+from onelog.projections.kv_leases import Leases
+from onelog.projections.kv_order import OrderedKeys
+from onelog.projections.kv_record import (
     BOUND,
     COUNT_AT,
     EXPIRED,
@@ -58,7 +58,7 @@ from projections.kv_record import (
     read_version,
     read_versions,
 )
-from projections.kv_ring import (
+from onelog.projections.kv_ring import (
     RING_HEAD_SIZE,
     Record,
     check_ring,
@@ -69,12 +69,12 @@ from projections.kv_ring import (
     rolled,
     straight,
 )
-from projections.kv_values import OBJECT_SIZE, Values
-from projections.limits import INLINE_SIZE_MAX, U64_MAX
-from projections.namespaces import Namespace
-from projections.payload import U64
-from projections.state_hash import item_hash
-from projections.undo import UndoLog
+from onelog.projections.kv_values import OBJECT_SIZE, Values
+from onelog.projections.limits import INLINE_SIZE_MAX, U64_MAX
+from onelog.projections.namespaces import Namespace
+from onelog.projections.payload import U64
+from onelog.projections.state_hash import item_hash
+from onelog.projections.undo import UndoLog
 
 RECENT_KEY_SIZE = 80  # bytes per key remembered as read: an object of its own
 DEADLINE_SIZE = 200  # bytes per scheduled key: table slot, heap entry, two numbers

@@ -10,8 +10,8 @@ share the spill store.
 import sys
 from collections.abc import Iterator
 
-from projections.errors import SpillLost
-from projections.projection import SpillStore
+from onelog.projections.errors import SpillLost
+from onelog.projections.projection import SpillStore
 
 OBJECT_SIZE = 41  # of a bytes object besides its bytes: 33, and 8 that rounding to 16 costs
 ID_SIZE = 32  # of the number that is a value's id; its slot in the table is counted with that

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from projections.limits import (
+from onelog.projections.limits import (
     NAMESPACE_DEFAULT,
     TOMBSTONES_DEFAULT,
     TOMBSTONES_MAX,
@@ -18,7 +18,7 @@ from projections.limits import (
     VERSIONS_DEFAULT,
     VERSIONS_MAX,
 )
-from projections.state_hash import item_hash
+from onelog.projections.state_hash import item_hash
 
 LIMITS = struct.Struct("<BIQI")
 LIMITS_SIZE = 17

@@ -11,9 +11,9 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
-from projections.errors import BadPayload
-from projections.limits import NAMESPACE_SIZE_MAX
-from projections.reasons import Reason
+from onelog.projections.errors import BadPayload
+from onelog.projections.limits import NAMESPACE_SIZE_MAX
+from onelog.projections.reasons import Reason
 
 PAYLOAD_VERSION = 1
 HEADS_MAX = 1024  # of prefixes that are remembered

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from projections.errors import BadPayload
-from projections.namespaces import Namespace
-from projections.payload import Reader, namespace_of
-from projections.result import Outcome, Refused
-from ual.entry import Draft
+from onelog.projections.errors import BadPayload
+from onelog.projections.namespaces import Namespace
+from onelog.projections.payload import Reader, namespace_of
+from onelog.projections.result import Outcome, Refused
+from onelog.ual.entry import Draft
 
 Handler = Callable[[bytes, int, int, Sequence[bytes]], Sequence[Outcome]]
 """Apply a span of entries of one type: ``handler(prefix, index, timestamp_ns, payloads)``.
@@ -115,7 +115,7 @@ class SpillStore(Protocol):
 
 
 class Notes(Protocol):
-    """What the log wants to know about entries once they are applied (``ual.notes``)."""
+    """What the log wants to know about entries once they are applied (``onelog.ual.notes``)."""
 
     def add_record(self, stream_id: int, index: int) -> None:
         """The entry at ``index`` is a record of the stream."""

@@ -12,12 +12,12 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from projections.namespaces import Namespace
-from projections.payload import Reader
-from projections.projection import Due, Handler, one_by_one
-from projections.queue_changes import Kind
-from projections.queue_columns import DUE, EXPIRES
-from projections.queue_commands import (
+from onelog.projections.namespaces import Namespace
+from onelog.projections.payload import Reader
+from onelog.projections.projection import Due, Handler, one_by_one
+from onelog.projections.queue_changes import Kind
+from onelog.projections.queue_columns import DUE, EXPIRES
+from onelog.projections.queue_commands import (
     FAILURE_LEASE_EXPIRED,
     QUEUE_OPERATIONS,
     Command,
@@ -31,20 +31,20 @@ from projections.queue_commands import (
     fail,
     head_of,
 )
-from projections.queue_deadlines import (
+from onelog.projections.queue_deadlines import (
     DELAY_ENDS,
     LEASE_ENDS,
     TTL_ENDS,
     unpack_deadline,
 )
-from projections.queue_row import DELAYED, LEASED, READY, STATE_MASK
-from projections.queue_section import dump_parts, load_section
-from projections.queue_store import Total
-from projections.reasons import Reason
-from projections.result import Outcome, Refused
-from projections.section import chunked
-from projections.state_hash import reduce_total
-from ual.entry import OWNER_QUEUE, Draft
+from onelog.projections.queue_row import DELAYED, LEASED, READY, STATE_MASK
+from onelog.projections.queue_section import dump_parts, load_section
+from onelog.projections.queue_store import Total
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Outcome, Refused
+from onelog.projections.section import chunked
+from onelog.projections.state_hash import reduce_total
+from onelog.ual.entry import OWNER_QUEUE, Draft
 
 ITEM = struct.Struct("<BQQ")  # of an expire entry: kind, queue, message
 

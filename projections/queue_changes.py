@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from projections.payload import FLAG_SESSION, SESSION_SIZE, U64
-from projections.queue_results import decode_leased
-from projections.queue_store import QueueState
-from projections.result import Applied
+from onelog.projections.payload import FLAG_SESSION, SESSION_SIZE, U64
+from onelog.projections.queue_results import decode_leased
+from onelog.projections.queue_store import QueueState
+from onelog.projections.result import Applied
 
 # Bytes that one shard remembers, and what each note takes besides its ids.
 CHANGES_SIZE_MAX = 8 << 20

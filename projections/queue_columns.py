@@ -17,10 +17,10 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from operator import eq
 
-from projections.payload import U8, U64
-from projections.queue_groups import Groups
-from projections.queue_limits import BLOCK_ROWS
-from projections.queue_row import (
+from onelog.projections.payload import U8, U64
+from onelog.projections.queue_groups import Groups
+from onelog.projections.queue_limits import BLOCK_ROWS
+from onelog.projections.queue_row import (
     DELIVERIES_SHIFT,
     HAS_BODY,
     HAS_DEAD,

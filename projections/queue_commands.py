@@ -29,9 +29,9 @@ from functools import partial
 from sys import byteorder
 from typing import Any, NamedTuple
 
-from projections.errors import BadPayload
-from projections.limits import U64_MAX
-from projections.payload import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.limits import U64_MAX
+from onelog.projections.payload import (
     U8,
     U16,
     U64,
@@ -42,12 +42,12 @@ from projections.payload import (
     namespace_of,
     read_prefix,
 )
-from projections.projection import Operation, Position
-from projections.queue_changes import Kind, Note, QueueChanges
-from projections.queue_columns import DUE, TOKEN, Span, Table
-from projections.queue_config import QueueConfig, read_config
-from projections.queue_deadlines import Wakeups
-from projections.queue_limits import (
+from onelog.projections.projection import Operation, Position
+from onelog.projections.queue_changes import Kind, Note, QueueChanges
+from onelog.projections.queue_columns import DUE, TOKEN, Span, Table
+from onelog.projections.queue_config import QueueConfig, read_config
+from onelog.projections.queue_deadlines import Wakeups
+from onelog.projections.queue_limits import (
     CRON_DAYS_MAX,
     DELAY_NS_MAX,
     FAILURE_SIZE_MAX,
@@ -70,7 +70,7 @@ from projections.queue_limits import (
     TENANTS_MAX,
     VISIBILITY_NS_MAX,
 )
-from projections.queue_message import (
+from onelog.projections.queue_message import (
     OPTION_DEDUP,
     Enqueue,
     ScheduleCreate,
@@ -80,15 +80,15 @@ from projections.queue_message import (
     read_schedule,
     scan_enqueue,
 )
-from projections.queue_reads import QueueReads
-from projections.queue_results import (
+from onelog.projections.queue_reads import QueueReads
+from onelog.projections.queue_results import (
     ACKED,
     LEASE_HEAD,
     decode_verdicts,
     encode_cursor,
     encode_verdicts,
 )
-from projections.queue_row import (
+from onelog.projections.queue_row import (
     DELAYED,
     DELIVERIES_SHIFT,
     DELIVERY,
@@ -104,13 +104,13 @@ from projections.queue_row import (
     Dead,
     Row,
 )
-from projections.queue_schedule import BadCron, parse_cron
-from projections.queue_store import QueueState, RunningRedrive, Schedule, Total
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused, applied
-from projections.undo import UndoLog
-from ual.entry import OWNER_QUEUE, Draft, Entry
-from ual.errors import DataError
+from onelog.projections.queue_schedule import BadCron, parse_cron
+from onelog.projections.queue_store import QueueState, RunningRedrive, Schedule, Total
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused, applied
+from onelog.projections.undo import UndoLog
+from onelog.ual.entry import OWNER_QUEUE, Draft, Entry
+from onelog.ual.errors import DataError
 
 TYPE_LEASE = OWNER_QUEUE << 8 | 0x02
 TYPE_ACK = OWNER_QUEUE << 8 | 0x03

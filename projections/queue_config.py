@@ -9,9 +9,9 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from projections.limits import TTL_NS_MAX
-from projections.payload import U8, U64, Reader
-from projections.queue_limits import (
+from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.payload import U8, U64, Reader
+from onelog.projections.queue_limits import (
     BACKOFF_STEPS_MAX,
     DEDUP_ENTRIES_DEFAULT,
     DEDUP_ENTRIES_MAX,
@@ -21,7 +21,7 @@ from projections.queue_limits import (
     VISIBILITY_NS_DEFAULT,
     VISIBILITY_NS_MAX,
 )
-from projections.section import SectionReader
+from onelog.projections.section import SectionReader
 
 # max_deliveries, dead_queue, visibility, ageing, ttl, dedup window, dedup entries, messages
 CONFIG = struct.Struct("<HQQQQQIQ")

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
 
-from projections.limits import U64_MAX
-from projections.queue_limits import GARBAGE_MAX
+from onelog.projections.limits import U64_MAX
+from onelog.projections.queue_limits import GARBAGE_MAX
 
 LEASE_ENDS = 1
 DELAY_ENDS = 2

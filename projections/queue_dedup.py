@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
-from projections.limits import U64_MAX
-from projections.queue_limits import DEDUP_TRIM_STEP
-from projections.state_hash import item_hash
-from projections.undo import UndoLog
+from onelog.projections.limits import U64_MAX
+from onelog.projections.queue_limits import DEDUP_TRIM_STEP
+from onelog.projections.state_hash import item_hash
+from onelog.projections.undo import UndoLog
 
 DEDUP_SIZE = 265  # bytes of an id beside its text: table slot, two numbers, a pair
 

@@ -11,7 +11,7 @@ A group exists while it has messages, and has a number for as long: that is what
 from array import array
 from bisect import bisect_left
 
-from projections.payload import U8
+from onelog.projections.payload import U8
 
 GROUP_SIZE = 445  # bytes of a group: object, name twice, array, number, two table slots
 MEMBER_SIZE = 8.5

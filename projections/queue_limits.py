@@ -5,7 +5,7 @@ a changed number changes what old entries mean and needs a new payload version. 
 an answer or the layout in memory is at the end and may change.
 """
 
-from projections.limits import TTL_NS_MAX, VALUE_SIZE_MAX
+from onelog.projections.limits import TTL_NS_MAX, VALUE_SIZE_MAX
 
 SECOND_NS = 1_000_000_000
 

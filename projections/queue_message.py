@@ -8,10 +8,10 @@ reads either of them, for whoever serves a lease or a peek.
 import struct
 from dataclasses import dataclass
 
-from projections.errors import BadPayload
-from projections.limits import TTL_NS_MAX
-from projections.payload import U8, U16, U64, Reader, encode_sized, read_prefix
-from projections.queue_limits import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.payload import U8, U16, U64, Reader, encode_sized, read_prefix
+from onelog.projections.queue_limits import (
     CRON_SIZE_MAX,
     DELAY_NS_MAX,
     HEADER_NAME_SIZE_MAX,
@@ -23,8 +23,8 @@ from projections.queue_limits import (
     PRIORITY_DEFAULT,
     PRIORITY_MAX,
 )
-from projections.reasons import Reason
-from ual.entry import OWNER_QUEUE, Entry
+from onelog.projections.reasons import Reason
+from onelog.ual.entry import OWNER_QUEUE, Entry
 
 TYPE_ENQUEUE = OWNER_QUEUE << 8 | 0x01
 TYPE_SCHEDULE_CREATE = OWNER_QUEUE << 8 | 0x0D

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
 
-from projections.projection import Position
-from projections.queue_config import QueueConfig
-from projections.queue_limits import PEEK_MESSAGES_MAX, PEEK_VISITS_MAX
-from projections.queue_row import DELAYED, LEASED, READY, Row
-from projections.queue_store import QueueState, RunningRedrive, Schedule, Total
-from projections.reasons import Reason
-from projections.result import Refused
+from onelog.projections.projection import Position
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_limits import PEEK_MESSAGES_MAX, PEEK_VISITS_MAX
+from onelog.projections.queue_row import DELAYED, LEASED, READY, Row
+from onelog.projections.queue_store import QueueState, RunningRedrive, Schedule, Total
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from projections.limits import U64_MAX
-from projections.queue_limits import PRIORITY_MAX
-from projections.queue_row import PRIORITY_SHIFT, READY
+from onelog.projections.limits import U64_MAX
+from onelog.projections.queue_limits import PRIORITY_MAX
+from onelog.projections.queue_row import PRIORITY_SHIFT, READY
 
 IsNext = Callable[[int, int, int], bool]
 """Whether message (id, since_ns, priority) is ready, with that time and priority, and its turn."""

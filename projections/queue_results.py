@@ -7,10 +7,17 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from projections.errors import BadResult
-from projections.queue_row import DELIVERIES_SHIFT, HAS_DEAD, Dead, Row, decode_dead, encode_dead
-from projections.reasons import Reason
-from projections.result import Applied
+from onelog.projections.errors import BadResult
+from onelog.projections.queue_row import (
+    DELIVERIES_SHIFT,
+    HAS_DEAD,
+    Dead,
+    Row,
+    decode_dead,
+    encode_dead,
+)
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied
 
 LEASE_HEAD = struct.Struct("<QQH")  # token, deadline_ns, count
 LEASE_ROW = struct.Struct("<QQI")  # id, body_index, deliveries << 16 | flags

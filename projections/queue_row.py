@@ -12,12 +12,12 @@ is 0 where the message's own entry holds the body, else the index of the entry t
 import struct
 from typing import NamedTuple
 
-from projections.payload import U8, U16, U64
-from projections.queue_limits import (
+from onelog.projections.payload import U8, U16, U64
+from onelog.projections.queue_limits import (
     FAILURE_SIZE_MAX,
     MESSAGE_KEY_SIZE_MAX,
 )
-from projections.section import SectionReader
+from onelog.projections.section import SectionReader
 
 READY = 0
 DELAYED = 1

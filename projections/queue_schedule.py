@@ -12,7 +12,7 @@ Leap seconds do not exist in log time: a day has 86,400 seconds.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from projections.queue_limits import CRON_DAYS_MAX, SECOND_NS
+from onelog.projections.queue_limits import CRON_DAYS_MAX, SECOND_NS
 
 _MINUTE_NS = 60 * SECOND_NS
 _DAY_MINUTES = 1_440

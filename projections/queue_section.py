@@ -9,9 +9,9 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from projections.payload import U8, U32, U64, encode_sized
-from projections.queue_config import QueueConfig, read_config
-from projections.queue_limits import (
+from onelog.projections.payload import U8, U32, U64, encode_sized
+from onelog.projections.queue_config import QueueConfig, read_config
+from onelog.projections.queue_limits import (
     CRON_SIZE_MAX,
     MESSAGE_KEY_SIZE_MAX,
     PRIORITY_MAX,
@@ -20,7 +20,7 @@ from projections.queue_limits import (
     REDRIVES_MAX,
     SCHEDULES_MAX,
 )
-from projections.queue_row import (
+from onelog.projections.queue_row import (
     PLAIN,
     PLAIN_META,
     STATE_MASK,
@@ -28,8 +28,8 @@ from projections.queue_row import (
     encode_row,
     read_row,
 )
-from projections.queue_schedule import BadCron, parse_cron
-from projections.queue_store import (
+from onelog.projections.queue_schedule import BadCron, parse_cron
+from onelog.projections.queue_store import (
     INCOMING,
     OUTGOING,
     REDRIVE,
@@ -39,8 +39,8 @@ from projections.queue_store import (
     RunningRedrive,
     Schedule,
 )
-from projections.section import SectionReader
-from ual.entry import OWNER_QUEUE
+from onelog.projections.section import SectionReader
+from onelog.ual.entry import OWNER_QUEUE
 
 SECTION_VERSION = 1
 

@@ -29,8 +29,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from projections.payload import U8, U64, encode_sized
-from projections.queue_columns import (
+from onelog.projections.payload import U8, U64, encode_sized
+from onelog.projections.queue_columns import (
     BODY,
     DUE,
     EXPIRES,
@@ -41,20 +41,20 @@ from projections.queue_columns import (
     Span,
     Table,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_deadlines import (
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_deadlines import (
     DELAY_ENDS,
     LEASE_ENDS,
     TTL_ENDS,
     PackedDeadlines,
     pack_deadline,
 )
-from projections.queue_dedup import DedupWindow
-from projections.queue_groups import Group
-from projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX
-from projections.queue_ready import Level, ReadyMessages
-from projections.queue_results import LEASE_ROW
-from projections.queue_row import (
+from onelog.projections.queue_dedup import DedupWindow
+from onelog.projections.queue_groups import Group
+from onelog.projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX
+from onelog.projections.queue_ready import Level, ReadyMessages
+from onelog.projections.queue_results import LEASE_ROW
+from onelog.projections.queue_row import (
     DELAYED,
     DELAYED_ROW,
     DELIVERIES_SHIFT,
@@ -80,9 +80,9 @@ from projections.queue_row import (
     encode_state,
     meta_of,
 )
-from projections.queue_schedule import Cron
-from projections.state_hash import item_hash
-from projections.undo import UndoLog
+from onelog.projections.queue_schedule import Cron
+from onelog.projections.state_hash import item_hash
+from onelog.projections.undo import UndoLog
 
 QUEUE_SIZE = 6_000  # bytes of a queue without messages
 SCHEDULE_SIZE = 900

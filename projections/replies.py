@@ -11,12 +11,12 @@ whoever asks for an early answer gives up hearing of that.
 
 from collections.abc import Callable
 
-from projections.kv_commands import KV_OPERATIONS
-from projections.payload import FLAG_SESSION, PAYLOAD_VERSION
-from projections.queue_commands import QUEUE_OPERATIONS
-from projections.stream_commands import STREAM_OPERATIONS
-from projections.ts_commands import TS_OPERATIONS
-from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_TIMESERIES
+from onelog.projections.kv_commands import KV_OPERATIONS
+from onelog.projections.payload import FLAG_SESSION, PAYLOAD_VERSION
+from onelog.projections.queue_commands import QUEUE_OPERATIONS
+from onelog.projections.stream_commands import STREAM_OPERATIONS
+from onelog.projections.ts_commands import TS_OPERATIONS
+from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_TIMESERIES
 
 _PREFIX_SIZE_MIN = 3
 # So much of a body is looked at.

@@ -13,8 +13,8 @@ them: a message is made from reason and number when somebody reads it.
 import struct
 from dataclasses import dataclass
 
-from projections.errors import BadResult
-from projections.reasons import MESSAGES, Reason
+from onelog.projections.errors import BadResult
+from onelog.projections.reasons import MESSAGES, Reason
 
 
 @dataclass(frozen=True, slots=True)

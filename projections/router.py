@@ -25,18 +25,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from projections.batch import Judge, OpenBatch, refusal, spread
-from projections.errors import BadPayload, CorruptSection
-from projections.limits import CHORES_MAX, EXPIRE_IDS_MAX, EXPIRE_WEIGHT_MAX
-from projections.payload import (
+from onelog.projections.batch import Judge, OpenBatch, refusal, spread
+from onelog.projections.errors import BadPayload, CorruptSection
+from onelog.projections.limits import CHORES_MAX, EXPIRE_IDS_MAX, EXPIRE_WEIGHT_MAX
+from onelog.projections.payload import (
     FLAG_SESSION,
     SESSION_SIZE,
     U64,
     read_prefix,
 )
-from projections.projection import Handler, Notes, Position, Projection
-from projections.reasons import Reason
-from projections.result import (
+from onelog.projections.projection import Handler, Notes, Position, Projection
+from onelog.projections.reasons import Reason
+from onelog.projections.result import (
     APPLIED,
     PENDING,
     SKIPPED,
@@ -47,10 +47,10 @@ from projections.result import (
     Repeated,
     Result,
 )
-from projections.sessions import Request
-from projections.state_hash import combine
-from projections.system import System
-from projections.system_commands import (
+from onelog.projections.sessions import Request
+from onelog.projections.state_hash import combine
+from onelog.projections.system import System
+from onelog.projections.system_commands import (
     TYPE_BATCH,
     TYPES_OPAQUE,
     Batch,
@@ -58,9 +58,9 @@ from projections.system_commands import (
     decode_command,
     encode_command,
 )
-from ual.compression import PLAIN_SIZE_MAX, decompress
-from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, OWNER_SYSTEM, Draft, Entry
-from ual.errors import CorruptPayload, PayloadTooLarge
+from onelog.ual.compression import PLAIN_SIZE_MAX, decompress
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, OWNER_SYSTEM, Draft, Entry
+from onelog.ual.errors import CorruptPayload, PayloadTooLarge
 
 SPAN_ENTRIES_MAX = 128
 # Prefixes that are known to be sound; when there are more, from scratch.

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from projections.errors import CorruptSection
-from projections.limits import CHUNK_SIZE_MAX
+from onelog.projections.errors import CorruptSection
+from onelog.projections.limits import CHUNK_SIZE_MAX
 
 
 def chunked(parts: Iterable[bytes]) -> Iterator[bytes]:

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from projections.deadlines import Deadlines
-from projections.limits import (
+from onelog.projections.deadlines import Deadlines
+from onelog.projections.limits import (
     SESSION_RESULTS_MAX,
     SESSION_RESULTS_SIZE_MAX,
     SESSION_TTL_NS_MAX,
@@ -25,9 +25,9 @@ from projections.limits import (
     SESSIONS_MAX,
     U64_MAX,
 )
-from projections.payload import U64, SessionRef
-from projections.reasons import Reason
-from projections.result import (
+from onelog.projections.payload import U64, SessionRef
+from onelog.projections.reasons import Reason
+from onelog.projections.result import (
     APPLIED,
     Applied,
     Duplicate,
@@ -36,7 +36,7 @@ from projections.result import (
     decode_result,
     encode_result,
 )
-from projections.state_hash import item_hash
+from onelog.projections.state_hash import item_hash
 
 SESSION_SIZE = 700  # bytes per session: object, dict, table slots, heap entry
 RESULT_SIZE_SMALL = 64  # bytes of a result as it is kept, if it has no value or a short one

@@ -11,11 +11,11 @@ Records are appended in one loop over a span; other commands are decoded and exe
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from projections import stream_commands as commands
-from projections import stream_operations as operations
-from projections.namespaces import Namespace
-from projections.payload import U64, Reader
-from projections.projection import (
+from onelog.projections import stream_commands as commands
+from onelog.projections import stream_operations as operations
+from onelog.projections.namespaces import Namespace
+from onelog.projections.payload import U64, Reader
+from onelog.projections.projection import (
     DerivedKeys,
     Due,
     Handler,
@@ -23,27 +23,27 @@ from projections.projection import (
     Position,
     one_by_one,
 )
-from projections.result import Outcome
-from projections.section import chunked
-from projections.state_hash import reduce_total
-from projections.stream_commands import (
+from onelog.projections.result import Outcome
+from onelog.projections.section import chunked
+from onelog.projections.state_hash import reduce_total
+from onelog.projections.stream_commands import (
     STREAM_OPERATIONS,
     Retain,
     decode_command,
     encode_command,
 )
-from projections.stream_group_operations import execute, remove_member
-from projections.stream_groups import Group, split_place
-from projections.stream_limits import (
+from onelog.projections.stream_group_operations import execute, remove_member
+from onelog.projections.stream_groups import Group, split_place
+from onelog.projections.stream_limits import (
     DEAD_LETTERS_MAX,
     PARTITIONS_MAX,
 )
-from projections.stream_operations import Moment, dead_letter_of, due_cuts
-from projections.stream_reads import StreamReads
-from projections.stream_record import TYPE_APPEND, Append, DeadLetter
-from projections.stream_section import dump_parts, load_section
-from projections.stream_state import Streams, StreamState
-from ual.entry import OWNER_STREAM, Draft
+from onelog.projections.stream_operations import Moment, dead_letter_of, due_cuts
+from onelog.projections.stream_reads import StreamReads
+from onelog.projections.stream_record import TYPE_APPEND, Append, DeadLetter
+from onelog.projections.stream_section import dump_parts, load_section
+from onelog.projections.stream_state import Streams, StreamState
+from onelog.ual.entry import OWNER_STREAM, Draft
 
 EXPIRE_MEMBER = 1  # the first byte of an item that may expire; the member's id follows
 _TRIMS_DUE_MAX = 1_000  # partitions that one call of chores looks at

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 
-from projections import stream_group_commands as groups
-from projections.errors import BadPayload
-from projections.limits import TTL_NS_MAX
-from projections.payload import (
+from onelog.projections import stream_group_commands as groups
+from onelog.projections.errors import BadPayload
+from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.payload import (
     U8,
     U16,
     U64,
@@ -23,11 +23,11 @@ from projections.payload import (
     encode_sized,
     read_prefix,
 )
-from projections.projection import Operation
-from projections.reasons import Reason
-from projections.stream_group_commands import GroupCommand, group_body
-from projections.stream_limits import COUNT_MAX, PARTITION_ANY, PARTITIONS_MAX
-from projections.stream_record import (
+from onelog.projections.projection import Operation
+from onelog.projections.reasons import Reason
+from onelog.projections.stream_group_commands import GroupCommand, group_body
+from onelog.projections.stream_limits import COUNT_MAX, PARTITION_ANY, PARTITIONS_MAX
+from onelog.projections.stream_record import (
     OPTION_PRODUCER,
     Append,
     DeadLetter,
@@ -37,8 +37,8 @@ from projections.stream_record import (
     read_dead_letter,
     read_stream_name,
 )
-from ual.entry import OWNER_STREAM, Draft, Entry
-from ual.errors import CorruptPayload, PayloadTooLarge
+from onelog.ual.entry import OWNER_STREAM, Draft, Entry
+from onelog.ual.errors import CorruptPayload, PayloadTooLarge
 
 PAST_GROUPS = 0x01
 

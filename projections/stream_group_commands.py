@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from projections.errors import BadPayload
-from projections.limits import SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN, TTL_NS_MAX
-from projections.payload import U8, U16, U64, Reader, encode_sized
-from projections.reasons import Reason
-from projections.stream_limits import OFFSETS_MAX, PARTITION_ANY, PARTITIONS_MAX
-from projections.stream_record import read_group_name, read_nack_reason, read_stream_name
+from onelog.projections.errors import BadPayload
+from onelog.projections.limits import SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN, TTL_NS_MAX
+from onelog.projections.payload import U8, U16, U64, Reader, encode_sized
+from onelog.projections.reasons import Reason
+from onelog.projections.stream_limits import OFFSETS_MAX, PARTITION_ANY, PARTITIONS_MAX
+from onelog.projections.stream_record import read_group_name, read_nack_reason, read_stream_name
 
 GROUP_SHARED = 0x01
 

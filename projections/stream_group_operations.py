@@ -11,22 +11,22 @@ import struct
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from projections import stream_group_commands as commands
-from projections.errors import BadResult
-from projections.limits import U64_MAX
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
-from projections.stream_groups import Group, GroupInfo, Member, Pending, assign, split_place
-from projections.stream_limits import (
+from onelog.projections import stream_group_commands as commands
+from onelog.projections.errors import BadResult
+from onelog.projections.limits import U64_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused
+from onelog.projections.stream_groups import Group, GroupInfo, Member, Pending, assign, split_place
+from onelog.projections.stream_limits import (
     GROUPS_MAX,
     MEMBERS_MAX,
     PARTITION_ANY,
     PENDING_MAX,
     partition_id,
 )
-from projections.stream_operations import Moment, cursor_key, publish, refresh_cursors
-from projections.stream_retention import Partition
-from projections.stream_state import Streams, StreamState
+from onelog.projections.stream_operations import Moment, cursor_key, publish, refresh_cursors
+from onelog.projections.stream_retention import Partition
+from onelog.projections.stream_state import Streams, StreamState
 
 _ASSIGNMENT = struct.Struct("<QH")  # generation, partitions
 _CLAIMED = struct.Struct("<BQH")  # partition, offset, deliveries

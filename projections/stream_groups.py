@@ -21,16 +21,16 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
-from projections.state_hash import item_hash
-from projections.stream_group_commands import GroupConfig
-from projections.stream_limits import (
+from onelog.projections.state_hash import item_hash
+from onelog.projections.stream_group_commands import GroupConfig
+from onelog.projections.stream_limits import (
     MEMBERS_MAX,
     PARTITION_SHIFT,
     PENDING_MAX,
     STREAM_ID_END,
     partition_id,
 )
-from projections.stream_rows import Books, Rows
+from onelog.projections.stream_rows import Books, Rows
 
 GROUP_SIZE = 3_300  # bytes per group: objects and tables
 CURSOR_SIZE = 160  # bytes per partition of a group

@@ -4,7 +4,7 @@ A bound is part of the format: all replicas must refuse the same entry, so a cha
 new payload version. Bounds that only shape a reply are at the end and may change.
 """
 
-from projections.limits import KEY_SIZE_MAX
+from onelog.projections.limits import KEY_SIZE_MAX
 
 # Names. A stream's name may not hold a colon: ``cg:<stream>:<group>`` must be read one way only.
 STREAM_NAME_SIZE_MAX = 128

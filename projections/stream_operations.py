@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from projections.errors import BadPayload
-from projections.payload import Reader, namespace_of
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused, Repeated
-from projections.stream_commands import Cause, Configure, Create, Delete, Retain, Trim
-from projections.stream_groups import Group, split_place
-from projections.stream_limits import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.payload import Reader, namespace_of
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused, Repeated
+from onelog.projections.stream_commands import Cause, Configure, Create, Delete, Retain, Trim
+from onelog.projections.stream_groups import Group, split_place
+from onelog.projections.stream_limits import (
     DEAD_LETTERS_MAX,
     PARTITION_ANY,
     STREAM_ID_END,
     STREAMS_MAX,
     partition_id,
 )
-from projections.stream_record import (
+from onelog.projections.stream_record import (
     OPTION_KEY,
     OPTIONS_KNOWN,
     DeadLetter,
@@ -30,8 +30,8 @@ from projections.stream_record import (
     parse_options,
     read_append,
 )
-from projections.stream_retention import Partition
-from projections.stream_state import StreamInfo, Streams, StreamState
+from onelog.projections.stream_retention import Partition
+from onelog.projections.stream_state import StreamInfo, Streams, StreamState
 
 DUPLICATE = b"\x01"
 """The value of an append's result that was made before; its number is the offset of then."""

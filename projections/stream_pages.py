@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import NamedTuple, Protocol
 
-from projections.stream_commands import Cause
-from projections.stream_limits import READ_SIZE_MAX, READ_VISITS_MAX
-from projections.stream_record import (
+from onelog.projections.stream_commands import Cause
+from onelog.projections.stream_limits import READ_SIZE_MAX, READ_VISITS_MAX
+from onelog.projections.stream_record import (
     TYPE_APPEND,
     Append,
     DeadLetter,
     decode_record,
     open_append,
 )
-from projections.stream_retention import Partition
-from projections.stream_state import StreamState
-from ual.entry import FLAG_ZSTD, Entry
+from onelog.projections.stream_retention import Partition
+from onelog.projections.stream_state import StreamState
+from onelog.ual.entry import FLAG_ZSTD, Entry
 
 # What a record, and each of its headers, takes besides its bytes: numbers, tags and lengths.
 RECORD_OVERHEAD = 64
@@ -43,7 +43,7 @@ HEADER_FAILED = "dlq.last_failure"
 
 
 class RecordLog(Protocol):
-    """The part of a log that reading streams needs (``ual.log.Log`` has it)."""
+    """The part of a log that reading streams needs (``onelog.ual.log.Log`` has it)."""
 
     @property
     def first_index(self) -> int:

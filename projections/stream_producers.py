@@ -11,12 +11,12 @@ import struct
 from heapq import nsmallest
 from typing import NamedTuple
 
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.state_hash import item_hash
-from projections.stream_limits import PRODUCER_WINDOW, PRODUCERS_FORGOTTEN, PRODUCERS_MAX
-from projections.stream_record import ProducerRef
-from projections.stream_rows import Books, Rows
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.state_hash import item_hash
+from onelog.projections.stream_limits import PRODUCER_WINDOW, PRODUCERS_FORGOTTEN, PRODUCERS_MAX
+from onelog.projections.stream_record import ProducerRef
+from onelog.projections.stream_rows import Books, Rows
 
 PRODUCER_SIZE = 500  # bytes per producer: table slot, two tuples, numbers
 KIND_PRODUCER = 0x02

@@ -9,15 +9,15 @@ any number of streams: the offset up to which everything was seen.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from projections.projection import Position
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.stream_commands import Retention
-from projections.stream_group_commands import GroupConfig
-from projections.stream_group_operations import claimable_from
-from projections.stream_groups import Group, split_place
-from projections.stream_limits import LIST_MAX, READ_RECORDS_MAX
-from projections.stream_pages import (
+from onelog.projections.projection import Position
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.stream_commands import Retention
+from onelog.projections.stream_group_commands import GroupConfig
+from onelog.projections.stream_group_operations import claimable_from
+from onelog.projections.stream_groups import Group, split_place
+from onelog.projections.stream_limits import LIST_MAX, READ_RECORDS_MAX
+from onelog.projections.stream_pages import (
     EVERYTHING,
     Page,
     PageRead,
@@ -26,8 +26,8 @@ from projections.stream_pages import (
     RecordLog,
     open_record,
 )
-from projections.stream_retention import Partition
-from projections.stream_state import Streams, StreamState
+from onelog.projections.stream_retention import Partition
+from onelog.projections.stream_state import Streams, StreamState
 
 
 @dataclass(frozen=True, slots=True)

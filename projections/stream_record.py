@@ -9,8 +9,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from projections.errors import BadPayload
-from projections.payload import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.payload import (
     U8,
     U16,
     Reader,
@@ -19,15 +19,15 @@ from projections.payload import (
     encode_sized,
     read_prefix,
 )
-from projections.reasons import Reason
-from projections.stream_limits import (
+from onelog.projections.reasons import Reason
+from onelog.projections.stream_limits import (
     GROUP_NAME_SIZE_MAX,
     HEADERS_MAX,
     NACK_REASON_SIZE_MAX,
     RECORD_KEY_SIZE_MAX,
     STREAM_NAME_SIZE_MAX,
 )
-from ual.entry import OWNER_STREAM, Draft, Entry
+from onelog.ual.entry import OWNER_STREAM, Draft, Entry
 
 TYPE_APPEND = OWNER_STREAM << 8 | 0x01
 TYPE_DEAD_LETTER = OWNER_STREAM << 8 | 0x12

@@ -20,10 +20,10 @@ from array import array
 from functools import partial
 from typing import NamedTuple
 
-from projections.limits import U64_MAX
-from projections.state_hash import item_hash
-from projections.stream_commands import Cause, Retention
-from projections.stream_limits import (
+from onelog.projections.limits import U64_MAX
+from onelog.projections.state_hash import item_hash
+from onelog.projections.stream_commands import Cause, Retention
+from onelog.projections.stream_limits import (
     MARK_NS,
     MARK_RECORDS,
     MARK_SIZE,
@@ -34,7 +34,7 @@ from projections.stream_limits import (
     TRIMS_MAX,
     partition_id,
 )
-from projections.stream_rows import Books
+from onelog.projections.stream_rows import Books
 
 PARTITION_SIZE = 640  # bytes per partition: object, arrays, numbers, table slots
 MARK_ROW = 4  # numbers per mark: offset, time, records before, bytes before

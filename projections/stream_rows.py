@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sortedcontainers import SortedDict  # type: ignore[import-untyped]
 
-from projections.deadlines import Deadlines
-from projections.undo import UndoLog
+from onelog.projections.deadlines import Deadlines
+from onelog.projections.undo import UndoLog
 
 if TYPE_CHECKING:
-    from projections.stream_groups import Group
-    from projections.stream_retention import Partition
+    from onelog.projections.stream_groups import Group
+    from onelog.projections.stream_retention import Partition
 
 Key = TypeVar("Key", int, str)
 Value = TypeVar("Value")

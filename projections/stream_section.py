@@ -9,13 +9,13 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator
 
-from projections.limits import SESSION_TTL_NS_MAX
-from projections.payload import U8, U16, U32, U64, encode_sized
-from projections.section import SectionReader
-from projections.stream_commands import Cause, Retention, read_retention
-from projections.stream_group_commands import GROUP_SHARED, GroupConfig
-from projections.stream_groups import Group, GroupInfo, Member, Pending, split_place
-from projections.stream_limits import (
+from onelog.projections.limits import SESSION_TTL_NS_MAX
+from onelog.projections.payload import U8, U16, U32, U64, encode_sized
+from onelog.projections.section import SectionReader
+from onelog.projections.stream_commands import Cause, Retention, read_retention
+from onelog.projections.stream_group_commands import GROUP_SHARED, GroupConfig
+from onelog.projections.stream_groups import Group, GroupInfo, Member, Pending, split_place
+from onelog.projections.stream_limits import (
     MARKS_MAX,
     PARTITIONS_MAX,
     PENDING_MAX,
@@ -24,10 +24,10 @@ from projections.stream_limits import (
     TRIMS_MAX,
     partition_id,
 )
-from projections.stream_producers import Producer
-from projections.stream_retention import MARK_ROW, Partition, TrimRecord
-from projections.stream_state import StreamInfo, Streams, StreamState
-from ual.entry import OWNER_STREAM
+from onelog.projections.stream_producers import Producer
+from onelog.projections.stream_retention import MARK_ROW, Partition, TrimRecord
+from onelog.projections.stream_state import StreamInfo, Streams, StreamState
+from onelog.ual.entry import OWNER_STREAM
 
 SECTION_VERSION = 1
 

@@ -13,20 +13,20 @@ import struct
 from functools import partial
 from typing import Any, NamedTuple
 
-from projections.limits import U64_MAX
-from projections.namespaces import Namespace
-from projections.payload import U8, encode_prefix, encode_sized
-from projections.projection import DerivedKeys, Notes
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.state_hash import item_hash
-from projections.stream_commands import Retention
-from projections.stream_gone import GoneStream, GoneStreams
-from projections.stream_groups import Group
-from projections.stream_limits import DEAD_LETTERS_MAX, GROUPS_MAX, STREAMS_MAX, partition_id
-from projections.stream_producers import Producers
-from projections.stream_retention import Partition
-from projections.stream_rows import Books, Rows
+from onelog.projections.limits import U64_MAX
+from onelog.projections.namespaces import Namespace
+from onelog.projections.payload import U8, encode_prefix, encode_sized
+from onelog.projections.projection import DerivedKeys, Notes
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.state_hash import item_hash
+from onelog.projections.stream_commands import Retention
+from onelog.projections.stream_gone import GoneStream, GoneStreams
+from onelog.projections.stream_groups import Group
+from onelog.projections.stream_limits import DEAD_LETTERS_MAX, GROUPS_MAX, STREAMS_MAX, partition_id
+from onelog.projections.stream_producers import Producers
+from onelog.projections.stream_retention import Partition
+from onelog.projections.stream_rows import Books, Rows
 
 STREAM_SIZE = 3_100  # bytes per stream: objects, tables, names in three indexes
 DEAD_SIZE = 150  # bytes per dead letter: row, key, sorted order

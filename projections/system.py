@@ -11,23 +11,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import assert_never
 
-from projections.errors import BadPayload, BadResult
-from projections.holds import Cause, Holds
-from projections.limits import (
+from onelog.projections.errors import BadPayload, BadResult
+from onelog.projections.holds import Cause, Holds
+from onelog.projections.limits import (
     NAMESPACE_DEFAULT,
     NAMESPACE_SIZE_MAX,
     NAMESPACES_MAX,
     RAFT_CONFIG_SIZE_MAX,
 )
-from projections.namespaces import LIMITS, Limits, Namespace, Namespaces
-from projections.payload import U8, U16, U32, U64, Reader
-from projections.projection import Due, Handler, Position, Projection, one_by_one
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused, decode_result
-from projections.section import SectionReader, chunked
-from projections.sessions import Session, Sessions
-from projections.state_hash import item_hash, reduce_total
-from projections.system_commands import (
+from onelog.projections.namespaces import LIMITS, Limits, Namespace, Namespaces
+from onelog.projections.payload import U8, U16, U32, U64, Reader
+from onelog.projections.projection import Due, Handler, Position, Projection, one_by_one
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused, decode_result
+from onelog.projections.section import SectionReader, chunked
+from onelog.projections.sessions import Session, Sessions
+from onelog.projections.state_hash import item_hash, reduce_total
+from onelog.projections.system_commands import (
     SYSTEM_OPERATIONS,
     TYPE_RAFT_CONFIG,
     Batch,
@@ -44,7 +44,7 @@ from projections.system_commands import (
     decode_command,
     encode_command,
 )
-from ual.entry import OWNER_SYSTEM, Draft
+from onelog.ual.entry import OWNER_SYSTEM, Draft
 
 SECTION_VERSION = 2
 SECTION_VERSION_WITHOUT_HOLDS = 1  # what was written before there were holds

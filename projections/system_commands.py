@@ -8,20 +8,20 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from projections.conditions import Condition, encode_conditions, read_conditions
-from projections.errors import BadPayload
-from projections.holds import Cause
-from projections.limits import (
+from onelog.projections.conditions import Condition, encode_conditions, read_conditions
+from onelog.projections.errors import BadPayload
+from onelog.projections.holds import Cause
+from onelog.projections.limits import (
     BATCH_ENTRIES_MAX,
     EXPIRE_ID_SIZE_MAX,
     EXPIRE_IDS_MAX,
     HOLD_NAME_SIZE_MAX,
 )
-from projections.namespaces import LIMITS, Limits
-from projections.payload import U8, U16, U64, Reader, SessionRef, encode_prefix, encode_sized
-from projections.projection import Operation
-from projections.reasons import Reason
-from ual.entry import FLAG_CONDITIONAL, OWNER_SYSTEM, TYPE_NOOP, Draft
+from onelog.projections.namespaces import LIMITS, Limits
+from onelog.projections.payload import U8, U16, U64, Reader, SessionRef, encode_prefix, encode_sized
+from onelog.projections.projection import Operation
+from onelog.projections.reasons import Reason
+from onelog.ual.entry import FLAG_CONDITIONAL, OWNER_SYSTEM, TYPE_NOOP, Draft
 
 TYPE_RAFT_CONFIG = OWNER_SYSTEM << 8 | 0x02
 TYPE_EXPIRE = OWNER_SYSTEM << 8 | 0x03

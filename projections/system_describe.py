@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import assert_never
 
-from projections.payload import Prefix, read_prefix
-from projections.system_commands import (
+from onelog.projections.payload import Prefix, read_prefix
+from onelog.projections.system_commands import (
     TYPE_RAFT_CONFIG,
     TYPES_OPAQUE,
     Batch,
@@ -21,7 +21,14 @@ from projections.system_commands import (
     SessionOpen,
     decode_command,
 )
-from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES, Entry
+from onelog.ual.entry import (
+    OWNER_KV,
+    OWNER_QUEUE,
+    OWNER_STREAM,
+    OWNER_SYSTEM,
+    OWNER_TIMESERIES,
+    Entry,
+)
 
 OWNER_NAMES = {
     OWNER_SYSTEM: "sessions",

@@ -5,13 +5,13 @@ To add a projection: write it (projection.py says what it must do) and name it h
 
 from dataclasses import dataclass
 
-from projections.kv import KV
-from projections.projection import Notes, Position, Projection, SpillStore
-from projections.queue import Queue
-from projections.router import ProjectionRouter
-from projections.stream import Stream
-from projections.system import System
-from projections.timeseries import TimeSeries
+from onelog.projections.kv import KV
+from onelog.projections.projection import Notes, Position, Projection, SpillStore
+from onelog.projections.queue import Queue
+from onelog.projections.router import ProjectionRouter
+from onelog.projections.stream import Stream
+from onelog.projections.system import System
+from onelog.projections.timeseries import TimeSeries
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
-from projections.namespaces import Namespace
-from projections.payload import Reader
-from projections.projection import DerivedKeys, Due, Handler, Position, one_by_one
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
-from projections.section import chunked
-from projections.state_hash import reduce_total
-from projections.ts_batch import WriteBatch
-from projections.ts_chores import Chores
-from projections.ts_commands import (
+from onelog.projections.namespaces import Namespace
+from onelog.projections.payload import Reader
+from onelog.projections.projection import DerivedKeys, Due, Handler, Position, one_by_one
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused
+from onelog.projections.section import chunked
+from onelog.projections.state_hash import reduce_total
+from onelog.projections.ts_batch import WriteBatch
+from onelog.projections.ts_chores import Chores
+from onelog.projections.ts_commands import (
     TS_OPERATIONS,
     BeginRollup,
     Block,
@@ -38,23 +38,23 @@ from projections.ts_commands import (
     Write,
     decode_command,
 )
-from projections.ts_deletes import delete, drop_measurement, trim
-from projections.ts_entities import Room
-from projections.ts_limits import MEASUREMENTS_MAX
-from projections.ts_listing import (
+from onelog.projections.ts_deletes import delete, drop_measurement, trim
+from onelog.projections.ts_entities import Room
+from onelog.projections.ts_limits import MEASUREMENTS_MAX
+from onelog.projections.ts_listing import (
     MeasurementInfo,
     SeriesPage,
     describe_measurement,
     list_series,
 )
-from projections.ts_names import Matcher
-from projections.ts_read import BlockCache, ReadBlock
-from projections.ts_rollups import apply_rollup, begin_rollup, drop_rule, set_rule
-from projections.ts_section import dump_parts, load_section
-from projections.ts_store import Store
-from projections.ts_verify import check_store
-from projections.ts_writes import write_batch, write_row
-from ual.entry import OWNER_TIMESERIES, Draft
+from onelog.projections.ts_names import Matcher
+from onelog.projections.ts_read import BlockCache, ReadBlock
+from onelog.projections.ts_rollups import apply_rollup, begin_rollup, drop_rule, set_rule
+from onelog.projections.ts_section import dump_parts, load_section
+from onelog.projections.ts_store import Store
+from onelog.projections.ts_verify import check_store
+from onelog.projections.ts_writes import write_batch, write_row
+from onelog.ual.entry import OWNER_TIMESERIES, Draft
 
 
 class TimeSeries:

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from projections.ts_blocks import Values
-from projections.ts_buffers import Times
+from onelog.projections.ts_blocks import Values
+from onelog.projections.ts_buffers import Times
 
 Floats = NDArray[np.float64]
 _NS_PER_SECOND = 1e9

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from projections.errors import BadPayload
-from projections.payload import Reader
-from projections.reasons import Reason
-from projections.ts_hash import U64Array
-from projections.ts_limits import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.payload import Reader
+from onelog.projections.reasons import Reason
+from onelog.projections.ts_hash import U64Array
+from onelog.projections.ts_limits import (
     BATCH_FIELDS_MAX,
     BATCH_POINTS_MAX,
     BATCH_RUNS_MAX,
@@ -31,8 +31,8 @@ from projections.ts_limits import (
     TIME_NS_MAX,
     TIME_NS_MIN,
 )
-from projections.ts_names import encode_name, read_name
-from projections.ts_types import EXPONENT_BITS, FieldType
+from onelog.projections.ts_names import encode_name, read_name
+from onelog.projections.ts_types import EXPONENT_BITS, FieldType
 
 _COUNTS = struct.Struct("<HHHHII")  # series, fields, time runs, runs, times, points
 _EXPONENT = np.uint64(EXPONENT_BITS)

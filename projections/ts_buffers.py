@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from projections.ts_hash import U64Array, column_seed, hash_rows, hash_run, run_seed
-from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from projections.ts_types import VALUE_SIZES, FieldType
+from onelog.projections.ts_hash import U64Array, column_seed, hash_rows, hash_run, run_seed
+from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.ts_types import VALUE_SIZES, FieldType
 
 Times = NDArray[np.int64]
 Rows = NDArray[np.int64]

@@ -11,15 +11,15 @@ Rollups read blocks. Without ``read_block`` (a replica that serves nothing) ther
 from contextlib import suppress
 from heapq import nsmallest
 
-from projections.ts_blocks import CorruptBlock, make_block
-from projections.ts_commands import Trim, encode_chore
-from projections.ts_entities import Measurement
-from projections.ts_limits import BLOCKS_PER_CHORE_MAX
-from projections.ts_progress import trim_allowed_ns, trim_due_ns
-from projections.ts_read import BlockCache
-from projections.ts_rollups import make_begin, make_rollup, rollup_due_ns
-from projections.ts_store import Store
-from ual.entry import Draft
+from onelog.projections.ts_blocks import CorruptBlock, make_block
+from onelog.projections.ts_commands import Trim, encode_chore
+from onelog.projections.ts_entities import Measurement
+from onelog.projections.ts_limits import BLOCKS_PER_CHORE_MAX
+from onelog.projections.ts_progress import trim_allowed_ns, trim_due_ns
+from onelog.projections.ts_read import BlockCache
+from onelog.projections.ts_rollups import make_begin, make_rollup, rollup_due_ns
+from onelog.projections.ts_store import Store
+from onelog.ual.entry import Draft
 
 _Mark = tuple[int, int, int]  # base, points, settings: a block is good as long as they stand
 

@@ -8,8 +8,8 @@ state. Batches (ts_batch.py) and blocks (ts_blocks.py) have codecs of their own 
 import struct
 from dataclasses import dataclass
 
-from projections.errors import BadPayload
-from projections.payload import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.payload import (
     I64,
     U8,
     U16,
@@ -20,11 +20,11 @@ from projections.payload import (
     encode_sized,
     read_prefix,
 )
-from projections.projection import Operation
-from projections.reasons import Reason
-from projections.state_hash import item_hash
-from projections.ts_batch import WriteBatch, batch_runs, encode_batch, read_batch
-from projections.ts_limits import (
+from onelog.projections.projection import Operation
+from onelog.projections.reasons import Reason
+from onelog.projections.state_hash import item_hash
+from onelog.projections.ts_batch import WriteBatch, batch_runs, encode_batch, read_batch
+from onelog.projections.ts_limits import (
     BLOCK_BODY_SIZE_MAX,
     BLOCK_POINTS_MAX,
     CHORE_SIZE_MAX,
@@ -35,9 +35,15 @@ from projections.ts_limits import (
     TIME_NS_MIN,
     WRITE_FIELDS_MAX,
 )
-from projections.ts_names import Matcher, encode_matchers, encode_name, read_matchers, read_name
-from projections.ts_rules import START, Aggregate, Place, Rule
-from projections.ts_types import (
+from onelog.projections.ts_names import (
+    Matcher,
+    encode_matchers,
+    encode_name,
+    read_matchers,
+    read_name,
+)
+from onelog.projections.ts_rules import START, Aggregate, Place, Rule
+from onelog.projections.ts_types import (
     CONFIG,
     EXPONENT_BITS,
     Config,
@@ -48,7 +54,7 @@ from projections.ts_types import (
     value_bits,
     value_of,
 )
-from ual.entry import OWNER_TIMESERIES, Draft
+from onelog.ual.entry import OWNER_TIMESERIES, Draft
 
 _BLOCK = struct.Struct("<QHQQIIqqQQ")
 _ROLLUP_BEGIN = struct.Struct("<QQq")  # created, rule index, to

@@ -12,13 +12,13 @@ once, then sweeps through the series by and by. It leaves what rules have still 
 
 import numpy as np
 
-from projections.payload import U64
-from projections.reasons import Reason
-from projections.result import Applied, Outcome, Refused
-from projections.ts_buffers import Column, DeletedRange, raw_values, useful_ranges
-from projections.ts_commands import Delete, DropMeasurement, Trim
-from projections.ts_entities import Room, Series
-from projections.ts_limits import (
+from onelog.projections.payload import U64
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Outcome, Refused
+from onelog.projections.ts_buffers import Column, DeletedRange, raw_values, useful_ranges
+from onelog.projections.ts_commands import Delete, DropMeasurement, Trim
+from onelog.projections.ts_entities import Room, Series
+from onelog.projections.ts_limits import (
     DELETE_BLOCKS_MAX,
     DELETE_COLUMNS_MAX,
     DELETE_EFFORT_MAX,
@@ -29,9 +29,9 @@ from projections.ts_limits import (
     TIME_NS_MIN,
     TRIM_COLUMNS_MAX,
 )
-from projections.ts_names import compile_matchers, passes_all
-from projections.ts_progress import trim_allowed_ns
-from projections.ts_store import Store
+from onelog.projections.ts_names import compile_matchers, passes_all
+from onelog.projections.ts_progress import trim_allowed_ns
+from onelog.projections.ts_store import Store
 
 
 def decode_cursor(value: bytes | None) -> int | None:

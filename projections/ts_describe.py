@@ -2,10 +2,10 @@
 
 from typing import assert_never
 
-from projections.errors import BadPayload
-from projections.payload import read_prefix
-from projections.ts_batch import WriteBatch
-from projections.ts_commands import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.payload import read_prefix
+from onelog.projections.ts_batch import WriteBatch
+from onelog.projections.ts_commands import (
     BeginRollup,
     Block,
     Command,
@@ -20,10 +20,10 @@ from projections.ts_commands import (
     Write,
     decode_command,
 )
-from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from projections.ts_names import Matcher, Operator
-from ual.entry import Entry
-from ual.errors import DataError
+from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.ts_names import Matcher, Operator
+from onelog.ual.entry import Entry
+from onelog.ual.errors import DataError
 
 _SIGNS = {
     Operator.EQUAL: "=",

@@ -8,16 +8,16 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from projections.payload import U8, U16, U64
-from projections.state_hash import item_hash
-from projections.ts_buffers import Column
-from projections.ts_commands import encode_rule
-from projections.ts_index import TagIndex
-from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from projections.ts_names import Tags, encode_name, parse_series
-from projections.ts_rules import Progress, Rule
-from projections.ts_types import Config, FieldType
-from projections.undo import UndoLog
+from onelog.projections.payload import U8, U16, U64
+from onelog.projections.state_hash import item_hash
+from onelog.projections.ts_buffers import Column
+from onelog.projections.ts_commands import encode_rule
+from onelog.projections.ts_index import TagIndex
+from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.ts_names import Tags, encode_name, parse_series
+from onelog.projections.ts_rules import Progress, Rule
+from onelog.projections.ts_types import Config, FieldType
+from onelog.projections.undo import UndoLog
 
 BOUNDS = struct.Struct("<qqQq")  # oldest, newest, sweep after, oldest of the sweep
 _HEAD = struct.Struct("<QQq")  # created, config index, trimmed

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from projections.state_hash import HASH_MODULUS, item_hash
+from onelog.projections.state_hash import HASH_MODULUS, item_hash
 
 U64Array = NDArray[np.uint64]
 

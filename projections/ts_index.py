@@ -19,8 +19,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from projections.ts_names import Tags, Test
-from projections.undo import UndoLog
+from onelog.projections.ts_names import Tags, Test
+from onelog.projections.undo import UndoLog
 
 Ids = NDArray[np.uint64]
 

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from projections.errors import BadPayload
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.ts_entities import Measurement, Room, Series
-from projections.ts_limits import LIST_SERIES_MAX, TIME_NS_MIN
-from projections.ts_names import Matcher, compile_matchers
-from projections.ts_rules import Progress, Rule
-from projections.ts_types import TYPE_NAMES, Config
+from onelog.projections.errors import BadPayload
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.ts_entities import Measurement, Room, Series
+from onelog.projections.ts_limits import LIST_SERIES_MAX, TIME_NS_MIN
+from onelog.projections.ts_names import Matcher, compile_matchers
+from onelog.projections.ts_rules import Progress, Rule
+from onelog.projections.ts_types import TYPE_NAMES, Config
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from projections.errors import BadPayload
-from projections.payload import U8, U16, Reader, encode_sized
-from projections.reasons import Reason
-from projections.ts_limits import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.payload import U8, U16, Reader, encode_sized
+from onelog.projections.reasons import Reason
+from onelog.projections.ts_limits import (
     MATCHERS_MAX,
     NAME_SIZE_MAX,
     SERIES_NAME_SIZE_MAX,
     TAG_VALUE_SIZE_MAX,
     TAGS_MAX,
 )
-from projections.ts_regex import Pattern
+from onelog.projections.ts_regex import Pattern
 
 _SPECIAL = frozenset("\\,={}")
 _DELIMITERS = frozenset(",={}")

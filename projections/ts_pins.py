@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from functools import partial
 
-from projections.undo import UndoLog
+from onelog.projections.undo import UndoLog
 
 GARBAGE_MAX = 1_024
 

@@ -9,8 +9,8 @@ as long. All of it is computed from the state and a timestamp: a leader asks whe
 
 from dataclasses import replace
 
-from projections.ts_entities import Measurement
-from projections.ts_limits import (
+from onelog.projections.ts_entities import Measurement
+from onelog.projections.ts_limits import (
     TIME_NS_MAX,
     TIME_NS_MIN,
     TRIM_GRACE_NS,
@@ -18,7 +18,7 @@ from projections.ts_limits import (
     TRIM_SLACK_NS_MAX,
     TRIM_SLACK_NS_MIN,
 )
-from projections.ts_rules import Progress, Rule, window_after, window_start
+from onelog.projections.ts_rules import Progress, Rule, window_after, window_start
 
 
 def first_whole_ns(measurement: Measurement, rule: Rule) -> int:

@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projections.errors import BadPayload
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.timeseries import TimeSeries
-from projections.ts_aggregate import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.timeseries import TimeSeries
+from onelog.projections.ts_aggregate import (
     Function,
     Stretches,
     Windows,
@@ -42,10 +42,10 @@ from projections.ts_aggregate import (
     percentile,
     stretches,
 )
-from projections.ts_blocks import Values
-from projections.ts_buffers import ColumnCut, Cuts, Times
-from projections.ts_entities import Measurement
-from projections.ts_limits import (
+from onelog.projections.ts_blocks import Values
+from onelog.projections.ts_buffers import ColumnCut, Cuts, Times
+from onelog.projections.ts_entities import Measurement
+from onelog.projections.ts_limits import (
     BLOCK_POINTS_MAX,
     CACHE_SIZE_MAX,
     QUERY_POINTS_MAX,
@@ -53,7 +53,7 @@ from projections.ts_limits import (
     TIME_NS_MAX,
     TIME_NS_MIN,
 )
-from projections.ts_names import (
+from onelog.projections.ts_names import (
     Matcher,
     SeriesName,
     Tags,
@@ -61,7 +61,7 @@ from projections.ts_names import (
     format_series,
     parse_series,
 )
-from projections.ts_read import BlockCache, Points, ReadBlock, points_between, read_cut
+from onelog.projections.ts_read import BlockCache, Points, ReadBlock, points_between, read_cut
 
 
 @dataclass(frozen=True, slots=True)

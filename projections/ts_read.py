@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from projections.ts_blocks import DTYPES, CorruptBlock, Values, decode_block, resolve
-from projections.ts_buffers import Column, ColumnCut, DeletedRange, Rows, Times
-from projections.ts_entities import Measurement
-from projections.ts_limits import BUFFER_POINTS, CACHE_SIZE_MAX
-from projections.ts_types import FieldType, Policy
+from onelog.projections.ts_blocks import DTYPES, CorruptBlock, Values, decode_block, resolve
+from onelog.projections.ts_buffers import Column, ColumnCut, DeletedRange, Rows, Times
+from onelog.projections.ts_entities import Measurement
+from onelog.projections.ts_limits import BUFFER_POINTS, CACHE_SIZE_MAX
+from onelog.projections.ts_types import FieldType, Policy
 
 ReadBlock = Callable[[int], bytes]
 Points = tuple[Times, Values]

@@ -12,9 +12,9 @@ or digit; ``^`` at the start and ``$`` at the end say what holds anyway. Nothing
 backreferences, no looking around, no flags.
 """
 
-from projections.errors import BadPayload
-from projections.reasons import Reason
-from projections.ts_limits import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.reasons import Reason
+from onelog.projections.ts_limits import (
     PATTERN_CACHE_MAX,
     PATTERN_DEPTH_MAX,
     PATTERN_REPEAT_MAX,

@@ -19,15 +19,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from projections.payload import Reader
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
-from projections.ts_aggregate import Function, Windows, aggregate, finish, stretches
-from projections.ts_batch import Run, WriteBatch, encode_batch, read_batch
-from projections.ts_buffers import Column
-from projections.ts_commands import BeginRollup, DropRule, Rollup, SetRule
-from projections.ts_entities import Measurement, Room, Series
-from projections.ts_limits import (
+from onelog.projections.payload import Reader
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused
+from onelog.projections.ts_aggregate import Function, Windows, aggregate, finish, stretches
+from onelog.projections.ts_batch import Run, WriteBatch, encode_batch, read_batch
+from onelog.projections.ts_buffers import Column
+from onelog.projections.ts_commands import BeginRollup, DropRule, Rollup, SetRule
+from onelog.projections.ts_entities import Measurement, Room, Series
+from onelog.projections.ts_limits import (
     BATCH_FIELDS_MAX,
     BATCH_POINTS_MAX,
     BATCH_RUNS_MAX,
@@ -42,13 +42,21 @@ from projections.ts_limits import (
     TIME_NS_MAX,
     TIME_NS_MIN,
 )
-from projections.ts_names import SeriesName, format_series
-from projections.ts_progress import back_to, first_whole_ns
-from projections.ts_read import BlockCache, points_between, read_column
-from projections.ts_rules import NOT_LATE, START, Aggregate, Place, Progress, Rule, window_start
-from projections.ts_store import Store
-from projections.ts_types import FieldType
-from projections.ts_writes import write_batch
+from onelog.projections.ts_names import SeriesName, format_series
+from onelog.projections.ts_progress import back_to, first_whole_ns
+from onelog.projections.ts_read import BlockCache, points_between, read_column
+from onelog.projections.ts_rules import (
+    NOT_LATE,
+    START,
+    Aggregate,
+    Place,
+    Progress,
+    Rule,
+    window_start,
+)
+from onelog.projections.ts_store import Store
+from onelog.projections.ts_types import FieldType
+from onelog.projections.ts_writes import write_batch
 
 _FUNCTIONS = {kind: Function[kind.name] for kind in Aggregate}
 _KEEP_TYPE = frozenset((Aggregate.MIN, Aggregate.MAX, Aggregate.FIRST, Aggregate.LAST))

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
 
 _PROGRESS = struct.Struct("<QQqQqQHqQB")
 

@@ -9,25 +9,25 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator
 
-from projections.errors import BadPayload
-from projections.payload import U8, U16, U32, U64, Reader
-from projections.reasons import Reason
-from projections.section import SectionReader
-from projections.ts_buffers import BLOCK_WORDS, Column, DeletedRange
-from projections.ts_commands import read_config, read_rule
-from projections.ts_entities import BOUNDS, Field, Measurement, Room, Series
-from projections.ts_limits import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.payload import U8, U16, U32, U64, Reader
+from onelog.projections.reasons import Reason
+from onelog.projections.section import SectionReader
+from onelog.projections.ts_buffers import BLOCK_WORDS, Column, DeletedRange
+from onelog.projections.ts_commands import read_config, read_rule
+from onelog.projections.ts_entities import BOUNDS, Field, Measurement, Room, Series
+from onelog.projections.ts_limits import (
     BATCH_POINTS_MAX,
     BUFFER_POINTS_MAX,
     DELETED_RANGES_MAX,
     FIELDS_MAX,
     RULES_MAX,
 )
-from projections.ts_names import parse_series, read_name
-from projections.ts_rules import PROGRESS_SIZE, Progress, Rule, decode_progress
-from projections.ts_store import Store, column_hash
-from projections.ts_types import VALUE_SIZES, FieldType
-from ual.entry import OWNER_TIMESERIES
+from onelog.projections.ts_names import parse_series, read_name
+from onelog.projections.ts_rules import PROGRESS_SIZE, Progress, Rule, decode_progress
+from onelog.projections.ts_store import Store, column_hash
+from onelog.projections.ts_types import VALUE_SIZES, FieldType
+from onelog.ual.entry import OWNER_TIMESERIES
 
 SECTION_VERSION = 1
 

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from projections.payload import U8, U64
-from projections.projection import DerivedKeys
-from projections.state_hash import HASH_MODULUS, item_hash
-from projections.ts_buffers import COLUMN_SIZE, Column, DeletedRange, Rows
-from projections.ts_entities import (
+from onelog.projections.payload import U8, U64
+from onelog.projections.projection import DerivedKeys
+from onelog.projections.state_hash import HASH_MODULUS, item_hash
+from onelog.projections.ts_buffers import COLUMN_SIZE, Column, DeletedRange, Rows
+from onelog.projections.ts_entities import (
     Field,
     Measurement,
     Room,
@@ -38,12 +38,12 @@ from projections.ts_entities import (
     measurement_item,
     series_item,
 )
-from projections.ts_hash import hash_rows
-from projections.ts_limits import BUFFER_POINTS
-from projections.ts_names import Tags
-from projections.ts_pins import Pins
-from projections.ts_types import TYPE_NAMES, Config
-from projections.undo import UndoLog
+from onelog.projections.ts_hash import hash_rows
+from onelog.projections.ts_limits import BUFFER_POINTS
+from onelog.projections.ts_names import Tags
+from onelog.projections.ts_pins import Pins
+from onelog.projections.ts_types import TYPE_NAMES, Config
+from onelog.projections.undo import UndoLog
 
 META_PREFIX = b"_ts:meta:"
 SERIES_SIZE = 480  # bytes of a series besides its name and columns: objects and table slots

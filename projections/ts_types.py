@@ -4,8 +4,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from projections.limits import TTL_NS_MAX
-from projections.ts_limits import SERIES_DEFAULT, SERIES_MAX
+from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.ts_limits import SERIES_DEFAULT, SERIES_MAX
 
 Value = float | int | bool
 """What a point holds. ``bool`` before ``int`` before ``float`` when telling them apart."""

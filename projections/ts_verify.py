@@ -1,15 +1,15 @@
 """Every invariant of the time series state, asserted; slow, for tests and verification."""
 
-from projections.state_hash import HASH_MODULUS
-from projections.ts_entities import Measurement, bounds_item, measurement_item, series_item
-from projections.ts_limits import (
+from onelog.projections.state_hash import HASH_MODULUS
+from onelog.projections.ts_entities import Measurement, bounds_item, measurement_item, series_item
+from onelog.projections.ts_limits import (
     BATCH_POINTS_MAX,
     BUFFER_POINTS,
     BUFFER_POINTS_MAX,
     TIME_NS_MAX,
 )
-from projections.ts_names import format_series, parse_series
-from projections.ts_store import Store, column_hash, next_id_item
+from onelog.projections.ts_names import format_series, parse_series
+from onelog.projections.ts_store import Store, column_hash, next_id_item
 
 
 def check_store(store: Store) -> None:

@@ -15,24 +15,24 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
-from projections.ts_batch import WriteBatch
-from projections.ts_buffers import Column
-from projections.ts_commands import Write
-from projections.ts_entities import Field, Measurement, Room, Series
-from projections.ts_hash import GOLDEN, hash_point, hash_points, run_seed, spread_seeds
-from projections.ts_limits import (
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused
+from onelog.projections.ts_batch import WriteBatch
+from onelog.projections.ts_buffers import Column
+from onelog.projections.ts_commands import Write
+from onelog.projections.ts_entities import Field, Measurement, Room, Series
+from onelog.projections.ts_hash import GOLDEN, hash_point, hash_points, run_seed, spread_seeds
+from onelog.projections.ts_limits import (
     BUFFER_POINTS,
     BUFFER_POINTS_MAX,
     FIELDS_MAX,
     MEASUREMENTS_MAX,
     TIME_NS_MIN,
 )
-from projections.ts_names import SeriesName, parse_series
-from projections.ts_progress import rules_after
-from projections.ts_store import Store
-from projections.ts_types import Config, FieldType, Policy, type_of, value_bits
+from onelog.projections.ts_names import SeriesName, parse_series
+from onelog.projections.ts_progress import rules_after
+from onelog.projections.ts_store import Store
+from onelog.projections.ts_types import Config, FieldType, Policy, type_of, value_bits
 
 _HASH_MASK = 2**64 - 1
 _FULL_SIZE = 8 * BUFFER_POINTS

@@ -20,7 +20,7 @@
     points.py            find_columns, read_points: all points of a state
 
     build.py             Capture, BuildRequest, BuildResult, plan_build, build_in_process
-    builder.py           the separate process: ``python -m snapshot.builder``
+    builder.py           the separate process: ``python -m onelog.snapshot.builder``
     builder_process.py   BuilderProcess: starts, watches, cancels it
     trigger.py           snapshot_due: when a snapshot is due
 

@@ -12,7 +12,7 @@ has been shown once more to give the live state (``SnapshotStore.accept``).
 * ``sealed_index`` is what was *durably* sealed. A segment sealed since may lose its new name in a
   crash, and then its notes are needed: the snapshot has them from ``sealed_index`` on.
 
-Segments are read as an offline reader does (``ual.offline_log``), so appending, sealing and
+Segments are read as an offline reader does (``onelog.ual.offline_log``), so appending, sealing and
 retention go on meanwhile. Both messages are JSON, like everything that crosses a process here.
 """
 
@@ -22,21 +22,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from snapshot.errors import LogGap, NotDurable
-from snapshot.format import SnapshotHeader, snapshot_name
-from snapshot.loading import load_newest
-from snapshot.notes_section import CoveredNotes, restore_notes
-from snapshot.progress import Progress, no_progress
-from snapshot.replay import replay
-from snapshot.state import Router, StateT, hash_text, write_state
-from snapshot.store import SnapshotStore
-from snapshot.writer import FREE_BYTES_MIN
-from ual.directory import shard_paths
-from ual.files import Files
-from ual.log import Log
-from ual.manifest import SnapshotRecord
-from ual.notes import ApplyNotes
-from ual.offline_log import OfflineLog
+from onelog.snapshot.errors import LogGap, NotDurable
+from onelog.snapshot.format import SnapshotHeader, snapshot_name
+from onelog.snapshot.loading import load_newest
+from onelog.snapshot.notes_section import CoveredNotes, restore_notes
+from onelog.snapshot.progress import Progress, no_progress
+from onelog.snapshot.replay import replay
+from onelog.snapshot.state import Router, StateT, hash_text, write_state
+from onelog.snapshot.store import SnapshotStore
+from onelog.snapshot.writer import FREE_BYTES_MIN
+from onelog.ual.directory import shard_paths
+from onelog.ual.files import Files
+from onelog.ual.log import Log
+from onelog.ual.manifest import SnapshotRecord
+from onelog.ual.notes import ApplyNotes
+from onelog.ual.offline_log import OfflineLog
 
 
 @dataclass(frozen=True, slots=True)

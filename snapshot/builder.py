@@ -1,4 +1,4 @@
-"""The builder's process: ``python -m snapshot.builder``, one request in, one snapshot out.
+"""The builder's process: ``python -m onelog.snapshot.builder``, one request in, one snapshot out.
 
 It reads one line of JSON from stdin (``BuildRequest``) and writes lines of JSON to stdout::
 
@@ -24,13 +24,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from projections.errors import ProjectionError
-from projections.table import build_projections
-from snapshot.build import BuildRequest, build_in_process
-from snapshot.errors import BuilderCancelled
-from snapshot.progress import Phase
-from ual.errors import UalError
-from ual.files import DiskFiles
+from onelog.projections.errors import ProjectionError
+from onelog.projections.table import build_projections
+from onelog.snapshot.build import BuildRequest, build_in_process
+from onelog.snapshot.errors import BuilderCancelled
+from onelog.snapshot.progress import Phase
+from onelog.ual.errors import UalError
+from onelog.ual.files import DiskFiles
 
 STEPS_PER_PHASE = 100  # reports; few enough that a pipe nobody reads cannot fill up
 BYTES_PER_STEP = 64 << 20  # where the end is not known

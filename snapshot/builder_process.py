@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from snapshot.build import BuildRequest, BuildResult
-from snapshot.errors import BuilderCancelled, BuilderError, BuilderFailed, BuilderTimeout
-from snapshot.format import temporary_name
-from snapshot.progress import Phase
-from ual.files import Files
+from onelog.snapshot.build import BuildRequest, BuildResult
+from onelog.snapshot.errors import BuilderCancelled, BuilderError, BuilderFailed, BuilderTimeout
+from onelog.snapshot.format import temporary_name
+from onelog.snapshot.progress import Phase
+from onelog.ual.files import Files
 
 TIMEOUT_S = 3_600.0
 NICENESS = 10  # that a builder has beyond its server's
@@ -31,7 +31,7 @@ _READ_SIZE = 64 << 10
 # numpy's linear algebra, which nobody here needs, would start a thread for each core, and those
 # look for work before they sleep: a tenth of what a builder takes to start.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 
 
 class BuilderProcess:
@@ -43,7 +43,7 @@ class BuilderProcess:
         request: BuildRequest,
         *,
         timeout_s: float = TIMEOUT_S,
-        module: str = "snapshot.builder",
+        module: str = "onelog.snapshot.builder",
     ) -> None:
         """Start the process; ``module`` is what it runs."""
         self.request = request

@@ -23,11 +23,11 @@ before is remembered for each live one, some 170 bytes.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from projections.kv_changes import Change
-from projections.limits import U64_MAX
-from projections.payload import read_prefix
-from projections.queue_changes import Kind, Note
-from projections.queue_commands import (
+from onelog.projections.kv_changes import Change
+from onelog.projections.limits import U64_MAX
+from onelog.projections.payload import read_prefix
+from onelog.projections.queue_changes import Kind, Note
+from onelog.projections.queue_commands import (
     Command,
     QueueConfigure,
     QueueCreate,
@@ -36,7 +36,7 @@ from projections.queue_commands import (
     decode_command,
     notes_of,
 )
-from projections.queue_row import (
+from onelog.projections.queue_row import (
     DELIVERIES_SHIFT,
     PRIORITY_MASK,
     PRIORITY_SHIFT,
@@ -44,10 +44,10 @@ from projections.queue_row import (
     Row,
     meta_of,
 )
-from projections.system_commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
-from projections.table import Projections
-from snapshot.past import Entries, PastState
-from ual.entry import OWNER_QUEUE, Entry
+from onelog.projections.system_commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
+from onelog.projections.table import Projections
+from onelog.snapshot.past import Entries, PastState
+from onelog.ual.entry import OWNER_QUEUE, Entry
 
 PUT, DELETE, EXPIRE, TOUCH = "put", "delete", "expire", "touch"
 ARRIVED, MOVED = "arrived", "moved"

@@ -7,18 +7,18 @@ a line has a bounded length however long the names in it are.
 
 from collections.abc import Callable
 
-from projections.errors import BadPayload
-from projections.kv_commands import describe_kv_entry
-from projections.payload import Reader, read_prefix
-from projections.queue_commands import decode_command as decode_queue
-from projections.queue_commands import describe_queue_entry
-from projections.stream_commands import decode_command as decode_stream
-from projections.stream_commands import describe_stream_command
-from projections.system_commands import TYPES_OPAQUE
-from projections.system_describe import describe_system_entry
-from projections.ts_commands import decode_command as decode_timeseries
-from projections.ts_describe import describe_timeseries_command
-from ual.entry import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.kv_commands import describe_kv_entry
+from onelog.projections.payload import Reader, read_prefix
+from onelog.projections.queue_commands import decode_command as decode_queue
+from onelog.projections.queue_commands import describe_queue_entry
+from onelog.projections.stream_commands import decode_command as decode_stream
+from onelog.projections.stream_commands import describe_stream_command
+from onelog.projections.system_commands import TYPES_OPAQUE
+from onelog.projections.system_describe import describe_system_entry
+from onelog.projections.ts_commands import decode_command as decode_timeseries
+from onelog.projections.ts_describe import describe_timeseries_command
+from onelog.ual.entry import (
     OWNER_KV,
     OWNER_QUEUE,
     OWNER_STREAM,
@@ -26,7 +26,7 @@ from ual.entry import (
     OWNER_TIMESERIES,
     Entry,
 )
-from ual.errors import DataError
+from onelog.ual.errors import DataError
 
 DESCRIPTION_SIZE_MAX = 240  # characters
 

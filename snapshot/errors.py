@@ -18,7 +18,7 @@ A damaged snapshot is no loss while an older one or the whole log is there; ``St
 always is one: either this code or this machine computes wrongly.
 """
 
-from ual.errors import CorruptFile, UalError
+from onelog.ual.errors import CorruptFile, UalError
 
 
 class SnapshotError(UalError):

@@ -13,7 +13,7 @@ Invariants:
   each cut too: the header says the size of the file.
 * A checksum is compared before the version that it covers: a flipped bit is damage, and only a
   version that was really written is reported as a newer onelog.
-* Types below 0x10 are owner bytes (``ual.entry``), so that a section is its projection's.
+* Types below 0x10 are owner bytes (``onelog.ual.entry``), so that a section is its projection's.
 
 Nothing here reads a file or allocates by a size that the bytes announce.
 """
@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from snapshot.errors import CorruptSnapshot
-from ual.entry import OWNER_COUNT_MAX
-from ual.errors import UnknownVersion
+from onelog.snapshot.errors import CorruptSnapshot
+from onelog.ual.entry import OWNER_COUNT_MAX
+from onelog.ual.errors import UnknownVersion
 
 VERSION = 1
 MAGIC = b"FLO_SNP\0"

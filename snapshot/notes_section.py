@@ -1,9 +1,10 @@
 """The notes section: what apply told the log about entries that were not sealed yet.
 
 Which entries are records of which stream, and which are void, is known to apply alone. For sealed
-segments it stands in the files; for the others it lives in memory (``ual.notes``) and a replay
-makes it again. A restart from a snapshot replays only what is behind it, so the notes of unsealed
-entries up to the snapshot must come from the snapshot, or sealing them later would lose them.
+segments it stands in the files; for the others it lives in memory (``onelog.ual.notes``) and a
+replay makes it again. A restart from a snapshot replays only what is behind it, so the notes of
+unsealed entries up to the snapshot must come from the snapshot, or sealing them later would lose
+them.
 
 ``first_index`` is the first index that the notes cover: the one behind what was durably sealed when
 the snapshot was planned. A log with unsealed entries below it cannot use this snapshot.
@@ -18,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from projections.section import SectionReader
-from snapshot.format import SECTION_NOTES
-from ual.notes import ApplyNotes, IndexArray, SegmentNotes
+from onelog.projections.section import SectionReader
+from onelog.snapshot.format import SECTION_NOTES
+from onelog.ual.notes import ApplyNotes, IndexArray, SegmentNotes
 
 NOTES_VERSION = 1
 

@@ -12,27 +12,27 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from projections.kv_reads import KeyValue
-from projections.result import Refused
-from projections.table import Projections, build_projections
-from snapshot.format import SnapshotHeader
-from snapshot.loading import Rejected
-from snapshot.notes_section import CoveredNotes
-from snapshot.past import start_past
-from snapshot.progress import Progress, no_progress
-from snapshot.recovery import recover_state
-from snapshot.state import hash_text, write_state
-from snapshot.store import SnapshotStore
-from ual.directory import DataDirectory
-from ual.errors import IndexInFuture, MissingSegment
-from ual.files import Files
-from ual.log_config import LogConfig
-from ual.manifest import SnapshotRecord
-from ual.notes import ApplyNotes
-from ual.offline import ReadOnlyFiles, look_at_root
-from ual.offline_log import OfflineLog, open_offline_log
-from ual.opening import open_hard_state, open_log
-from ual.routing import partition_of, shard_of
+from onelog.projections.kv_reads import KeyValue
+from onelog.projections.result import Refused
+from onelog.projections.table import Projections, build_projections
+from onelog.snapshot.format import SnapshotHeader
+from onelog.snapshot.loading import Rejected
+from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.past import start_past
+from onelog.snapshot.progress import Progress, no_progress
+from onelog.snapshot.recovery import recover_state
+from onelog.snapshot.state import hash_text, write_state
+from onelog.snapshot.store import SnapshotStore
+from onelog.ual.directory import DataDirectory
+from onelog.ual.errors import IndexInFuture, MissingSegment
+from onelog.ual.files import Files
+from onelog.ual.log_config import LogConfig
+from onelog.ual.manifest import SnapshotRecord
+from onelog.ual.notes import ApplyNotes
+from onelog.ual.offline import ReadOnlyFiles, look_at_root
+from onelog.ual.offline_log import OfflineLog, open_offline_log
+from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.routing import partition_of, shard_of
 
 # A log that is opened for one snapshot has no readers.
 _RING_BYTES = 1 << 20

@@ -7,10 +7,10 @@ and no failure. Damage is something else and is raised as it is.
 
 from typing import Any
 
-from projections.errors import BadPayload
-from ual.entry import Entry
-from ual.errors import IndexDropped
-from ual.offline_log import OfflineLog
+from onelog.projections.errors import BadPayload
+from onelog.ual.entry import Entry
+from onelog.ual.errors import IndexDropped
+from onelog.ual.offline_log import OfflineLog
 
 
 class NotKept(Exception):

@@ -3,13 +3,13 @@
 from dataclasses import asdict
 from typing import Any
 
-from projections.errors import BadPayload
-from projections.queue_message import decode_message
-from projections.queue_results import dead_headers
-from projections.queue_row import DELAYED, LEASED, READY, Row
-from projections.result import Refused
-from snapshot.offline import Rebuilt
-from snapshot.offline_entries import NotKept, bytes_fields, read_entry, unreadable
+from onelog.projections.errors import BadPayload
+from onelog.projections.queue_message import decode_message
+from onelog.projections.queue_results import dead_headers
+from onelog.projections.queue_row import DELAYED, LEASED, READY, Row
+from onelog.projections.result import Refused
+from onelog.snapshot.offline import Rebuilt
+from onelog.snapshot.offline_entries import NotKept, bytes_fields, read_entry, unreadable
 
 _STATE_NAMES = {READY: "ready", DELAYED: "delayed", LEASED: "leased"}
 

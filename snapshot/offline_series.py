@@ -3,19 +3,19 @@
 from dataclasses import asdict
 from typing import Any
 
-from projections.errors import BadPayload
-from projections.reasons import MESSAGES
-from projections.result import Refused
-from projections.ts_blocks import CorruptBlock
-from projections.ts_entities import Measurement, Series
-from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from projections.ts_listing import describe_measurement
-from projections.ts_names import SeriesName, format_series, parse_series
-from projections.ts_read import BlockCache, read_column
-from projections.ts_rules import Progress, Rule
-from projections.ts_types import TYPE_NAMES
-from snapshot.offline import Rebuilt
-from snapshot.offline_entries import NotKept, read_entry
+from onelog.projections.errors import BadPayload
+from onelog.projections.reasons import MESSAGES
+from onelog.projections.result import Refused
+from onelog.projections.ts_blocks import CorruptBlock
+from onelog.projections.ts_entities import Measurement, Series
+from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.ts_listing import describe_measurement
+from onelog.projections.ts_names import SeriesName, format_series, parse_series
+from onelog.projections.ts_read import BlockCache, read_column
+from onelog.projections.ts_rules import Progress, Rule
+from onelog.projections.ts_types import TYPE_NAMES
+from onelog.snapshot.offline import Rebuilt
+from onelog.snapshot.offline_entries import NotKept, read_entry
 
 
 def parse_series_text(text: bytes) -> SeriesName:

@@ -8,12 +8,12 @@ replay that led to the state (``Rebuilt.records``). Together they tell about eve
 from dataclasses import asdict
 from typing import Any
 
-from projections.errors import BadPayload
-from projections.result import Refused
-from projections.stream_reads import PartitionDescription, StreamDescription
-from projections.stream_record import Append, DeadLetter, decode_record
-from snapshot.offline import Rebuilt
-from snapshot.offline_entries import NotKept, bytes_fields, read_entry, unreadable
+from onelog.projections.errors import BadPayload
+from onelog.projections.result import Refused
+from onelog.projections.stream_reads import PartitionDescription, StreamDescription
+from onelog.projections.stream_record import Append, DeadLetter, decode_record
+from onelog.snapshot.offline import Rebuilt
+from onelog.snapshot.offline_entries import NotKept, bytes_fields, read_entry, unreadable
 
 
 def ask_stream(rebuilt: Rebuilt, namespace: str, name: str, limit: int) -> dict[str, Any] | None:

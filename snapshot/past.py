@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from projections.result import PENDING, Applied
-from projections.system_commands import TYPE_BATCH
-from projections.table import Projections
-from snapshot.errors import LogGap, NoSnapshot
-from snapshot.loading import Rejected, load_newest
-from snapshot.notes_section import CoveredNotes
-from snapshot.progress import Progress, no_progress
-from snapshot.replay import check_hash, replay
-from ual.entry import Entry
-from ual.files import Files
-from ual.manifest import SnapshotRecord
-from ual.notes import ApplyNotes
+from onelog.projections.result import PENDING, Applied
+from onelog.projections.system_commands import TYPE_BATCH
+from onelog.projections.table import Projections
+from onelog.snapshot.errors import LogGap, NoSnapshot
+from onelog.snapshot.loading import Rejected, load_newest
+from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.progress import Progress, no_progress
+from onelog.snapshot.replay import check_hash, replay
+from onelog.ual.entry import Entry
+from onelog.ual.files import Files
+from onelog.ual.manifest import SnapshotRecord
+from onelog.ual.notes import ApplyNotes
 
 # The committed entries from first to last index.
 Entries = Callable[[int, int], Iterable[Entry]]

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projections.table import Projections
-from projections.ts_blocks import CorruptBlock
-from projections.ts_buffers import Column, Rows, Times
-from projections.ts_entities import Measurement
-from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from projections.ts_read import BlockCache, ReadBlock, read_column
-from ual.errors import CorruptPayload
+from onelog.projections.table import Projections
+from onelog.projections.ts_blocks import CorruptBlock
+from onelog.projections.ts_buffers import Column, Rows, Times
+from onelog.projections.ts_entities import Measurement
+from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.ts_read import BlockCache, ReadBlock, read_column
+from onelog.ual.errors import CorruptPayload
 
 # Points of blocks that are decoded for one window, about.
 WINDOW_POINTS = 1 << 17

@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from projections.table import Projections
-from snapshot.errors import CorruptSnapshot, LogGap, StateMismatch
-from snapshot.loading import open_recorded
-from snapshot.offline import fresh_projections, kept_snapshots, open_shard
-from snapshot.progress import Progress, no_progress
-from snapshot.replay import replay
-from snapshot.state import hash_text, load_state
-from ual.errors import DataError, IndexDropped
-from ual.files import Files
-from ual.manifest import SnapshotRecord
-from ual.offline import ReadOnlyFiles
-from ual.offline_log import OfflineLog
-from ual.sealed import SealedSegment
+from onelog.projections.table import Projections
+from onelog.snapshot.errors import CorruptSnapshot, LogGap, StateMismatch
+from onelog.snapshot.loading import open_recorded
+from onelog.snapshot.offline import fresh_projections, kept_snapshots, open_shard
+from onelog.snapshot.progress import Progress, no_progress
+from onelog.snapshot.replay import replay
+from onelog.snapshot.state import hash_text, load_state
+from onelog.ual.errors import DataError, IndexDropped
+from onelog.ual.files import Files
+from onelog.ual.manifest import SnapshotRecord
+from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.offline_log import OfflineLog
+from onelog.ual.sealed import SealedSegment
 
 
 class Verdict(Enum):

@@ -10,12 +10,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from snapshot.offline import Rebuilt, read_key, shard_of_key
-from snapshot.offline_entries import bytes_fields
-from snapshot.offline_queue import ask_queue
-from snapshot.offline_series import ask_measurement, ask_series, parse_series_text
-from snapshot.offline_stream import ask_stream
-from ual.files import Files
+from onelog.snapshot.offline import Rebuilt, read_key, shard_of_key
+from onelog.snapshot.offline_entries import bytes_fields
+from onelog.snapshot.offline_queue import ask_queue
+from onelog.snapshot.offline_series import ask_measurement, ask_series, parse_series_text
+from onelog.snapshot.offline_stream import ask_stream
+from onelog.ual.files import Files
 
 LIST_MAX = 1_000  # messages, records or series that one answer may list
 

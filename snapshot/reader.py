@@ -15,9 +15,9 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from snapshot.checksum import combine
-from snapshot.errors import CorruptSnapshot
-from snapshot.format import (
+from onelog.snapshot.checksum import combine
+from onelog.snapshot.errors import CorruptSnapshot
+from onelog.snapshot.format import (
     FILE_SIZE_MIN,
     FOOTER_SIZE,
     HEADER_SIZE,
@@ -27,8 +27,8 @@ from snapshot.format import (
     decode_footer,
     parse_snapshot_name,
 )
-from snapshot.progress import Phase, Progress, no_progress
-from ual.files import File, Files
+from onelog.snapshot.progress import Phase, Progress, no_progress
+from onelog.ual.files import File, Files
 
 READ_SIZE = 256 << 10
 

@@ -21,17 +21,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic
 
-from snapshot.errors import LogGap, NoSnapshot, SnapshotAhead
-from snapshot.loading import Loaded, Rejected, load_newest
-from snapshot.notes_section import restore_notes
-from snapshot.progress import Progress, no_progress
-from snapshot.replay import Replayed, replay
-from snapshot.state import Router, StateT
-from snapshot.store import SnapshotStore
-from ual.entry import Entry
-from ual.files import Files
-from ual.log import Log
-from ual.notes import ApplyNotes
+from onelog.snapshot.errors import LogGap, NoSnapshot, SnapshotAhead
+from onelog.snapshot.loading import Loaded, Rejected, load_newest
+from onelog.snapshot.notes_section import restore_notes
+from onelog.snapshot.progress import Progress, no_progress
+from onelog.snapshot.replay import Replayed, replay
+from onelog.snapshot.state import Router, StateT
+from onelog.snapshot.store import SnapshotStore
+from onelog.ual.entry import Entry
+from onelog.ual.files import Files
+from onelog.ual.log import Log
+from onelog.ual.notes import ApplyNotes
 
 # Sealed entries have their notes in their files. A replay through them notes them again, and is
 # told to forget after so many entries.

@@ -11,10 +11,10 @@ every replay past one checks, at no cost, that it arrives at the same state.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from snapshot.errors import LogGap, StateMismatch
-from snapshot.progress import Phase, Progress, no_progress
-from snapshot.state import Router, hash_text
-from ual.entry import Entry
+from onelog.snapshot.errors import LogGap, StateMismatch
+from onelog.snapshot.progress import Phase, Progress, no_progress
+from onelog.snapshot.state import Router, hash_text
+from onelog.ual.entry import Entry
 
 PROGRESS_ENTRIES = 4_096  # between two reports
 

@@ -1,8 +1,9 @@
 """The state that snapshots hold: what is needed of a router, and the way to a file and back.
 
-``Router`` is the part of ``projections.router.ProjectionRouter`` that this package uses, ``State``
-whatever has one: the server hands in ``projections.table.Projections`` and gets the same back. They
-are Protocols so that the machinery around them is also tested with states of a few lines.
+``Router`` is the part of ``onelog.projections.router.ProjectionRouter`` that this package uses,
+``State`` whatever has one: the server hands in ``onelog.projections.table.Projections`` and gets
+the same back. They are Protocols so that the machinery around them is also tested with states of a
+few lines.
 
 A snapshot's sections are the router's own, by owner, and the notes (snapshot/notes_section.py).
 Equal states give equal files.
@@ -13,15 +14,15 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from projections.errors import CorruptSection
-from snapshot.errors import CorruptSnapshot
-from snapshot.format import SECTION_NOTES, SnapshotHeader
-from snapshot.notes_section import CoveredNotes, decode_notes, encode_notes
-from snapshot.progress import Progress, no_progress
-from snapshot.reader import SnapshotReader
-from snapshot.writer import FREE_BYTES_MIN, Section, WrittenSnapshot, write_snapshot
-from ual.entry import Entry
-from ual.files import Files
+from onelog.projections.errors import CorruptSection
+from onelog.snapshot.errors import CorruptSnapshot
+from onelog.snapshot.format import SECTION_NOTES, SnapshotHeader
+from onelog.snapshot.notes_section import CoveredNotes, decode_notes, encode_notes
+from onelog.snapshot.progress import Progress, no_progress
+from onelog.snapshot.reader import SnapshotReader
+from onelog.snapshot.writer import FREE_BYTES_MIN, Section, WrittenSnapshot, write_snapshot
+from onelog.ual.entry import Entry
+from onelog.ual.files import Files
 
 
 class Router(Protocol):

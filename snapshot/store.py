@@ -17,13 +17,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from snapshot.errors import NotDurable, StateMismatch
-from snapshot.format import parse_snapshot_name
-from ual.directory import ShardPaths
-from ual.files import File, Files, remove_files
-from ual.jobs import ManifestJob
-from ual.log import Log
-from ual.manifest import SnapshotRecord
+from onelog.snapshot.errors import NotDurable, StateMismatch
+from onelog.snapshot.format import parse_snapshot_name
+from onelog.ual.directory import ShardPaths
+from onelog.ual.files import File, Files, remove_files
+from onelog.ual.jobs import ManifestJob
+from onelog.ual.log import Log
+from onelog.ual.manifest import SnapshotRecord
 
 KEEP = 2
 

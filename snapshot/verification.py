@@ -10,18 +10,18 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from snapshot.errors import CorruptSnapshot
-from snapshot.format import parse_snapshot_name
-from snapshot.loading import open_recorded
-from snapshot.reader import SnapshotReader
-from ual import findings as found
-from ual.errors import DataError, UnknownVersion
-from ual.files import Files
-from ual.findings import Finding, Level
-from ual.manifest import Manifest
-from ual.manifest import load as load_manifest
-from ual.shard_check import FileVerifier
-from ual.tidying import Remove
+from onelog.snapshot.errors import CorruptSnapshot
+from onelog.snapshot.format import parse_snapshot_name
+from onelog.snapshot.loading import open_recorded
+from onelog.snapshot.reader import SnapshotReader
+from onelog.ual import findings as found
+from onelog.ual.errors import DataError, UnknownVersion
+from onelog.ual.files import Files
+from onelog.ual.findings import Finding, Level
+from onelog.ual.manifest import Manifest
+from onelog.ual.manifest import load as load_manifest
+from onelog.ual.shard_check import FileVerifier
+from onelog.ual.tidying import Remove
 
 ADVICE_DAMAGED = (
     "nothing is lost while the older snapshot or the whole log is there: opening the shard uses it "

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from snapshot.checksum import combine
-from snapshot.format import (
+from onelog.snapshot.checksum import combine
+from onelog.snapshot.format import (
     FOOTER_SIZE,
     HEADER_SIZE,
     SECTION_HEADER_SIZE,
@@ -29,10 +29,10 @@ from snapshot.format import (
     snapshot_name,
     temporary_name,
 )
-from snapshot.progress import Phase, Progress, no_progress
-from ual.errors import DiskFull
-from ual.files import File, Files
-from ual.log_config import LogConfig
+from onelog.snapshot.progress import Phase, Progress, no_progress
+from onelog.ual.errors import DiskFull
+from onelog.ual.files import File, Files
+from onelog.ual.log_config import LogConfig
 
 Section = tuple[int, Iterable[bytes]]
 """A section's type and its content; where the content is cut into chunks means nothing."""

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from onelog.errors import OutOfRange
+from onelog.snapshot.changes import KeyChange, QueueEvent, key_changes, queue_events
 from onelog.spark.columns import arrays
 from onelog.spark.columns.block import BLOCK_BYTES_MAX, Block
 from onelog.spark.columns.view import BATCH_ROWS_MAX, ENTRY_FIELDS, Output, View, operation_names
@@ -24,7 +25,6 @@ from onelog.spark.options import ReadOptions
 from onelog.spark.origin import Cut, Origin, Range, ShardCut
 from onelog.spark.past import KeptState, find_starts, open_start
 from onelog.spark.table import find_ranges, open_origin
-from snapshot.changes import KeyChange, QueueEvent, key_changes, queue_events
 
 _ENTRY = [each for each in ENTRY_FIELDS if each.name != "term"]
 _STATES = ("ready", "delayed", "leased")

@@ -28,12 +28,12 @@ from onelog.spark.pieces import Piece, open_sealed
 from onelog.spark.places import Places, find_places
 from onelog.spark.queue_ids import find_created, find_in_snapshot
 from onelog.spark.shard_files import LISTINGS_MAX, Facts, Listing, Part, ShardFiles
-from ual.directory import ShardPaths
-from ual.entry import FLAG_CONDITIONAL, HEADER, HEADER_SIZE
-from ual.errors import CorruptFile, IndexDropped, MissingSegment
-from ual.files import DiskFiles, Files
-from ual.offline import ReadOnlyFiles
-from ual.tables import Indexes
+from onelog.ual.directory import ShardPaths
+from onelog.ual.entry import FLAG_CONDITIONAL, HEADER, HEADER_SIZE
+from onelog.ual.errors import CorruptFile, IndexDropped, MissingSegment
+from onelog.ual.files import DiskFiles, Files
+from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.tables import Indexes
 
 NOTE = (
     "read from files: each shard ends at its last sealed entry, or at its newest snapshot where "

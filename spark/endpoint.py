@@ -41,8 +41,8 @@ from onelog.spark.origin import (
     join_splits,
 )
 from onelog.spark.pieces import Piece, check_piece
-from ual.entry import HEADER_SIZE, OWNER_COUNT_MAX
-from ual.tables import Indexes
+from onelog.ual.entry import HEADER_SIZE, OWNER_COUNT_MAX
+from onelog.ual.tables import Indexes
 
 if TYPE_CHECKING:
     from onelog.client.sync.aio import Client

@@ -17,7 +17,7 @@ from onelog.errors import (
     PermissionDenied,
     Unavailable,
 )
-from ual.errors import (
+from onelog.ual.errors import (
     DataError,
     DirectoryError,
     IndexDropped,

@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Protocol
 
 from onelog.errors import FailedPrecondition, NotFound, OutOfRange
+from onelog.snapshot.errors import CorruptSnapshot, LogGap, NoSnapshot
+from onelog.snapshot.loading import open_recorded
+from onelog.snapshot.offline import fresh_projections, open_shard
+from onelog.snapshot.past import Entries, PastState, start_past
+from onelog.snapshot.reader import SnapshotReader
+from onelog.snapshot.state import Router
 from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.endpoint import EndpointOrigin
 from onelog.spark.faults import REASON_DROPPED, reported
 from onelog.spark.origin import Origin, Split
 from onelog.spark.shard_files import ShardFiles
-from snapshot.errors import CorruptSnapshot, LogGap, NoSnapshot
-from snapshot.loading import open_recorded
-from snapshot.offline import fresh_projections, open_shard
-from snapshot.past import Entries, PastState, start_past
-from snapshot.reader import SnapshotReader
-from snapshot.state import Router
-from ual.entry import Entry
-from ual.files import DiskFiles, Files
-from ual.manifest import SnapshotRecord
-from ual.offline import ReadOnlyFiles
-from ual.tables import Columns
+from onelog.ual.entry import Entry
+from onelog.ual.files import DiskFiles, Files
+from onelog.ual.manifest import SnapshotRecord
+from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.tables import Columns
 
 # A leader that changes between two calls keeps other snapshots; it is asked again this often.
 SNAPSHOT_ATTEMPTS_MAX = 5

@@ -23,20 +23,20 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from ual.entry import HEADER, HEADER_SIZE, PAYLOAD_SIZE_MAX
-from ual.errors import CorruptFile
-from ual.files import File
-from ual.offline import ReadOnlyFiles
-from ual.sealed import SealedSegment
-from ual.segment_format import (
+from onelog.ual.entry import HEADER, HEADER_SIZE, PAYLOAD_SIZE_MAX
+from onelog.ual.errors import CorruptFile
+from onelog.ual.files import File
+from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import (
     ENTRIES_OFFSET,
     FOOTER_FILE_CRC_OFFSET,
     FOOTER_SIZE,
     SegmentHeader,
     TableSpan,
 )
-from ual.segment_format import HEADER_SIZE as FILE_HEADER_SIZE
-from ual.tables import (
+from onelog.ual.segment_format import HEADER_SIZE as FILE_HEADER_SIZE
+from onelog.ual.tables import (
     Bytes,
     Indexes,
     Table,

@@ -33,9 +33,9 @@ def find_in_snapshot(
 ) -> Iterator[tuple[int, str]]:
     """Yield id and name of the queues with these names in the newest snapshot that can be read."""
     # Only who asks for queues of a log whose beginning is gone needs the state.
-    from snapshot.loading import load_newest
-    from snapshot.offline import fresh_projections
-    from ual.notes import ApplyNotes
+    from onelog.snapshot.loading import load_newest
+    from onelog.snapshot.offline import fresh_projections
+    from onelog.ual.notes import ApplyNotes
 
     loaded, _ = load_newest(
         files.reader,

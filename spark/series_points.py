@@ -18,6 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from onelog.errors import OutOfRange
+from onelog.snapshot.past import PastState
+from onelog.snapshot.points import SeriesColumn, find_columns, read_points
 from onelog.spark.columns import arrays
 from onelog.spark.columns.operations import TYPES
 from onelog.spark.columns.points import BOOL, I64, KIND_NAMES
@@ -27,8 +29,6 @@ from onelog.spark.columns.view import BATCH_ROWS_MAX
 from onelog.spark.faults import REASON_DROPPED
 from onelog.spark.options import ReadOptions
 from onelog.spark.origin import Origin, Range
-from snapshot.past import PastState
-from snapshot.points import SeriesColumn, find_columns, read_points
 
 TIMESERIES_SCHEMA = pa.schema(
     [

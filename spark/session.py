@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 JAVA_VERSION_MIN = 17
 SPARK_VERSION_MIN = (4, 2)
 JAVA_ADVICE = f"install Java {JAVA_VERSION_MIN} (Debian: openjdk-17-jre-headless) or set JAVA_HOME"
-_ADVICE = "install it with: pip install 'onelog[spark]'"
+_ADVICE = "install it with: pip install 'onelogdb[spark]'"
 _JAVA_TIMEOUT_S = 60
 
 

@@ -19,18 +19,18 @@ import numpy as np
 
 from onelog.spark.origin import ShardCut
 from onelog.spark.pieces import Piece, open_sealed, sealed_pieces, unsealed_pieces
-from ual.directory import ShardPaths
-from ual.entry import GROUP_SIZE_MAX
-from ual.errors import CorruptFile, DataError, IndexDropped, MissingSegment
-from ual.files import Files
-from ual.manifest import Manifest, SnapshotRecord
-from ual.manifest import load as load_manifest
-from ual.notes import clip_voids
-from ual.offline import ReadOnlyFiles
-from ual.opening import what_is_known
-from ual.recovery import finish_deletions, sort_names
-from ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, SegmentKind
-from ual.tables import Indexes, StreamTable, Table
+from onelog.ual.directory import ShardPaths
+from onelog.ual.entry import GROUP_SIZE_MAX
+from onelog.ual.errors import CorruptFile, DataError, IndexDropped, MissingSegment
+from onelog.ual.files import Files
+from onelog.ual.manifest import Manifest, SnapshotRecord
+from onelog.ual.manifest import load as load_manifest
+from onelog.ual.notes import clip_voids
+from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.opening import what_is_known
+from onelog.ual.recovery import finish_deletions, sort_names
+from onelog.ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, SegmentKind
+from onelog.ual.tables import Indexes, StreamTable, Table
 
 # How often the names are listed for one place of the log before its file counts as missing.
 STREAM_ID_MAX = (1 << 56) - 1
@@ -134,9 +134,9 @@ class ShardFiles:
 
     def stream_names(self) -> dict[int, bytes]:
         """Return the streams that the newest snapshot knows, by id; none without a snapshot."""
+        from onelog.snapshot.errors import SnapshotError
+        from onelog.snapshot.reader import SnapshotReader
         from onelog.spark.columns.sections import SECTION_TABLES
-        from snapshot.errors import SnapshotError
-        from snapshot.reader import SnapshotReader
 
         table = SECTION_TABLES["streams"]
         for record in reversed(self.list().snapshots):
@@ -269,10 +269,10 @@ class ShardFiles:
     def _notes(self, record: SnapshotRecord) -> Notes | None:
         """Read the notes of a snapshot; None if they cannot be read, or are gone."""
         # Only who reads the tail of a directory needs more than the log.
-        from snapshot.errors import SnapshotError
-        from snapshot.format import SECTION_NOTES
-        from snapshot.notes_section import decode_notes
-        from snapshot.reader import SnapshotReader
+        from onelog.snapshot.errors import SnapshotError
+        from onelog.snapshot.format import SECTION_NOTES
+        from onelog.snapshot.notes_section import decode_notes
+        from onelog.snapshot.reader import SnapshotReader
 
         try:
             reader = SnapshotReader.open(self.reader, self.paths.snapshots / record.file)

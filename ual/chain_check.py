@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ual.findings import ADVICE_PEER, Finding, Level
-from ual.recovery import Known
-from ual.sealed_check import Part
+from onelog.ual.findings import ADVICE_PEER, Finding, Level
+from onelog.ual.recovery import Known
+from onelog.ual.sealed_check import Part
 
 _RANGE_ADVICE = "restore the missing files from a backup, or rebuild this replica from a peer"
 _ORDER_ADVICE = "find out who added or renamed the file; keep the right one and move the other away"

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ual.files import Files, sync_new_name
-from ual.notes import SegmentNotes
-from ual.sealed import SealedSegment
-from ual.sealing import sealed_image
-from ual.segment_format import ENTRIES_OFFSET, compacting_name
-from ual.tables import Indexes, are_in, join_entries
+from onelog.ual.files import Files, sync_new_name
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.sealing import sealed_image
+from onelog.ual.segment_format import ENTRIES_OFFSET, compacting_name
+from onelog.ual.tables import Indexes, are_in, join_entries
 
 
 def compact_segment(files: Files, path: Path, keep_indexes: Indexes) -> SealedSegment:

@@ -12,7 +12,7 @@ becomes a fifth, in 53 us at level 3 and 33 at level 1. A decompressor made anew
 
 import zstandard
 
-from ual.errors import CorruptPayload, PayloadTooLarge
+from onelog.ual.errors import CorruptPayload, PayloadTooLarge
 
 COMPRESS_SIZE_MIN = 1024
 SAVED_PERCENT_MIN = 20

@@ -7,8 +7,8 @@ its range is told what is wrong with the file, until a peer's copy takes its pla
 from pathlib import Path
 from typing import NoReturn
 
-from ual.errors import CorruptFile
-from ual.segment_format import SegmentHeader
+from onelog.ual.errors import CorruptFile
+from onelog.ual.segment_format import SegmentHeader
 
 
 class DamagedSegment:

@@ -37,15 +37,15 @@ from pathlib import Path
 from types import TracebackType
 from uuid import UUID
 
-from ual.errors import (
+from onelog.ual.errors import (
     CorruptFile,
     DirectoryInUse,
     NotADataDirectory,
     TopologyMismatch,
     WrongNode,
 )
-from ual.files import FileLock, Files
-from ual.identity import (
+from onelog.ual.files import FileLock, Files
+from onelog.ual.identity import (
     CREATED_AT_SIZE_MAX,
     NODE_NAME,
     NODE_NAME_SIZE_MAX,

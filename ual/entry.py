@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ual.compression import COMPRESS_SIZE_MIN, PLAIN_SIZE_MAX, compress, decompress
-from ual.errors import CorruptEntry, GroupTooLarge, TornEntry
+from onelog.ual.compression import COMPRESS_SIZE_MIN, PLAIN_SIZE_MAX, compress, decompress
+from onelog.ual.errors import CorruptEntry, GroupTooLarge, TornEntry
 
 HEADER = struct.Struct(
     "<"  # little-endian, no implicit padding

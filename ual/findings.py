@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ual.tidying import Adopt, Cut, Remove
+from onelog.ual.tidying import Adopt, Cut, Remove
 
 # Every reason that verification of a log gives; docs/operations.md explains each.
 REASONS = frozenset((

@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ual.entry import HEADER_SIZE
-from ual.errors import CorruptFile, IndexDropped
-from ual.log import Log
-from ual.notes import IndexArray, clip_voids
-from ual.sealed import MappedFile, SealedSegment
-from ual.segment_set import Segment, SegmentSet
-from ual.tables import first_bad_checksum, gather_headers, join_entries
-from ual.unsealed import UnsealedSegment
+from onelog.ual.entry import HEADER_SIZE
+from onelog.ual.errors import CorruptFile, IndexDropped
+from onelog.ual.log import Log
+from onelog.ual.notes import IndexArray, clip_voids
+from onelog.ual.sealed import MappedFile, SealedSegment
+from onelog.ual.segment_set import Segment, SegmentSet
+from onelog.ual.tables import first_bad_checksum, gather_headers, join_entries
+from onelog.ual.unsealed import UnsealedSegment
 
 FRAME_BYTES_MAX = 1 << 20
 FRAME_VOIDS_MAX = 8_192

@@ -5,8 +5,8 @@ A minimum stays free: sealing, MANIFEST and a cut need room when nothing else ha
 
 from pathlib import Path
 
-from ual.errors import DiskFull
-from ual.files import Files
+from onelog.ual.errors import DiskFull
+from onelog.ual.files import Files
 
 # Free space is asked for again after so many bytes; the call costs more than a small write.
 CHECK_BYTES = 4 << 20

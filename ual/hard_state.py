@@ -39,8 +39,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from ual.errors import CorruptFile, DiskFull, LogFailed, UnknownVersion
-from ual.files import File, Files, replace_file
+from onelog.ual.errors import CorruptFile, DiskFull, LogFailed, UnknownVersion
+from onelog.ual.files import File, Files, replace_file
 
 VERSION = 1
 SLOT_SIZE = 4096

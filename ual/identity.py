@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from ual.errors import CorruptFile, DirectoryError
-from ual.files import Files
-from ual.json_file import Fields, read_json_file, write_json_file
+from onelog.ual.errors import CorruptFile, DirectoryError
+from onelog.ual.files import Files
+from onelog.ual.json_file import Fields, read_json_file, write_json_file
 
 SYSTEM_VERSION = 2  # 1 had no founders, no name and no workers
 NODE_VERSION = 1

@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ual.directory import Node, System, read_node, read_system
-from ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES
-from ual.errors import CorruptFile, DataError, UalError
-from ual.files import Files
-from ual.offline import ReadOnlyFiles, look_at_root
-from ual.offline_log import OfflineFile, OfflineLog
-from ual.sealed import SealedSegment
-from ual.tables import gather_headers
-from ual.unsealed import UnsealedSegment
+from onelog.ual.directory import Node, System, read_node, read_system
+from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES
+from onelog.ual.errors import CorruptFile, DataError, UalError
+from onelog.ual.files import Files
+from onelog.ual.offline import ReadOnlyFiles, look_at_root
+from onelog.ual.offline_log import OfflineFile, OfflineLog
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.tables import gather_headers
+from onelog.ual.unsealed import UnsealedSegment
 
 OWNER_NAMES = {
     OWNER_SYSTEM: "system",

@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ual.directory import ShardPaths
-from ual.errors import CorruptFile
-from ual.files import Files
-from ual.log import Log
-from ual.manifest import Base, Checkpoint, Install, ReceivedSegment, SnapshotRecord
-from ual.notes import ApplyNotes
-from ual.recovery import finish_install
-from ual.sealed import SealedSegment
-from ual.segment_format import SegmentHeader, segment_name, unsealed_name
-from ual.segment_set import Segment, SegmentSet
-from ual.unsealed import UnsealedSegment
+from onelog.ual.directory import ShardPaths
+from onelog.ual.errors import CorruptFile
+from onelog.ual.files import Files
+from onelog.ual.log import Log
+from onelog.ual.manifest import Base, Checkpoint, Install, ReceivedSegment, SnapshotRecord
+from onelog.ual.notes import ApplyNotes
+from onelog.ual.recovery import finish_install
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import SegmentHeader, segment_name, unsealed_name
+from onelog.ual.segment_set import Segment, SegmentSet
+from onelog.ual.unsealed import UnsealedSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from ual.errors import UalError
-from ual.files import OUT_OF_SPACE, File, Files, remove_files, sync_new_name
-from ual.manifest import Manifest
-from ual.manifest import save as write_manifest
-from ual.notes import SegmentNotes
-from ual.sealed import SealedSegment
-from ual.sealing import seal_segment
-from ual.segment_format import successor_name
-from ual.segment_set import Segment
-from ual.tombstones import remove_segments
-from ual.unsealed import UnsealedSegment
+from onelog.ual.errors import UalError
+from onelog.ual.files import OUT_OF_SPACE, File, Files, remove_files, sync_new_name
+from onelog.ual.manifest import Manifest
+from onelog.ual.manifest import save as write_manifest
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.sealing import seal_segment
+from onelog.ual.segment_format import successor_name
+from onelog.ual.segment_set import Segment
+from onelog.ual.tombstones import remove_segments
+from onelog.ual.unsealed import UnsealedSegment
 
 
 @dataclass(slots=True)

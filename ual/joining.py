@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ual import tables
-from ual.damaged import DamagedSegment
-from ual.errors import CorruptFile
-from ual.files import Files
-from ual.notes import SegmentNotes
-from ual.sealed_check import check_sealed, walk_entries
-from ual.sealing import sealed_image
-from ual.segment_format import (
+from onelog.ual import tables
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.errors import CorruptFile
+from onelog.ual.files import Files
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.sealed_check import check_sealed, walk_entries
+from onelog.ual.sealing import sealed_image
+from onelog.ual.segment_format import (
     ENTRIES_OFFSET,
     FOOTER_SIZE,
     HEADER_SIZE,
@@ -29,7 +29,7 @@ from ual.segment_format import (
     TableSpan,
     compacting_name,
 )
-from ual.tables import Indexes, StreamTable, Table
+from onelog.ual.tables import Indexes, StreamTable, Table
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,8 +30,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from ual.errors import CorruptFile, UnknownVersion
-from ual.files import Files, replace_file
+from onelog.ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.files import Files, replace_file
 
 JSON_FILE_SIZE_MAX = 16 << 20  # about 80,000 cold ranges; everything else is far smaller
 U64_MAX = (1 << 64) - 1

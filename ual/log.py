@@ -29,22 +29,22 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from ual.directory import ShardPaths
-from ual.entry import Entry, Group, decode_entry, encode_group
-from ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
-from ual.files import Files
-from ual.free_space import FreeSpace
-from ual.hard_state import HardStateFile
-from ual.jobs import ManifestJob, Roll, SealJob, SyncJob
-from ual.log_config import LogConfig
-from ual.manifest import Base, Checkpoint, ColdRange, Manifest, SnapshotRecord
-from ual.manifest_file import ManifestFile
-from ual.proposals import Proposals
-from ual.ring import HotRing
-from ual.segment_format import SegmentHeader
-from ual.segment_set import Segment, SegmentSet
-from ual.unsealed import UnsealedSegment
-from ual.write_guard import WriteGuard
+from onelog.ual.directory import ShardPaths
+from onelog.ual.entry import Entry, Group, decode_entry, encode_group
+from onelog.ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
+from onelog.ual.files import Files
+from onelog.ual.free_space import FreeSpace
+from onelog.ual.hard_state import HardStateFile
+from onelog.ual.jobs import ManifestJob, Roll, SealJob, SyncJob
+from onelog.ual.log_config import LogConfig
+from onelog.ual.manifest import Base, Checkpoint, ColdRange, Manifest, SnapshotRecord
+from onelog.ual.manifest_file import ManifestFile
+from onelog.ual.proposals import Proposals
+from onelog.ual.ring import HotRing
+from onelog.ual.segment_format import SegmentHeader
+from onelog.ual.segment_set import Segment, SegmentSet
+from onelog.ual.unsealed import UnsealedSegment
+from onelog.ual.write_guard import WriteGuard
 
 
 class Log:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ual.entry import GROUP_SIZE_MAX
+from onelog.ual.entry import GROUP_SIZE_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ual.errors import CorruptFile
-from ual.files import Files
-from ual.json_file import (
+from onelog.ual.errors import CorruptFile
+from onelog.ual.files import Files
+from onelog.ual.json_file import (
     U32_MAX,
     Fields,
     decode_json_file,

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ual.errors import DiskFull
-from ual.files import Files
-from ual.jobs import ManifestJob
-from ual.manifest import Manifest
-from ual.segment_set import Segment
-from ual.write_guard import WriteGuard
+from onelog.ual.errors import DiskFull
+from onelog.ual.files import Files
+from onelog.ual.jobs import ManifestJob
+from onelog.ual.manifest import Manifest
+from onelog.ual.segment_set import Segment
+from onelog.ual.write_guard import WriteGuard
 
 
 class ManifestFile:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from ual.directory import LOCK_NAME, NODE_NAME, SYSTEM_NAME
-from ual.errors import DirectoryError, NotADataDirectory
-from ual.files import File, FileLock, Files
+from onelog.ual.directory import LOCK_NAME, NODE_NAME, SYSTEM_NAME
+from onelog.ual.errors import DirectoryError, NotADataDirectory
+from onelog.ual.files import File, FileLock, Files
 
 COPY_SIZE = 4 << 20  # how much is read between two reports of progress
 

@@ -19,23 +19,23 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 
-from ual.directory import ShardPaths, read_system, shard_paths
-from ual.entry import GROUP_SIZE_MAX, Entry
-from ual.errors import (
+from onelog.ual.directory import ShardPaths, read_system, shard_paths
+from onelog.ual.entry import GROUP_SIZE_MAX, Entry
+from onelog.ual.errors import (
     CorruptFile,
     DataError,
     IndexDropped,
     IndexInFuture,
     MissingSegment,
 )
-from ual.files import Files
-from ual.hard_state import FILE_SIZE, HardStateReport, Hint, inspect_hard_state
-from ual.manifest import Manifest
-from ual.manifest import load as load_manifest
-from ual.offline import ReadOnlyFiles, look_at_root
-from ual.offline_scan import Wanted, scan_segment
-from ual.opening import what_is_known
-from ual.recovery import (
+from onelog.ual.files import Files
+from onelog.ual.hard_state import FILE_SIZE, HardStateReport, Hint, inspect_hard_state
+from onelog.ual.manifest import Manifest
+from onelog.ual.manifest import load as load_manifest
+from onelog.ual.offline import ReadOnlyFiles, look_at_root
+from onelog.ual.offline_scan import Wanted, scan_segment
+from onelog.ual.opening import what_is_known
+from onelog.ual.recovery import (
     Known,
     finish_deletions,
     refuse_corruption,
@@ -43,10 +43,10 @@ from ual.recovery import (
     sort_names,
     successor_header,
 )
-from ual.sealed import SealedSegment
-from ual.segment_format import HEADER_SIZE, SegmentHeader, SegmentKind
-from ual.segment_set import Segment
-from ual.unsealed import UnsealedSegment
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import HEADER_SIZE, SegmentHeader, SegmentKind
+from onelog.ual.segment_set import Segment
+from onelog.ual.unsealed import UnsealedSegment
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ual.damaged import DamagedSegment
-from ual.entry import Entry
-from ual.errors import CorruptFile
-from ual.sealed import ENTRIES_CHECKED_SINGLY_MAX, SealedSegment
-from ual.segment_set import Segment
-from ual.tables import Indexes
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.entry import Entry
+from onelog.ual.errors import CorruptFile
+from onelog.ual.sealed import ENTRIES_CHECKED_SINGLY_MAX, SealedSegment
+from onelog.ual.segment_set import Segment
+from onelog.ual.tables import Indexes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ual.damaged import DamagedSegment
-from ual.directory import ShardPaths
-from ual.errors import CorruptFile, MissingSegment
-from ual.files import Files
-from ual.hard_state import HardStateFile, Hint
-from ual.log import Log
-from ual.log_config import LogConfig
-from ual.manifest import Manifest
-from ual.manifest import load as load_manifest
-from ual.notes import ApplyNotes
-from ual.recovery import Known, Survey, finish_install, survey
-from ual.segment_format import SegmentHeader
-from ual.segment_set import Segment, SegmentSet
-from ual.tidying import carry_out
-from ual.unsealed import UnsealedSegment
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.directory import ShardPaths
+from onelog.ual.errors import CorruptFile, MissingSegment
+from onelog.ual.files import Files
+from onelog.ual.hard_state import HardStateFile, Hint
+from onelog.ual.log import Log
+from onelog.ual.log_config import LogConfig
+from onelog.ual.manifest import Manifest
+from onelog.ual.manifest import load as load_manifest
+from onelog.ual.notes import ApplyNotes
+from onelog.ual.recovery import Known, Survey, finish_install, survey
+from onelog.ual.segment_format import SegmentHeader
+from onelog.ual.segment_set import Segment, SegmentSet
+from onelog.ual.tidying import carry_out
+from onelog.ual.unsealed import UnsealedSegment
 
 
 def open_log(

@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 from crc32c import crc32c
 
-from ual import tables
-from ual.compaction import reduce_notes
-from ual.errors import CorruptFile, RangeNotWhole
-from ual.files import Files
-from ual.notes import SegmentNotes
-from ual.sealed import SealedSegment
-from ual.sealed_check import check_sealed
-from ual.sealing import sealed_image
-from ual.segment_format import ENTRIES_OFFSET, FOOTER_SIZE, SegmentHeader
-from ual.segment_set import Segment
-from ual.tables import Offsets
-from ual.unsealed import UnsealedSegment
+from onelog.ual import tables
+from onelog.ual.compaction import reduce_notes
+from onelog.ual.errors import CorruptFile, RangeNotWhole
+from onelog.ual.files import Files
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.sealed_check import check_sealed
+from onelog.ual.sealing import sealed_image
+from onelog.ual.segment_format import ENTRIES_OFFSET, FOOTER_SIZE, SegmentHeader
+from onelog.ual.segment_set import Segment
+from onelog.ual.tables import Offsets
+from onelog.ual.unsealed import UnsealedSegment
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,11 +10,11 @@ Only the thread that changes the log uses this: it goes past the commit index.
 from collections.abc import Callable, Sequence
 from typing import Protocol, overload
 
-from ual.entry import decode_entry
-from ual.errors import IndexDropped, IndexInFuture
-from ual.ring import HotRing
-from ual.segment_set import SegmentSet
-from ual.unsealed import UnsealedSegment
+from onelog.ual.entry import decode_entry
+from onelog.ual.errors import IndexDropped, IndexInFuture
+from onelog.ual.ring import HotRing
+from onelog.ual.segment_set import SegmentSet
+from onelog.ual.unsealed import UnsealedSegment
 
 
 class GroupedLog(Protocol):

@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 from crc32c import crc32c
 
-from ual import tables
-from ual.errors import CorruptFile, UnknownVersion
-from ual.notes import SegmentNotes
-from ual.sealed_check import EntryWalk, entry_problem, walk_entries
-from ual.sealing import SealedImage, sealed_image
-from ual.segment_format import (
+from onelog.ual import tables
+from onelog.ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.sealed_check import EntryWalk, entry_problem, walk_entries
+from onelog.ual.sealing import SealedImage, sealed_image
+from onelog.ual.segment_format import (
     END_MAGIC,
     ENTRIES_OFFSET,
     FOOTER_FILE_CRC_OFFSET,
@@ -43,7 +43,7 @@ from ual.segment_format import (
     TableSpan,
     parse_segment_name,
 )
-from ual.tables import StreamTable, Table
+from onelog.ual.tables import StreamTable, Table
 
 _SEGMENT_ID = slice(12, 16)  # in the header
 _FIRST_PROPOSAL = slice(24, 32)

@@ -29,20 +29,20 @@ from pathlib import Path
 
 import numpy as np
 
-from ual.damaged import DamagedSegment
-from ual.entry import (
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.entry import (
     FLAGS_KNOWN,
     OWNER_COUNT_MAX,
     PAYLOAD_SIZE_MAX,
     check_entry,
     check_group,
 )
-from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
-from ual.errors import CorruptFile, EntryError, MissingSegment
-from ual.files import Files
-from ual.manifest import Base, Install
-from ual.sealed import SealedSegment
-from ual.segment_format import (
+from onelog.ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
+from onelog.ual.errors import CorruptFile, EntryError, MissingSegment
+from onelog.ual.files import Files
+from onelog.ual.manifest import Base, Install
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import (
     HEADER_SIZE,
     SegmentHeader,
     SegmentKind,
@@ -50,10 +50,10 @@ from ual.segment_format import (
     segment_name,
     successor_name,
 )
-from ual.segment_set import Segment, check_touching
-from ual.tables import ENTRY_DTYPE
-from ual.tidying import Action, Adopt, Cut, Remove
-from ual.unsealed import UnsealedSegment
+from onelog.ual.segment_set import Segment, check_touching
+from onelog.ual.tables import ENTRY_DTYPE
+from onelog.ual.tidying import Action, Adopt, Cut, Remove
+from onelog.ual.unsealed import UnsealedSegment
 
 # The search for an intact entry behind damage looks at every byte offset; in pieces, so that
 # the columns it compares stay small.

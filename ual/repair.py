@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from ual.directory import LOCK_NAME, shard_paths
-from ual.entry import GROUP_SIZE_MAX
-from ual.errors import CorruptFile, DirectoryError, DirectoryInUse, DiskFull
-from ual.files import Files
-from ual.findings import (
+from onelog.ual.directory import LOCK_NAME, shard_paths
+from onelog.ual.entry import GROUP_SIZE_MAX
+from onelog.ual.errors import CorruptFile, DirectoryError, DirectoryInUse, DiskFull
+from onelog.ual.files import Files
+from onelog.ual.findings import (
     Finding,
     Level,
     RebuildManifest,
@@ -31,20 +31,20 @@ from ual.findings import (
     Remedy,
     RewriteHardState,
 )
-from ual.hard_state import (
+from onelog.ual.hard_state import (
     FILE_SIZE,
     HINT_OFFSET,
     SLOT_SIZE,
     HardStateFile,
     inspect_hard_state,
 )
-from ual.log_config import LogConfig
-from ual.offline import COPY_SIZE, REPAIR_PREFIX, Progress, ReadOnlyFiles
-from ual.opening import open_log
-from ual.rebuilding import rebuild_sealed
-from ual.segment_format import compacting_name, parse_segment_name
-from ual.tidying import Action, Adopt, Cut, Remove, carry_out
-from ual.verification import verify
+from onelog.ual.log_config import LogConfig
+from onelog.ual.offline import COPY_SIZE, REPAIR_PREFIX, Progress, ReadOnlyFiles
+from onelog.ual.opening import open_log
+from onelog.ual.rebuilding import rebuild_sealed
+from onelog.ual.segment_format import compacting_name, parse_segment_name
+from onelog.ual.tidying import Action, Adopt, Cut, Remove, carry_out
+from onelog.ual.verification import verify
 
 # A log that is opened only to make MANIFEST again has no readers.
 _RING_BYTES = 1 << 20

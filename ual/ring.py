@@ -18,7 +18,7 @@ import mmap
 from array import array
 from bisect import bisect_left
 
-from ual.entry import Group
+from onelog.ual.entry import Group
 
 SIZE_BYTES_MIN = 4096
 

@@ -36,13 +36,13 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from ual.entry import HEADER as ENTRY_HEADER
-from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
-from ual.entry import Entry, check_entry
-from ual.errors import CorruptFile, EntryError, IndexDropped
-from ual.files import Files
-from ual.notes import SegmentNotes
-from ual.segment_format import (
+from onelog.ual.entry import HEADER as ENTRY_HEADER
+from onelog.ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
+from onelog.ual.entry import Entry, check_entry
+from onelog.ual.errors import CorruptFile, EntryError, IndexDropped
+from onelog.ual.files import Files
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.segment_format import (
     FOOTER_FILE_CRC_OFFSET,
     FOOTER_SIZE,
     HEADER_SIZE,
@@ -52,7 +52,7 @@ from ual.segment_format import (
     TableSpan,
     parse_segment_name,
 )
-from ual.tables import (
+from onelog.ual.tables import (
     Columns,
     Indexes,
     Offsets,

@@ -17,13 +17,13 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from ual import tables
-from ual.entry import FLAGS_KNOWN, GROUP_ENTRIES_MAX, OWNER_COUNT_MAX, PAYLOAD_SIZE_MAX
-from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
-from ual.errors import CorruptFile, UnknownVersion
-from ual.notes import SegmentNotes
-from ual.sealing import sealed_image
-from ual.segment_format import (
+from onelog.ual import tables
+from onelog.ual.entry import FLAGS_KNOWN, GROUP_ENTRIES_MAX, OWNER_COUNT_MAX, PAYLOAD_SIZE_MAX
+from onelog.ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
+from onelog.ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.sealing import sealed_image
+from onelog.ual.segment_format import (
     ENTRIES_OFFSET,
     FOOTER_FILE_CRC_OFFSET,
     FOOTER_SIZE,
@@ -35,7 +35,7 @@ from ual.segment_format import (
     TableSpan,
     parse_segment_name,
 )
-from ual.tables import Offsets, StreamTable, Table
+from onelog.ual.tables import Offsets, StreamTable, Table
 
 _PAYLOAD_LEN_AT = 32  # in an entry's header
 _U32 = struct.Struct("<I")

@@ -25,13 +25,13 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from ual import tables
-from ual.entry import FLAGS_KNOWN, OWNER_COUNT_MAX
-from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
-from ual.errors import CorruptFile
-from ual.files import File, Files, sync_new_name
-from ual.notes import SegmentNotes
-from ual.segment_format import (
+from onelog.ual import tables
+from onelog.ual.entry import FLAGS_KNOWN, OWNER_COUNT_MAX
+from onelog.ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
+from onelog.ual.errors import CorruptFile
+from onelog.ual.files import File, Files, sync_new_name
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.segment_format import (
     ENTRIES_END_MAX,
     ENTRIES_OFFSET,
     SPARSE_ROW_SIZE,

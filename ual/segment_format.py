@@ -26,9 +26,9 @@ from enum import Enum
 
 from crc32c import crc32c
 
-from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
-from ual.entry import OWNER_COUNT_MAX
-from ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
+from onelog.ual.entry import OWNER_COUNT_MAX
+from onelog.ual.errors import CorruptFile, UnknownVersion
 
 SEGMENT_VERSION = 1
 SEGMENT_MAGIC = b"FLOSEG\0\0"

@@ -16,13 +16,13 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from ual.damaged import DamagedSegment
-from ual.entry import Entry, Group, check_group
-from ual.errors import CorruptFile, EntryError, IndexDropped, MissingSegment
-from ual.manifest import Base
-from ual.notes import ApplyNotes
-from ual.sealed import SealedSegment
-from ual.unsealed import UnsealedSegment
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.entry import Entry, Group, check_group
+from onelog.ual.errors import CorruptFile, EntryError, IndexDropped, MissingSegment
+from onelog.ual.manifest import Base
+from onelog.ual.notes import ApplyNotes
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.unsealed import UnsealedSegment
 
 Segment = SealedSegment | UnsealedSegment | DamagedSegment
 

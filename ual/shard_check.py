@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ual import findings as found
-from ual.chain_check import Link, check_chain
-from ual.directory import ShardPaths
-from ual.errors import CorruptFile, UnknownVersion
-from ual.files import Files
-from ual.findings import (
+from onelog.ual import findings as found
+from onelog.ual.chain_check import Link, check_chain
+from onelog.ual.directory import ShardPaths
+from onelog.ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.files import Files
+from onelog.ual.findings import (
     Finding,
     Level,
     RebuildManifest,
@@ -26,22 +26,22 @@ from ual.findings import (
     Remedy,
     RewriteHardState,
 )
-from ual.hard_state import (
+from onelog.ual.hard_state import (
     FILE_SIZE,
     HINT_OFFSET,
     HardStateReport,
     Hint,
     inspect_hard_state,
 )
-from ual.manifest import Manifest
-from ual.manifest import load as load_manifest
-from ual.opening import what_is_known
-from ual.rebuilding import rebuild_sealed
-from ual.recovery import ORPHAN, Known, finish_deletions, sort_names, successor_header
-from ual.sealed_check import Part, check_sealed
-from ual.segment_format import SegmentHeader, SegmentKind
-from ual.tidying import Adopt, Cut, Remove
-from ual.unsealed_check import check_unsealed
+from onelog.ual.manifest import Manifest
+from onelog.ual.manifest import load as load_manifest
+from onelog.ual.opening import what_is_known
+from onelog.ual.rebuilding import rebuild_sealed
+from onelog.ual.recovery import ORPHAN, Known, finish_deletions, sort_names, successor_header
+from onelog.ual.sealed_check import Part, check_sealed
+from onelog.ual.segment_format import SegmentHeader, SegmentKind
+from onelog.ual.tidying import Adopt, Cut, Remove
+from onelog.ual.unsealed_check import check_unsealed
 
 # For file types of other packages: what the name ends with, and who verifies such a file.
 FileVerifier = Callable[[Files, Path], list[Finding]]

@@ -18,12 +18,12 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from ual import segment_format as layout
-from ual.entry import CRC_SIZE, Entry
-from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
-from ual.errors import CorruptFile
-from ual.notes import SegmentNotes
-from ual.segment_format import SegmentHeader, TableSpan
+from onelog.ual import segment_format as layout
+from onelog.ual.entry import CRC_SIZE, Entry
+from onelog.ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
+from onelog.ual.errors import CorruptFile
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.segment_format import SegmentHeader, TableSpan
 
 Bytes = bytes | memoryview
 Indexes = NDArray[np.uint64]
@@ -46,7 +46,7 @@ SPARSE_DTYPE = np.dtype([("index", "<u8"), ("offset", "<u4")])
 TIME_DTYPE = np.dtype([("timestamp_ns", "<u8"), ("index", "<u8")])
 STREAM_DTYPE = np.dtype([("stream_id", "<u8"), ("record_count", "<u4"), ("position", "<u4")])
 VOID_DTYPE = np.dtype([("first_index", "<u8"), ("last_index", "<u8")])
-assert ENTRY_DTYPE.itemsize == ENTRY_HEADER_SIZE  # the same bytes as ual.entry.HEADER
+assert ENTRY_DTYPE.itemsize == ENTRY_HEADER_SIZE  # the same bytes as onelog.ual.entry.HEADER
 assert SPARSE_DTYPE.itemsize == layout.SPARSE_ROW_SIZE
 assert TIME_DTYPE.itemsize == layout.TIME_ROW_SIZE
 assert STREAM_DTYPE.itemsize == layout.STREAM_ROW_SIZE

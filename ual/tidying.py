@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ual.files import Files
-from ual.segment_format import SegmentKind, parse_segment_name
+from onelog.ual.files import Files
+from onelog.ual.segment_format import SegmentKind, parse_segment_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ deletion, the next survey (ual/recovery.py) finds either the tombstone and finis
 from collections.abc import Sequence
 from pathlib import Path
 
-from ual.files import OUT_OF_SPACE, Files
-from ual.segment_format import tomb_name
-from ual.segment_set import Segment
+from onelog.ual.files import OUT_OF_SPACE, Files
+from onelog.ual.segment_format import tomb_name
+from onelog.ual.segment_set import Segment
 
 
 def remove_segments(files: Files, directory: Path, segments: Sequence[Segment]) -> None:

@@ -22,14 +22,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ual.entry import HEADER, Entry, Group, check_entry
-from ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
-from ual.errors import CorruptFile, EntryError
-from ual.files import File, Files
-from ual.log_config import LogConfig
-from ual.notes import IndexArray
-from ual.sealed import SealedSegment
-from ual.segment_format import HEADER_SIZE, SegmentHeader, successor_name, unsealed_name
+from onelog.ual.entry import HEADER, Entry, Group, check_entry
+from onelog.ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
+from onelog.ual.errors import CorruptFile, EntryError
+from onelog.ual.files import File, Files
+from onelog.ual.log_config import LogConfig
+from onelog.ual.notes import IndexArray
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import HEADER_SIZE, SegmentHeader, successor_name, unsealed_name
 
 # How much of the file a scan holds at once, unless one entry is larger.
 READ_SIZE = 256 << 10

@@ -6,15 +6,15 @@ a single file and turns what recovery would raise or do into findings.
 
 from pathlib import Path
 
-from ual import findings as found
-from ual.errors import CorruptFile, UnknownVersion
-from ual.files import Files
-from ual.findings import Finding, Level
-from ual.recovery import Known, refuse_corruption, scan_file
-from ual.sealed_check import Part, identity_problems
-from ual.segment_format import HEADER_SIZE, SUMMARY_OFFSET, SUMMARY_SIZE, SegmentHeader
-from ual.tidying import Cut, Remove
-from ual.unsealed import UnsealedSegment
+from onelog.ual import findings as found
+from onelog.ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.files import Files
+from onelog.ual.findings import Finding, Level
+from onelog.ual.recovery import Known, refuse_corruption, scan_file
+from onelog.ual.sealed_check import Part, identity_problems
+from onelog.ual.segment_format import HEADER_SIZE, SUMMARY_OFFSET, SUMMARY_SIZE, SegmentHeader
+from onelog.ual.tidying import Cut, Remove
+from onelog.ual.unsealed import UnsealedSegment
 
 
 def check_unsealed(

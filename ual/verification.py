@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from ual import findings as found
-from ual.directory import (
+from onelog.ual import findings as found
+from onelog.ual.directory import (
     NODE_NAME,
     SYSTEM_NAME,
     ShardPaths,
@@ -22,13 +22,13 @@ from ual.directory import (
     read_system,
     shard_paths,
 )
-from ual.entry import GROUP_SIZE_MAX
-from ual.errors import CorruptFile, UnknownVersion
-from ual.files import Files
-from ual.findings import Finding, Level
-from ual.offline import Progress, ReadOnlyFiles, Root, look_at_root
-from ual.shard_check import FileVerifier, ShardCheck
-from ual.tidying import Remove
+from onelog.ual.entry import GROUP_SIZE_MAX
+from onelog.ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.files import Files
+from onelog.ual.findings import Finding, Level
+from onelog.ual.offline import Progress, ReadOnlyFiles, Root, look_at_root
+from onelog.ual.shard_check import FileVerifier, ShardCheck
+from onelog.ual.tidying import Remove
 
 NO_VERIFIERS: Mapping[str, FileVerifier] = MappingProxyType({})
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from ual.errors import DiskFull, LogFailed
-from ual.files import OUT_OF_SPACE
-from ual.free_space import FreeSpace
+from onelog.ual.errors import DiskFull, LogFailed
+from onelog.ual.files import OUT_OF_SPACE
+from onelog.ual.free_space import FreeSpace
 
 
 class WriteGuard:

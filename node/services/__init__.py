@@ -7,15 +7,15 @@ an object with a method for each call of its proto; ``node/calls.py`` has the re
 from collections.abc import Callable
 from typing import Any
 
-from node.context import NodeContext, Service, ServiceFactory
-from node.edge import Edge, edge_of
-from node.services.admin import AdminService
-from node.services.kv import KvService
-from node.services.log import LogService
-from node.services.pipeline import PipelineService
-from node.services.queue import QueueService
-from node.services.stream import StreamService
-from node.services.timeseries import TimeSeriesService
+from onelog.node.context import NodeContext, Service, ServiceFactory
+from onelog.node.edge import Edge, edge_of
+from onelog.node.services.admin import AdminService
+from onelog.node.services.kv import KvService
+from onelog.node.services.log import LogService
+from onelog.node.services.pipeline import PipelineService
+from onelog.node.services.queue import QueueService
+from onelog.node.services.stream import StreamService
+from onelog.node.services.timeseries import TimeSeriesService
 from onelog.v1 import (
     admin_pb2,
     kv_pb2,

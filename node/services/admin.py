@@ -12,35 +12,35 @@ from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
-from node.calls import Call
-from node.edge import Edge, invalid, namespace_of
-from node.forwarding import Elsewhere
-from node.members import Members
-from node.operations import applied, put_header
-from node.services.admin_holds import AdminHolds
-from node.services.admin_log import read_page
-from node.services.admin_status import (
+from onelog.errors import AlreadyExists, NotFound, OnelogError
+from onelog.node.calls import Call
+from onelog.node.edge import Edge, invalid, namespace_of
+from onelog.node.forwarding import Elsewhere
+from onelog.node.members import Members
+from onelog.node.operations import applied, put_header
+from onelog.node.services.admin_holds import AdminHolds
+from onelog.node.services.admin_log import read_page
+from onelog.node.services.admin_status import (
     AlarmFound,
     FirstSeen,
     log_ranges,
     node_status,
     put_alarms,
 )
-from node.services.every_shard import every_shard
-from node.status_mapping import error_of_reason
-from node.waits import own_task
-from onelog.errors import AlreadyExists, NotFound, OnelogError
-from onelog.v1 import admin_pb2, common_pb2, log_pb2
-from projections.namespaces import Limits
-from projections.reasons import Reason
-from projections.system_commands import (
+from onelog.node.services.every_shard import every_shard
+from onelog.node.status_mapping import error_of_reason
+from onelog.node.waits import own_task
+from onelog.projections.namespaces import Limits
+from onelog.projections.reasons import Reason
+from onelog.projections.system_commands import (
     Command,
     NamespaceConfigure,
     NamespaceCreate,
     NamespaceDelete,
     encode_command,
 )
-from ual.errors import IndexDropped
+from onelog.ual.errors import IndexDropped
+from onelog.v1 import admin_pb2, common_pb2, log_pb2
 
 INDEX_MAX = 1 << 63
 NAME_SIZE_MAX = 128

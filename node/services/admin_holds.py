@@ -5,21 +5,21 @@ have refuses the call before anything is written. Moves need no trial, because r
 harmless. What a hold is to keep stays while its entry is on the way (node/holds.py).
 """
 
-from node.calls import Call
-from node.edge import Edge, invalid
-from node.holds import BYTES_MAX_DEFAULT, RESERVE_BYTES, TTL_MS_DEFAULT, is_short
-from node.operations import applied, put_header
-from node.services.admin_status import put_hold
-from node.services.every_shard import every_shard
-from node.shard import Shard
-from node.status_mapping import error_of_reason, error_of_refusal
 from onelog.errors import AlreadyExists, NotFound, OnelogError
+from onelog.node.calls import Call
+from onelog.node.edge import Edge, invalid
+from onelog.node.holds import BYTES_MAX_DEFAULT, RESERVE_BYTES, TTL_MS_DEFAULT, is_short
+from onelog.node.operations import applied, put_header
+from onelog.node.services.admin_status import put_hold
+from onelog.node.services.every_shard import every_shard
+from onelog.node.shard import Shard
+from onelog.node.status_mapping import error_of_reason, error_of_refusal
+from onelog.projections.limits import HOLD_NAME_SIZE_MAX, TTL_NS_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.system_commands import HoldRelease, HoldSet, encode_command
+from onelog.ual.errors import DiskFull, IndexDropped, IndexInFuture
 from onelog.v1 import admin_pb2, common_pb2
-from projections.limits import HOLD_NAME_SIZE_MAX, TTL_NS_MAX
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.system_commands import HoldRelease, HoldSet, encode_command
-from ual.errors import DiskFull, IndexDropped, IndexInFuture
 
 _NO_OPTIONS = common_pb2.WriteOptions()
 _READ = common_pb2.ReadOptions()

@@ -5,11 +5,11 @@ is never larger than a message may be. What counts is what is sent: the log stor
 compressed, and a megabyte of zeros takes a few bytes there.
 """
 
-from node.status_mapping import answer_too_large
+from onelog.node.status_mapping import answer_too_large
+from onelog.ual.entry import Entry
+from onelog.ual.errors import PayloadTooLarge
+from onelog.ual.log import Log
 from onelog.v1 import admin_pb2, log_pb2
-from ual.entry import Entry
-from ual.errors import PayloadTooLarge
-from ual.log import Log
 
 READ_ENTRIES_MAX = 1_000
 READ_BYTES_MAX = 1 << 20  # a single entry may be larger

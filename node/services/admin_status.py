@@ -4,18 +4,18 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from cluster.member import CANDIDATE, FOLLOWER, LEADER
-from node.as_of import first_as_of_index
-from node.context import NodeContext
-from node.holds import held_bytes, is_let_go, trouble
-from node.shard import NodeClock, Shard
-from node.shard_driver import ShardDriver
-from node.snapshot_metrics import age_s
-from node.snapshots import SnapshotReport
+from onelog.cluster.member import CANDIDATE, FOLLOWER, LEADER
+from onelog.node.as_of import first_as_of_index
+from onelog.node.context import NodeContext
+from onelog.node.holds import held_bytes, is_let_go, trouble
+from onelog.node.shard import NodeClock, Shard
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.snapshot_metrics import age_s
+from onelog.node.snapshots import SnapshotReport
+from onelog.projections.holds import Cause, Hold
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.sealed import SealedSegment
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
-from projections.holds import Cause, Hold
-from ual.damaged import DamagedSegment
-from ual.sealed import SealedSegment
 
 _ROLES = {
     FOLLOWER: admin_pb2.ROLE_FOLLOWER,
@@ -219,6 +219,6 @@ def log_ranges(driver: ShardDriver) -> admin_pb2.ListLogRangesResponse:
 
 def _version() -> str:
     try:
-        return version("onelog")
+        return version("onelogdb")
     except PackageNotFoundError:  # run from a source tree
         return "0"

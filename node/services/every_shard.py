@@ -7,9 +7,9 @@ be repeated: where a shard says that it is so already, that is no failure, unles
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from node.calls import Call, gather
-from node.edge import Edge
 from onelog.errors import OnelogError
+from onelog.node.calls import Call, gather
+from onelog.node.edge import Edge
 
 
 async def every_shard(

@@ -17,25 +17,25 @@ session it is the same.
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from node.calls import NOTHING_DONE, Call, gather
-from node.durability import Received
-from node.edge import (
+from onelog.node.calls import NOTHING_DONE, Call, gather
+from onelog.node.durability import Received
+from onelog.node.edge import (
     Edge,
     invalid,
     read_options,
 )
-from node.forwarding import Elsewhere
-from node.operations import Lacking, Room, put_content
-from node.requests import Results
-from node.services.execute_gets import answer_gets
-from node.services.execute_message import Message
-from node.services.execute_runs import Operation, Run
-from node.status_mapping import error_of_exception, error_of_reason, put_error
-from node.tracing import COMMIT, with_parent
+from onelog.node.forwarding import Elsewhere
+from onelog.node.operations import Lacking, Room, put_content
+from onelog.node.requests import Results
+from onelog.node.services.execute_gets import answer_gets
+from onelog.node.services.execute_message import Message
+from onelog.node.services.execute_runs import Operation, Run
+from onelog.node.status_mapping import error_of_exception, error_of_reason, put_error
+from onelog.node.tracing import COMMIT, with_parent
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED
 from onelog.status import error_of_result
 from onelog.v1 import common_pb2, pipeline_pb2
-from projections.reasons import Reason
-from projections.result import APPLIED
 
 OPERATIONS_MAX = 10_000
 

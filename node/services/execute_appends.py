@@ -13,16 +13,16 @@ from typing import Any
 
 from crc32c import crc32c
 
-from node.edge import namespace_of
-from node.services.stream_operations import heads_of
 from onelog.errors import OnelogError
+from onelog.node.edge import namespace_of
+from onelog.node.services.stream_operations import heads_of
+from onelog.projections.limits import VALUE_SIZE_MAX
+from onelog.projections.payload import SessionRef
+from onelog.projections.result import APPLIED, Refused, Result
+from onelog.projections.stream_limits import RECORD_KEY_SIZE_MAX
+from onelog.projections.stream_record import TYPE_APPEND
+from onelog.projections.table import Projections
 from onelog.v1 import pipeline_pb2
-from projections.limits import VALUE_SIZE_MAX
-from projections.payload import SessionRef
-from projections.result import APPLIED, Refused, Result
-from projections.stream_limits import RECORD_KEY_SIZE_MAX
-from projections.stream_record import TYPE_APPEND
-from projections.table import Projections
 
 _pack_session = struct.Struct("<QQQ").pack  # as encode_prefix has it
 _pack_size = struct.Struct("<H").pack

@@ -7,14 +7,14 @@ the long way. That both ways agree is a test.
 
 from collections.abc import Callable, Sequence
 
-from node.edge import View, namespace_of
-from node.messages import put_item
-from node.operations import Room
-from node.status_mapping import error_of_refusal, put_error
 from onelog.errors import OnelogError
+from onelog.node.edge import View, namespace_of
+from onelog.node.messages import put_item
+from onelog.node.operations import Room
+from onelog.node.status_mapping import error_of_refusal, put_error
+from onelog.projections.limits import KEY_SIZE_MAX
+from onelog.projections.result import Refused
 from onelog.v1 import pipeline_pb2
-from projections.limits import KEY_SIZE_MAX
-from projections.result import Refused
 
 Take = Callable[[tuple[int, bytes]], None]
 Wanted = tuple[int, int]

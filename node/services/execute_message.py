@@ -7,8 +7,9 @@ node/services/operation_table.py.
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
-from node.durability import Durability, refusal_of
-from node.edge import (
+from onelog.errors import InvalidArgument, NotFound, OnelogError, OutcomeUnknown
+from onelog.node.durability import Durability, refusal_of
+from onelog.node.edge import (
     Edge,
     View,
     check_read,
@@ -19,21 +20,20 @@ from node.edge import (
     read_options,
     session_of,
 )
-from node.operations import Lacking, Read, Room, Write, make_drafts, put_answer
-from node.services import queue_operations as queue
-from node.services.execute_appends import answer_appends, take_appends
-from node.services.execute_gets import Wanted, take_gets
-from node.services.execute_puts import add_plain_puts
-from node.services.execute_runs import Operation, Run, Singles, of_one_message
-from node.services.operation_table import ANSWERS, OPERATIONS
-from node.status_mapping import error_of_cluster, error_of_exception, put_error
-from node.tracing import Span
-from onelog.errors import InvalidArgument, NotFound, OnelogError, OutcomeUnknown
+from onelog.node.operations import Lacking, Read, Room, Write, make_drafts, put_answer
+from onelog.node.services import queue_operations as queue
+from onelog.node.services.execute_appends import answer_appends, take_appends
+from onelog.node.services.execute_gets import Wanted, take_gets
+from onelog.node.services.execute_puts import add_plain_puts
+from onelog.node.services.execute_runs import Operation, Run, Singles, of_one_message
+from onelog.node.services.operation_table import ANSWERS, OPERATIONS
+from onelog.node.status_mapping import error_of_cluster, error_of_exception, put_error
+from onelog.node.tracing import Span
+from onelog.projections.payload import SessionRef
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Result
+from onelog.projections.table import Projections
 from onelog.v1 import common_pb2, pipeline_pb2
-from projections.payload import SessionRef
-from projections.reasons import Reason
-from projections.result import APPLIED, Result
-from projections.table import Projections
 
 # Plain puts and appends are proposed together with what follows, unless the message is larger: to
 # wait for one proposal less matters little then, and no group could hold all of it.

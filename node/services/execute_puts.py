@@ -10,22 +10,22 @@ from typing import Any
 
 from crc32c import crc32c
 
-from node.durability import Durability
-from node.edge import Edge, namespace_of
-from node.services.execute_runs import Run
 from onelog.errors import OnelogError
-from onelog.v1 import pipeline_pb2
-from projections.kv_commands import TYPE_PUT, PutMany, encode_command
-from projections.limits import (
+from onelog.node.durability import Durability
+from onelog.node.edge import Edge, namespace_of
+from onelog.node.services.execute_runs import Run
+from onelog.projections.kv_commands import TYPE_PUT, PutMany, encode_command
+from onelog.projections.limits import (
     BATCH_ENTRIES_MAX,
     KEY_SIZE_MAX,
     KEYS_RESERVED,
     PUT_MANY_KEYS_MAX,
     VALUE_SIZE_MAX,
 )
-from projections.payload import SessionRef, encode_prefix
-from ual.entry import Draft
-from ual.routing import routing_key
+from onelog.projections.payload import SessionRef, encode_prefix
+from onelog.ual.entry import Draft
+from onelog.ual.routing import routing_key
+from onelog.v1 import pipeline_pb2
 
 _pack_put_head = struct.Struct("<BH").pack  # no options, size of the key
 _pack_session = struct.Struct("<QQQ").pack  # as encode_prefix has it

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from node.durability import Durability
-from node.edge import namespace_of
-from node.queue_requests import message_drafts, single_ack_drafts
+from onelog.node.durability import Durability
+from onelog.node.edge import namespace_of
+from onelog.node.queue_requests import message_drafts, single_ack_drafts
+from onelog.projections.payload import SessionRef
+from onelog.projections.queue_results import ACKED
+from onelog.projections.result import APPLIED, Result
+from onelog.projections.table import Projections
+from onelog.ual.entry import Draft
 from onelog.v1 import pipeline_pb2
-from projections.payload import SessionRef
-from projections.queue_results import ACKED
-from projections.result import APPLIED, Result
-from projections.table import Projections
-from ual.entry import Draft
 
 
 @dataclass(slots=True)

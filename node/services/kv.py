@@ -8,8 +8,8 @@ of them stopped is dropped, since another may still have keys before it.
 from collections.abc import AsyncIterator
 from typing import Any
 
-from node.calls import Call
-from node.edge import (
+from onelog.node.calls import Call
+from onelog.node.edge import (
     Edge,
     View,
     namespace_of,
@@ -18,15 +18,15 @@ from node.edge import (
     session_of,
     write_options,
 )
-from node.edge import invalid as invalid_argument
-from node.messages import put_item
-from node.operations import applied, put_header, run_read, run_write
-from node.services import kv_operations as op
-from node.status_mapping import answer_too_large, error_of_reason
+from onelog.node.edge import invalid as invalid_argument
+from onelog.node.messages import put_item
+from onelog.node.operations import applied, put_header, run_read, run_write
+from onelog.node.services import kv_operations as op
+from onelog.node.status_mapping import answer_too_large, error_of_reason
+from onelog.projections.kv_reads import Page
+from onelog.projections.limits import KEY_SIZE_MAX, SCAN_KEYS_MAX, SCAN_SIZE_MAX
+from onelog.projections.reasons import Reason
 from onelog.v1 import kv_pb2
-from projections.kv_reads import Page
-from projections.limits import KEY_SIZE_MAX, SCAN_KEYS_MAX, SCAN_SIZE_MAX
-from projections.reasons import Reason
 
 LIST_LIMIT_DEFAULT = 1_000
 SCAN_PAGE = 1_000  # keys in one message of a scan

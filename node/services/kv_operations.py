@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from node.edge import View, invalid
-from node.messages import put_item
-from node.operations import Read, Write, applied
-from node.status_mapping import error_of_reason, error_of_refusal
 from onelog.errors import TooLarge
-from onelog.v1 import kv_pb2
-from projections import conditions, kv_commands
-from projections.kv_commands import (
+from onelog.node.edge import View, invalid
+from onelog.node.messages import put_item
+from onelog.node.operations import Read, Write, applied
+from onelog.node.status_mapping import error_of_reason, error_of_refusal
+from onelog.projections import conditions, kv_commands
+from onelog.projections.kv_commands import (
     TOOK_THEN,
     Command,
     Nested,
@@ -23,9 +22,9 @@ from projections.kv_commands import (
     decode_command,
     encode_command,
 )
-from projections.kv_json import Path, Step, get_field
-from projections.kv_reads import Range
-from projections.limits import (
+from onelog.projections.kv_json import Path, Step, get_field
+from onelog.projections.kv_reads import Range
+from onelog.projections.limits import (
     CONDITIONS_MAX,
     DELETE_RANGE_KEYS_MAX,
     JSON_PATH_MAX,
@@ -37,11 +36,12 @@ from projections.limits import (
     TTL_NS_MAX,
     VALUE_SIZE_MAX,
 )
-from projections.payload import SessionRef, read_prefix
-from projections.reasons import Reason
-from projections.result import Applied, Refused, Result
-from projections.table import Projections
-from ual.entry import Draft
+from onelog.projections.payload import SessionRef, read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused, Result
+from onelog.projections.table import Projections
+from onelog.ual.entry import Draft
+from onelog.v1 import kv_pb2
 
 MEMBER_SIZE_MAX = 65_535  # a name in a path has its size in two bytes
 _RESERVED_FIRST = frozenset(prefix[0] for prefix in KEYS_RESERVED)

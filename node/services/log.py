@@ -18,20 +18,20 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from node.as_of import first_as_of_index
-from node.calls import DEADLINE_DEFAULT_S, LEADER_WAIT_S, Call
-from node.edge import Edge, invalid
-from node.forwarding import Elsewhere
-from node.services.log_messages import Wanted, describe, frame_limits, next_chunk, next_frame
-from node.shard_driver import ShardDriver
-from node.status_mapping import error_of_reason
 from onelog.errors import NotFound, ResourceExhausted, Unavailable
+from onelog.node.as_of import first_as_of_index
+from onelog.node.calls import DEADLINE_DEFAULT_S, LEADER_WAIT_S, Call
+from onelog.node.edge import Edge, invalid
+from onelog.node.forwarding import Elsewhere
+from onelog.node.services.log_messages import Wanted, describe, frame_limits, next_chunk, next_frame
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.status_mapping import error_of_reason
+from onelog.projections.reasons import Reason
+from onelog.snapshot.store import SnapshotStore
+from onelog.ual.errors import CorruptFile
+from onelog.ual.files import File
+from onelog.ual.manifest import SnapshotRecord
 from onelog.v1 import common_pb2, log_pb2
-from projections.reasons import Reason
-from snapshot.store import SnapshotStore
-from ual.errors import CorruptFile
-from ual.files import File
-from ual.manifest import SnapshotRecord
 
 # A call that waits is answered this long before its deadline.
 MARGIN_S = 0.25

@@ -6,19 +6,19 @@ they are sent: a frame is a megabyte, and the loop should not have to copy it on
 
 from dataclasses import dataclass
 
-from node.status_mapping import answer_too_large
+from onelog.node.status_mapping import answer_too_large
+from onelog.snapshot.errors import CorruptSnapshot
+from onelog.snapshot.format import HEADER_SIZE, SnapshotHeader
+from onelog.snapshot.store import SnapshotStore
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.errors import UalError
+from onelog.ual.files import File
+from onelog.ual.frames import FRAME_BYTES_MAX, FRAME_VOIDS_MAX, Frame, read_frame
+from onelog.ual.log import Log
+from onelog.ual.manifest import SnapshotRecord
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_set import Segment, SegmentSet
 from onelog.v1 import log_pb2
-from snapshot.errors import CorruptSnapshot
-from snapshot.format import HEADER_SIZE, SnapshotHeader
-from snapshot.store import SnapshotStore
-from ual.damaged import DamagedSegment
-from ual.errors import UalError
-from ual.files import File
-from ual.frames import FRAME_BYTES_MAX, FRAME_VOIDS_MAX, Frame, read_frame
-from ual.log import Log
-from ual.manifest import SnapshotRecord
-from ual.sealed import SealedSegment
-from ual.segment_set import Segment, SegmentSet
 
 CHUNK_BYTES_MAX = 1 << 20
 # A void range as a message, at most: two numbers of ten bytes, their tags, its own tag and size.

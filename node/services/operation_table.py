@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from node.operations import Read, Write
-from node.services import kv_operations as kv
-from node.services import queue_operations as queue
-from node.services import stream_operations as stream
-from node.services import timeseries_operations as series
-from node.services.transact import TRANSACT
+from onelog.node.operations import Read, Write
+from onelog.node.services import kv_operations as kv
+from onelog.node.services import queue_operations as queue
+from onelog.node.services import stream_operations as stream
+from onelog.node.services import timeseries_operations as series
+from onelog.node.services.transact import TRANSACT
 
 # By the name of the operation in the proto. A new model adds its lines here; the answer has the
 # same name unless ANSWERS says another.

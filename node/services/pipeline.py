@@ -9,23 +9,23 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from node.calls import Call, stopping
-from node.edge import Edge
-from node.operations import applied, put_header, run_write
-from node.services.execute import Executor
-from node.services.transact import TRANSACT
-from node.status_mapping import error_of_exception, error_of_reason, put_error
-from node.watch import Watches
-from onelog.v1 import common_pb2, pipeline_pb2
-from projections.limits import SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN
-from projections.reasons import Reason
-from projections.system_commands import (
+from onelog.node.calls import Call, stopping
+from onelog.node.edge import Edge
+from onelog.node.operations import applied, put_header, run_write
+from onelog.node.services.execute import Executor
+from onelog.node.services.transact import TRANSACT
+from onelog.node.status_mapping import error_of_exception, error_of_reason, put_error
+from onelog.node.watch import Watches
+from onelog.projections.limits import SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN
+from onelog.projections.reasons import Reason
+from onelog.projections.system_commands import (
     Command,
     SessionClose,
     SessionKeepalive,
     SessionOpen,
     encode_command,
 )
+from onelog.v1 import common_pb2, pipeline_pb2
 
 MESSAGES_MAX = 64  # under way on one stream
 MESSAGE_DEADLINE_S = 10.0

@@ -5,30 +5,30 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-from node import queue_requests as ask
-from node.calls import Call, stopping
-from node.edge import (
+from onelog.errors import FailedPrecondition, NotFound, OnelogError, OutcomeUnknown
+from onelog.node import queue_requests as ask
+from onelog.node.calls import Call, stopping
+from onelog.node.edge import (
     Edge,
     View,
     namespace_of,
     session_of,
     write_options,
 )
-from node.forwarding import Elsewhere
-from node.name_pages import list_by_name
-from node.operations import answer_of, applied, put_header, run_read, run_write
-from node.queue_consume import Consumers
-from node.queue_lines import Lines
-from node.queue_returns import Returns
-from node.services import queue_operations as op
-from node.status_mapping import error_of_refusal
-from onelog.errors import FailedPrecondition, NotFound, OnelogError, OutcomeUnknown
+from onelog.node.forwarding import Elsewhere
+from onelog.node.name_pages import list_by_name
+from onelog.node.operations import answer_of, applied, put_header, run_read, run_write
+from onelog.node.queue_consume import Consumers
+from onelog.node.queue_lines import Lines
+from onelog.node.queue_returns import Returns
+from onelog.node.services import queue_operations as op
+from onelog.node.status_mapping import error_of_refusal
+from onelog.projections import queue_commands as commands
+from onelog.projections.queue_limits import PURGE_MESSAGES_MAX, QUEUE_NAME_SIZE_MAX
+from onelog.projections.queue_results import decode_cursor
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
 from onelog.v1 import queue_pb2
-from projections import queue_commands as commands
-from projections.queue_limits import PURGE_MESSAGES_MAX, QUEUE_NAME_SIZE_MAX
-from projections.queue_results import decode_cursor
-from projections.reasons import Reason
-from projections.result import Refused
 
 # A long poll ends so long before its call's deadline: the answer has to arrive as well.
 POLL_MARGIN_S = 0.25

@@ -8,23 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from node import queue_requests as ask
-from node.edge import View, invalid
-from node.operations import Content, Read, Write, applied
-from node.queue_content import put_leased, put_peeked, put_rows
-from node.status_mapping import error_of_reason, error_of_refusal, put_error
+from onelog.node import queue_requests as ask
+from onelog.node.edge import View, invalid
+from onelog.node.operations import Content, Read, Write, applied
+from onelog.node.queue_content import put_leased, put_peeked, put_rows
+from onelog.node.status_mapping import error_of_reason, error_of_refusal, put_error
+from onelog.projections import queue_commands as commands
+from onelog.projections.payload import SessionRef
+from onelog.projections.queue_commands import Command
+from onelog.projections.queue_limits import PEEK_MESSAGES_MAX
+from onelog.projections.queue_reads import QueueInfo
+from onelog.projections.queue_results import decode_leased, decode_verdicts
+from onelog.projections.queue_store import QueueState
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Duplicate, Refused, Result
+from onelog.projections.table import Projections
+from onelog.ual.entry import Draft
 from onelog.v1 import queue_pb2
-from projections import queue_commands as commands
-from projections.payload import SessionRef
-from projections.queue_commands import Command
-from projections.queue_limits import PEEK_MESSAGES_MAX
-from projections.queue_reads import QueueInfo
-from projections.queue_results import decode_leased, decode_verdicts
-from projections.queue_store import QueueState
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Duplicate, Refused, Result
-from projections.table import Projections
-from ual.entry import Draft
 
 PEEK_LIMIT_DEFAULT = 10
 

@@ -7,8 +7,8 @@ Names are unique over shards: a page token is the name behind which a page goes 
 from collections.abc import AsyncIterator
 from typing import Any
 
-from node.calls import Call
-from node.edge import (
+from onelog.node.calls import Call
+from onelog.node.edge import (
     Edge,
     View,
     invalid,
@@ -16,13 +16,13 @@ from node.edge import (
     put_log_read,
     read_options,
 )
-from node.name_pages import list_by_name
-from node.operations import RequestT, ResponseT, Write, run_read, run_write
-from node.services import stream_operations as op
-from node.status_mapping import error_of_reason
-from node.stream_descriptions import GET_GROUP, GET_STREAM, put_stream
-from node.stream_fetch import Fetches, wait_s_of
-from node.stream_records import (
+from onelog.node.name_pages import list_by_name
+from onelog.node.operations import RequestT, ResponseT, Write, run_read, run_write
+from onelog.node.services import stream_operations as op
+from onelog.node.status_mapping import error_of_reason
+from onelog.node.stream_descriptions import GET_GROUP, GET_STREAM, put_stream
+from onelog.node.stream_fetch import Fetches, wait_s_of
+from onelog.node.stream_records import (
     filter_of,
     found,
     offset_at_time,
@@ -30,15 +30,15 @@ from node.stream_records import (
     put_record,
     read_page,
 )
-from node.stream_requests import check_stream, limit_of
-from node.stream_tail import Tails
+from onelog.node.stream_requests import check_stream, limit_of
+from onelog.node.stream_tail import Tails
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.stream_limits import READ_RECORDS_MAX, STREAM_NAME_SIZE_MAX
+from onelog.projections.stream_pages import PageRead
+from onelog.projections.table import Projections
+from onelog.ual.log import Log
 from onelog.v1 import common_pb2, stream_pb2
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.stream_limits import READ_RECORDS_MAX, STREAM_NAME_SIZE_MAX
-from projections.stream_pages import PageRead
-from projections.table import Projections
-from ual.log import Log
 
 READ_DEFAULT = 1_000
 ANSWER_S = 0.1  # a long poll that finds nothing ends so long before the call's deadline

@@ -14,10 +14,10 @@ from typing import Any
 
 from crc32c import crc32c
 
-from node.edge import invalid, namespace_of
-from node.operations import RequestT, ResponseT, Write, applied
-from node.status_mapping import error_of_exception, error_of_reason, put_error
-from node.stream_requests import (
+from onelog.node.edge import invalid, namespace_of
+from onelog.node.operations import RequestT, ResponseT, Write, applied
+from onelog.node.status_mapping import error_of_exception, error_of_reason, put_error
+from onelog.node.stream_requests import (
     by_stream,
     check_stream,
     encode_checked,
@@ -26,15 +26,14 @@ from node.stream_requests import (
     partition_of,
     places_of,
 )
-from onelog.v1 import queue_pb2, stream_pb2
-from projections import stream_commands as commands
-from projections import stream_group_commands as groups
-from projections.limits import U64_MAX, VALUE_SIZE_MAX
-from projections.payload import SessionRef, encode_prefix
-from projections.reasons import Reason
-from projections.result import APPLIED, Duplicate, Refused, Result
-from projections.stream_group_operations import decode_assignment, decode_dead_count
-from projections.stream_limits import (
+from onelog.projections import stream_commands as commands
+from onelog.projections import stream_group_commands as groups
+from onelog.projections.limits import U64_MAX, VALUE_SIZE_MAX
+from onelog.projections.payload import SessionRef, encode_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Duplicate, Refused, Result
+from onelog.projections.stream_group_operations import decode_assignment, decode_dead_count
+from onelog.projections.stream_limits import (
     HEADERS_MAX,
     NACK_REASON_SIZE_MAX,
     PARTITION_ANY,
@@ -42,8 +41,8 @@ from projections.stream_limits import (
     PRODUCER_WINDOW,
     RECORD_KEY_SIZE_MAX,
 )
-from projections.stream_operations import DUPLICATE
-from projections.stream_record import (
+from onelog.projections.stream_operations import DUPLICATE
+from onelog.projections.stream_record import (
     OPTION_KEY,
     SESSION_SIZE,
     TYPE_APPEND,
@@ -51,8 +50,9 @@ from projections.stream_record import (
     ProducerRef,
     append_body,
 )
-from projections.table import Projections
-from ual.entry import Draft
+from onelog.projections.table import Projections
+from onelog.ual.entry import Draft
+from onelog.v1 import queue_pb2, stream_pb2
 
 RECORDS_MAX = 1_000  # in one request
 HEADS_KEPT = 1_024  # of streams that were appended to last, about 500 bytes each

@@ -10,25 +10,25 @@ from collections.abc import Callable
 from heapq import nsmallest
 from typing import Any
 
-from node.calls import Call
-from node.edge import (
+from onelog.errors import NotFound
+from onelog.node.calls import Call
+from onelog.node.edge import (
     Edge,
     View,
     namespace_of,
     session_of,
     write_options,
 )
-from node.name_pages import list_by_name
-from node.operations import applied, put_header, run_read, run_write
-from node.services import timeseries_operations as op
-from node.status_mapping import error_of_reason
-from onelog.errors import NotFound
+from onelog.node.name_pages import list_by_name
+from onelog.node.operations import applied, put_header, run_read, run_write
+from onelog.node.services import timeseries_operations as op
+from onelog.node.status_mapping import error_of_reason
+from onelog.projections.payload import U64
+from onelog.projections.reasons import Reason
+from onelog.projections.ts_commands import Command, DropMeasurement, encode_command
+from onelog.projections.ts_limits import NAME_SIZE_MAX
+from onelog.projections.ts_listing import describe_measurement
 from onelog.v1 import timeseries_pb2
-from projections.payload import U64
-from projections.reasons import Reason
-from projections.ts_commands import Command, DropMeasurement, encode_command
-from projections.ts_limits import NAME_SIZE_MAX
-from projections.ts_listing import describe_measurement
 
 
 class TimeSeriesService:

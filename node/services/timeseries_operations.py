@@ -8,19 +8,18 @@ retention) is decided when the entry is applied.
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
-from node.edge import View, invalid
-from node.operations import Read, Write
-from node.series_points import count_values, pack_points, runs_of
-from node.status_mapping import error_of_reason, error_of_refusal
-from onelog.v1 import timeseries_pb2
-from projections.limits import TTL_NS_MAX
-from projections.payload import U64, SessionRef, read_prefix
-from projections.reasons import Reason
-from projections.result import Refused, Result
-from projections.table import Projections
-from projections.ts_aggregate import Function
-from projections.ts_batch import encode_batch
-from projections.ts_commands import (
+from onelog.node.edge import View, invalid
+from onelog.node.operations import Read, Write
+from onelog.node.series_points import count_values, pack_points, runs_of
+from onelog.node.status_mapping import error_of_reason, error_of_refusal
+from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.payload import U64, SessionRef, read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused, Result
+from onelog.projections.table import Projections
+from onelog.projections.ts_aggregate import Function
+from onelog.projections.ts_batch import encode_batch
+from onelog.projections.ts_commands import (
     Command,
     ConfigureMeasurement,
     CreateMeasurement,
@@ -31,7 +30,7 @@ from projections.ts_commands import (
     encode_command,
     encode_write_batch,
 )
-from projections.ts_limits import (
+from onelog.projections.ts_limits import (
     LIST_SERIES_MAX,
     MATCHERS_MAX,
     PATTERN_SIZE_MAX,
@@ -41,12 +40,13 @@ from projections.ts_limits import (
     TIME_NS_MAX,
     TIME_NS_MIN,
 )
-from projections.ts_listing import MeasurementInfo, describe_measurement
-from projections.ts_names import Matcher, Operator, check_name, parse_series
-from projections.ts_query import Found, Query, find_measurement
-from projections.ts_rules import Aggregate, Rule
-from projections.ts_types import Config, Policy
-from ual.entry import Draft
+from onelog.projections.ts_listing import MeasurementInfo, describe_measurement
+from onelog.projections.ts_names import Matcher, Operator, check_name, parse_series
+from onelog.projections.ts_query import Found, Query, find_measurement
+from onelog.projections.ts_rules import Aggregate, Rule
+from onelog.projections.ts_types import Config, Policy
+from onelog.ual.entry import Draft
+from onelog.v1 import timeseries_pb2
 
 LIST_SERIES_DEFAULT = 1_000
 TOKEN_VERSION = b"\x01"

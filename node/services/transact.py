@@ -13,24 +13,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from node.edge import invalid, namespace_of
-from node.operations import Write, applied, make_drafts, put_answer
-from node.services import kv_operations as kv
-from node.services import queue_operations as queue
-from node.services import stream_operations as stream
-from node.services import timeseries_operations as series
-from node.services.execute_puts import Batched, batched_puts
-from node.status_mapping import error_of_reason
+from onelog.node.edge import invalid, namespace_of
+from onelog.node.operations import Write, applied, make_drafts, put_answer
+from onelog.node.services import kv_operations as kv
+from onelog.node.services import queue_operations as queue
+from onelog.node.services import stream_operations as stream
+from onelog.node.services import timeseries_operations as series
+from onelog.node.services.execute_puts import Batched, batched_puts
+from onelog.node.status_mapping import error_of_reason
+from onelog.projections.conditions import Condition
+from onelog.projections.limits import BATCH_ENTRIES_MAX
+from onelog.projections.payload import SessionRef
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Result
+from onelog.projections.system_commands import encode_batch
+from onelog.projections.table import Projections
+from onelog.ual.entry import Draft
+from onelog.ual.routing import routing_keys
 from onelog.v1 import pipeline_pb2
-from projections.conditions import Condition
-from projections.limits import BATCH_ENTRIES_MAX
-from projections.payload import SessionRef
-from projections.reasons import Reason
-from projections.result import Result
-from projections.system_commands import encode_batch
-from projections.table import Projections
-from ual.entry import Draft
-from ual.routing import routing_keys
 
 # Which writes can be part of a batch, by their names in the proto.
 BATCHED: Mapping[str, Write[Any, Any]] = {

@@ -155,7 +155,7 @@ def run(
 
     An export that was interrupted is continued by the same command. The receipt is written last:
     a target without one is not complete. A view with state is exported as it is now, or with
-    --as-of-index or --as-of-time as it was. Needs Java 17 and: pip install 'onelog[spark]'.
+    --as-of-index or --as-of-time as it was. Needs Java 17 and: pip install 'onelogdb[spark]'.
 
     \b
     Examples:

@@ -9,6 +9,29 @@ EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130  # as if SIGINT had ended the process
 EXIT_PIPE_CLOSED = 141  # as if SIGPIPE had
 
+# Which extra of the distribution brings a library that only some commands need.
+EXTRAS = {
+    "grpc": "server",
+    "grpc_health": "server",
+    "grpc_reflection": "server",
+    "lmdb": "server",
+    "pcodec": "server",
+    "prometheus_client": "server",
+    "pyarrow": "spark",
+    "pysyncobj": "server",
+    "pyspark": "spark",
+    "sortedcontainers": "server",
+    "uvloop": "server",
+    "xxhash": "server",
+    "zstandard": "server",
+}
+
+
+def advice_for(module: str | None) -> str | None:
+    """Return how a module that is missing is installed, or None if it is not one of an extra."""
+    extra = EXTRAS.get((module or "").partition(".")[0])
+    return extra and f"install it with: pip install 'onelogdb[{extra}]'"
+
 
 class CommandFailed(Exception):
     """Ends a command; ``reason`` is stable and meant for programs."""

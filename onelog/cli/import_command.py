@@ -171,7 +171,7 @@ def _need_pyarrow() -> None:
         import pyarrow  # noqa: F401
     except ImportError:
         raise CommandFailed(
-            "PYARROW_MISSING", "pyarrow is missing; install it with: pip install 'onelog[spark]'"
+            "PYARROW_MISSING", "pyarrow is missing; install it with: pip install 'onelogdb[spark]'"
         ) from None
 
 

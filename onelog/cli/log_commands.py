@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from onelog.cli.log_output import StateReport
-    from ual.offline_log import OfflineLog
+    from onelog.ual.offline_log import OfflineLog
 
 U64_MAX = (1 << 64) - 1
 
@@ -105,8 +105,8 @@ def inspect(
       onelog log inspect ./onelog-data --json | jq '.shards[].last_index'
     """
     from onelog.cli import log_output
-    from ual.files import DiskFiles
-    from ual.inspection import inspect_directory
+    from onelog.ual.files import DiskFiles
+    from onelog.ual.inspection import inspect_directory
 
     report = inspect_directory(DiskFiles(), data_dir, shard=shard, count_types=types)
     states = {at.shard: _state_report(data_dir, at.shard) for at in report.shards if state}
@@ -121,10 +121,10 @@ def inspect(
 def _state_report(data_dir: Path, shard: int) -> "StateReport":
     """Rebuild the state of a shard for its counts; what stands in the way is said, not raised."""
     from onelog.cli.log_output import StateReport
-    from snapshot.offline import rebuild_state
-    from ual.errors import UalError
-    from ual.files import DiskFiles
-    from ual.inspection import shown_error
+    from onelog.snapshot.offline import rebuild_state
+    from onelog.ual.errors import UalError
+    from onelog.ual.files import DiskFiles
+    from onelog.ual.inspection import shown_error
 
     try:
         rebuilt = rebuild_state(DiskFiles(), data_dir, shard)
@@ -175,9 +175,9 @@ def dump(
       onelog log dump ./onelog-data --type 0x0401 --json | jq -r .payload_hex
     """
     from onelog.cli import log_output
-    from ual.errors import CorruptFile
-    from ual.files import DiskFiles
-    from ual.offline_log import open_offline_log
+    from onelog.ual.errors import CorruptFile
+    from onelog.ual.files import DiskFiles
+    from onelog.ual.offline_log import open_offline_log
 
     if first_index is not None and last_index is not None and last_index < first_index:
         raise typer.BadParameter(f"--to {last_index} is below --from {first_index}")
@@ -216,7 +216,7 @@ def _say_what_is_left_out(
     skip_voids: bool,
 ) -> None:
     """Tell on stderr what the output cannot show by itself."""
-    from ual.inspection import shown_error
+    from onelog.ual.inspection import shown_error
 
     errors = source.errors if source.system_error is None else [source.system_error, *source.errors]
     notes = [shown_error(error) for error in errors]
@@ -264,10 +264,10 @@ def verify(
       onelog log verify ./onelog-data --json | jq '.findings[] | select(.level == "error")'
     """
     from onelog.cli import log_output
-    from snapshot.verification import VERIFIERS
-    from ual.files import DiskFiles
-    from ual.findings import Level
-    from ual.verification import verify as verify_directory
+    from onelog.snapshot.verification import VERIFIERS
+    from onelog.ual.files import DiskFiles
+    from onelog.ual.findings import Level
+    from onelog.ual.verification import verify as verify_directory
 
     with log_output.progress_bar("verify", is_shown=not (no_progress or as_json)) as progress:
         findings = verify_directory(
@@ -312,8 +312,8 @@ def repair(
       onelog log repair ./onelog-data --yes
     """
     from onelog.cli import log_output
-    from ual.files import DiskFiles
-    from ual.repair import apply_repairs, plan_repairs
+    from onelog.ual.files import DiskFiles
+    from onelog.ual.repair import apply_repairs, plan_repairs
 
     files = DiskFiles()
     with log_output.progress_bar("verify", is_shown=not (no_progress or as_json)) as progress:

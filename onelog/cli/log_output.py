@@ -23,12 +23,12 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry
-from ual.errors import DataError
-from ual.findings import Finding, Level
-from ual.inspection import OWNER_NAMES, DirectoryReport, FileReport, ShardReport
-from ual.offline import Progress as ProgressCall
-from ual.repair import Repair
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry
+from onelog.ual.errors import DataError
+from onelog.ual.findings import Finding, Level
+from onelog.ual.inspection import OWNER_NAMES, DirectoryReport, FileReport, ShardReport
+from onelog.ual.offline import Progress as ProgressCall
+from onelog.ual.repair import Repair
 
 PAYLOAD_SHOWN_MAX = 120  # characters of a payload in a line for people; JSON has all of it
 
@@ -112,7 +112,7 @@ def _entry_fields(entry: Entry) -> dict[str, Any]:
 
 def print_entries(entries: Iterable[Entry], *, as_json: bool) -> tuple[int, int | None]:
     """Print entries one by one; return how many there were, and the last one's index."""
-    from snapshot.describe import describe_command, describe_entry
+    from onelog.snapshot.describe import describe_command, describe_entry
 
     count, last_index = 0, None
     for entry in entries:

@@ -24,6 +24,7 @@ from onelog.cli.failure import (
     EXIT_PIPE_CLOSED,
     EXIT_USAGE,
     CommandFailed,
+    advice_for,
     code_of_answer,
 )
 
@@ -76,7 +77,7 @@ def main() -> NoReturn:
 def _report(error: Exception) -> int:
     # Not imported at the top: most commands of a client never need the log's code.
     from onelog.errors import OnelogError, Unimplemented
-    from ual.errors import UalError
+    from onelog.ual.errors import UalError
 
     if isinstance(error, CommandFailed):
         return _fail(error.reason, str(error), error.code)
@@ -87,6 +88,8 @@ def _report(error: Exception) -> int:
         return _fail(error.reason, message, code_of_answer(error))
     if isinstance(error, UalError):
         return _fail(error.reason, str(error), EXIT_ERROR)
+    if isinstance(error, ModuleNotFoundError) and (advice := advice_for(error.name)):
+        return _fail("MODULE_MISSING", f"{error.name} is missing; {advice}", EXIT_ERROR)
     if isinstance(error, OSError):
         reason = errno.errorcode.get(error.errno or 0, "OS_ERROR")
         where = f"{error.filename}: " if error.filename else ""

@@ -90,7 +90,7 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
     if asked:
         import importlib.metadata
 
-        typer.echo(f"onelog {importlib.metadata.version('onelog')}")
+        typer.echo(f"onelog {importlib.metadata.version('onelogdb')}")
         raise typer.Exit
 
 

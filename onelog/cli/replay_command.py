@@ -12,9 +12,9 @@ import typer
 from onelog.cli.state_output import print_json, progress_bar, warn
 
 if TYPE_CHECKING:
-    from snapshot.questions import Question
+    from onelog.snapshot.questions import Question
 
-LIST_MAX = 1_000  # as snapshot.questions has it, which is not imported for a --help
+LIST_MAX = 1_000  # as onelog.snapshot.questions has it, which is not imported for a --help
 
 DataDir = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.")]
 Shard = Annotated[int | None, typer.Option("--shard", min=0, metavar="N", help="Only this shard.")]
@@ -140,7 +140,7 @@ def _question(
         )
     if not asked:
         return None
-    from snapshot.questions import Question, Subject
+    from onelog.snapshot.questions import Question, Subject
 
     ((subject, name),) = asked.items()
     question = Question(Subject(subject), name, namespace, field, list_max or 0)
@@ -163,9 +163,9 @@ def _rebuild(
 
     One state at a time: together they may be more than the memory holds.
     """
-    from snapshot.offline import rebuild_state, shards_of
-    from snapshot.questions import answer
-    from ual.files import DiskFiles
+    from onelog.snapshot.offline import rebuild_state, shards_of
+    from onelog.snapshot.questions import answer
+    from onelog.ual.files import DiskFiles
 
     files = DiskFiles()
     if question is not None and shard is None:

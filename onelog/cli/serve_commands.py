@@ -41,7 +41,7 @@ class SettingsCommand(TyperCommand):
 
 def _settings() -> list[Any]:
     """Return a parameter for each flag that ``node/config_sources.py`` reads."""
-    from node import main
+    from onelog.node import main
 
     def nothing(**_: object) -> None: ...
 
@@ -85,7 +85,7 @@ def serve(context: typer.Context) -> None:
       onelog serve --config onelog.toml --logging-format json
       onelog serve --name n4 --join 127.0.0.1:7500
     """
-    from node import main
+    from onelog.node import main
 
     if any(each in HELP_FLAGS for each in context.args):
         assert serve.__doc__ is not None
@@ -121,7 +121,7 @@ def show(
       onelog config show --shards 4 --raft-heartbeat-s 0.05
       onelog config show --config onelog.toml --json | jq '."cluster.shards"'
     """
-    from node import main
+    from onelog.node import main
 
     with _server_errors():
         rows = main.effective(context.args, os.environ)
@@ -145,8 +145,8 @@ def show(
 @contextmanager
 def _server_errors() -> Iterator[None]:
     """Let what ends a node on purpose end the command with its reason."""
-    from cluster.errors import ClusterError
-    from node.errors import NodeError
+    from onelog.cluster.errors import ClusterError
+    from onelog.node.errors import NodeError
 
     try:
         yield

@@ -46,8 +46,8 @@ def snapshot(
       onelog log snapshot ./onelog-data
       onelog log snapshot ./onelog-data --shard 0 --json
     """
-    from snapshot.offline import make_snapshot, shards_of
-    from ual.files import DiskFiles
+    from onelog.snapshot.offline import make_snapshot, shards_of
+    from onelog.ual.files import DiskFiles
 
     files = DiskFiles()
     reports: list[dict[str, Any]] = []
@@ -106,9 +106,9 @@ def prove(
       onelog log prove ./onelog-data
       onelog log prove ./onelog-data --json | jq '.shards[].verdict'
     """
-    from snapshot.offline import shards_of
-    from snapshot.proof import Verdict, prove_shard
-    from ual.files import DiskFiles
+    from onelog.snapshot.offline import shards_of
+    from onelog.snapshot.proof import Verdict, prove_shard
+    from onelog.ual.files import DiskFiles
 
     files = DiskFiles()
     with progress_bar(is_shown=not (no_progress or as_json)) as progress:

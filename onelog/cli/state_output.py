@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from snapshot.progress import Progress as ProgressCall
+    from onelog.snapshot.progress import Progress as ProgressCall
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def progress_bar(*, is_shown: bool) -> "Iterator[ProgressCall]":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-    from snapshot.progress import Phase, no_progress
+    from onelog.snapshot.progress import Phase, no_progress
 
     console = Console(stderr=True)
     if not is_shown or not console.is_terminal:

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from onelog.spark.columns.fields import Fields
 from onelog.spark.columns.selection import Selection
-from ual.compression import PLAIN_SIZE_MAX, decompress
-from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, HEADER_SIZE
-from ual.errors import CorruptPayload
-from ual.tables import Bytes, Indexes, gather_headers
+from onelog.ual.compression import PLAIN_SIZE_MAX, decompress
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, HEADER_SIZE
+from onelog.ual.errors import CorruptPayload
+from onelog.ual.tables import Bytes, Indexes, gather_headers
 
 BLOCK_BYTES_MAX = 8 << 20
 BLOCK_ENTRIES_MAX = 65_536
@@ -54,7 +54,7 @@ class Block:
         transaction: Indexes,
     ) -> None:
         self.shard = shard
-        self.headers = headers  # of ual.tables.ENTRY_DTYPE
+        self.headers = headers  # of onelog.ual.tables.ENTRY_DTYPE
         self.transaction = transaction  # index of the entry that opens its batch; 0: none
         self._payloads: _Plain | _Stored = (data, start, end)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 PREFIX_VERSION = 1
 PREFIX_SESSION = 0x01

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onelog.spark.columns import arrays
 from onelog.spark.columns.fields import Fields, Spans
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 HEADERS = pa.map_(pa.string(), pa.binary())
 HEADERS_MAX = 64  # of a message or a record (docs/queue.md, docs/streams.md)

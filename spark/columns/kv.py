@@ -45,7 +45,7 @@ from onelog.spark.columns.kv_bodies import (
 from onelog.spark.columns.operations import OWNERS, TYPES, types_of
 from onelog.spark.columns.selection import is_one_of, starts_with
 from onelog.spark.columns.view import ENTRY_FIELDS, Output, View
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 CONDITIONS_MAX = 1_000
 OPERATIONS_MAX = 1_000  # of each branch of a transaction

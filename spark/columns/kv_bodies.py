@@ -16,7 +16,7 @@ from onelog.spark.columns import arrays
 from onelog.spark.columns.fields import Fields, Mask, Numbers, Spans
 from onelog.spark.columns.operations import TYPES
 from onelog.spark.columns.selection import compare, starts_with
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 STEPS_MAX = 64  # of a path
 

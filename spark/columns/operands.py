@@ -27,7 +27,7 @@ from onelog.spark.columns.fields import Fields, Spans, gather
 from onelog.spark.columns.headers import Headers, map_column, read_headers
 from onelog.spark.columns.selection import Selection, is_one_of
 from onelog.spark.columns.view import ENTRY_FIELDS, Output
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]

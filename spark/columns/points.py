@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onelog.spark.columns.block import Block
 from onelog.spark.columns.fields import Fields, Spans, gather, ragged, side_by_side, sum_each
 from onelog.spark.columns.operations import TYPES
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 NO_POINTS, F64, I64, BOOL = range(4)  # the kind of a run; the numbers are those of the format
 KIND_NAMES = (None, "f64", "i64", "bool")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from onelog.spark.columns import arrays
 from onelog.spark.columns.view import BATCH_ROWS_MAX
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 PIECE_BYTES = 8 << 20
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from onelog.spark.columns import arrays
 from onelog.spark.columns.fields import Spans
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 TAGS_TYPE = pa.map_(pa.string(), pa.string())
 # Names that a process remembers: those of a block come again in the next one.

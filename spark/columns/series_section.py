@@ -31,7 +31,7 @@ from onelog.spark.columns.section_bytes import (
 from onelog.spark.columns.series_names import TAGS_TYPE, parse_series_name, tags_column
 from onelog.spark.columns.timeseries_operands import POLICY_NAMES
 from onelog.spark.columns.view import BATCH_ROWS_MAX
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 _BLOCKS = pa.struct(
     [

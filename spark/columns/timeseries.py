@@ -52,7 +52,7 @@ from onelog.spark.columns.series_names import (
 )
 from onelog.spark.columns.timeseries_operands import OPERANDS, Operands, read_operands
 from onelog.spark.columns.view import ENTRY_FIELDS, Output, View
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 _SCHEMA = pa.schema(
     [

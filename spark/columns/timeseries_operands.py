@@ -20,7 +20,7 @@ from onelog.spark.columns import arrays
 from onelog.spark.columns.block import Block
 from onelog.spark.columns.fields import Fields, Spans, ragged
 from onelog.spark.columns.operations import TYPES
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 POLICY_NAMES = (None, "last", "first", "reject")
 AGGREGATE_NAMES = (None, "mean", "sum", "count", "min", "max", "first", "last", "stddev")

@@ -37,7 +37,7 @@ from onelog.spark.export.text import csv_columns, csv_schema, json_lines
 from onelog.spark.origin import Range, Split
 from onelog.spark.state import StatePart, StateTable
 from onelog.spark.table import Table
-from ual.entry import HEADER_SIZE
+from onelog.ual.entry import HEADER_SIZE
 
 ExportedTable = Table | StateTable | ChangesTable
 

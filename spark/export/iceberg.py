@@ -5,7 +5,7 @@ receipt becomes one snapshot, which names the receipt, so that one is never adde
 day, which are in the names of the files, partition the table.
 
 Iceberg keeps absolute names: a target that moves has to be registered anew. pyiceberg writes the
-metadata (``pip install 'onelog[iceberg]'``), in directories only.
+metadata (``pip install 'onelogdb[iceberg]'``), in directories only.
 """
 
 import re
@@ -39,7 +39,7 @@ def check_iceberg(target: Target) -> None:
         import sqlalchemy  # noqa: F401
     except ImportError as error:
         raise FailedPrecondition(
-            f"{error.name} is missing; install it with: pip install 'onelog[iceberg]'",
+            f"{error.name} is missing; install it with: pip install 'onelogdb[iceberg]'",
             reason="ICEBERG_MISSING",
         ) from error
 

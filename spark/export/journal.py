@@ -31,8 +31,8 @@ from onelog.spark.export.receipt import (
 )
 from onelog.spark.export.target import OWN_DIRECTORY, AppendLog, Target
 from onelog.spark.origin import Checksums, Range, ShardCut, Split
-from ual.errors import CorruptFile
-from ual.json_file import Fields
+from onelog.ual.errors import CorruptFile
+from onelog.ual.json_file import Fields
 
 JOURNAL_VERSION = 1
 SPLITS_MAX = 100_000  # of one export: 6 TiB of the log

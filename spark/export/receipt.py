@@ -1,8 +1,8 @@
 """The receipt of an export: what was exported, and what each file must be.
 
-A receipt is a small checksummed JSON file (``ual.json_file``; docs/export.md has the fields). It is
-written last: a target with a receipt is complete. It holds no time and no host, so that an export
-that was interrupted and resumed leaves the same receipt as one that was not.
+A receipt is a small checksummed JSON file (``onelog.ual.json_file``; docs/export.md has the
+fields). It is written last: a target with a receipt is complete. It holds no time and no host, so
+that an export that was interrupted and resumed leaves the same receipt as one that was not.
 
 The ranges of a receipt say where a continuation begins, also for a shard that had nothing new.
 """
@@ -15,8 +15,8 @@ from typing import Any
 from onelog.errors import DataLoss, FailedPrecondition
 from onelog.spark.columns.selection import TIME_NS_MAX, Selection
 from onelog.spark.origin import Range, ShardCut
-from ual.errors import CorruptFile, UnknownVersion
-from ual.json_file import Fields, decode_json_file, encode_json_file
+from onelog.ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.json_file import Fields, decode_json_file, encode_json_file
 
 RECEIPT_VERSION = 1
 RECEIPT_SIZE_MAX = 256 << 20

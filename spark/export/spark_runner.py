@@ -20,7 +20,7 @@ from onelog.errors import Internal, OnelogError, make_error
 from onelog.spark.export.job import Numbered, Task
 from onelog.spark.export.journal import SplitFacts
 from onelog.spark.export.target import target_error
-from ual.errors import UalError
+from onelog.ual.errors import UalError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -36,7 +36,7 @@ from onelog.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from ual.files import OUT_OF_SPACE, DiskFiles, File, Files, replace_file, sync_new_name
+from onelog.ual.files import OUT_OF_SPACE, DiskFiles, File, Files, replace_file, sync_new_name
 
 OWN_DIRECTORY = "_export"
 LOCK_NAME = f"{OWN_DIRECTORY}/LOCK"

@@ -18,8 +18,8 @@ from onelog.spark.load.files import Columns, InputFile, check_file, checksum_of,
 from onelog.spark.load.progress import Job
 from onelog.spark.load.settings import WriteSettings
 from onelog.spark.load.targets import Target
-from ual.files import DiskFiles, replace_file
-from ual.json_file import encode_json_file
+from onelog.ual.files import DiskFiles, replace_file
+from onelog.ual.json_file import encode_json_file
 
 RECEIPT_VERSION = 1
 

@@ -12,9 +12,9 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 
-from node.status_mapping import put_error, status_of
 from onelog.client.options import ClientOptions
 from onelog.errors import OnelogError
+from onelog.node.status_mapping import put_error, status_of
 from onelog.v1 import admin_pb2, pipeline_pb2
 
 WAIT_S = 20.0

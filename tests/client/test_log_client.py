@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from node.services.log import LogService
 from onelog import AsyncClient, Client, errors
 from onelog.client.options import ClientOptions
+from onelog.node.services.log import LogService
 from onelog.v1 import log_pb2
 from tests.client.serving import serving
 from tests.services.nodes import Node, cluster, run, single, until

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from node.forwarding import Forwarder
 from onelog import spread
 from onelog.client.aio import AsyncClient
 from onelog.client.watch import AsyncWatch, Watched
+from onelog.node.forwarding import Forwarder
 from onelog.spread import CALLS_PER_CONNECTION, Spread
 from tests.services.nodes import Node, run, single, until
 

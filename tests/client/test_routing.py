@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.client.routing import routing_key, routing_keys, shard_of
-from ual import routing
+from onelog.ual import routing
 
 names = st.one_of(
     st.binary(min_size=1, max_size=40),

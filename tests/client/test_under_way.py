@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from node.status_mapping import put_error
 from onelog import AsyncClient
 from onelog.client.options import ClientOptions
 from onelog.client.transact import AsyncBatch
 from onelog.client.values import Message
 from onelog.errors import NotLeader, OnelogError, OutcomeUnknown
+from onelog.node.status_mapping import put_error
 from onelog.v1 import pipeline_pb2
 from tests.client.scripted import (
     QUICK,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import node.services.execute
-import node.services.queue
+import onelog.node.services.execute
+import onelog.node.services.queue
 from onelog import AsyncClient, ClientOptions, Message
 from onelog.client.queue import AsyncQueue
 from onelog.client.queue_values import QueueInfo
@@ -35,11 +35,11 @@ class Held:
 
 
 def poll(monkeypatch: pytest.MonkeyPatch) -> Held:
-    return Held(monkeypatch, node.services.queue, "answer_of")
+    return Held(monkeypatch, onelog.node.services.queue, "answer_of")
 
 
 def in_pipeline(monkeypatch: pytest.MonkeyPatch) -> Held:
-    return Held(monkeypatch, node.services.execute, "put_content")
+    return Held(monkeypatch, onelog.node.services.execute, "put_content")
 
 
 def with_messages(directory: Path, test: Any, **options: Any) -> None:

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from cluster.member import LEADER
-from cluster.membership import Membership
-from cluster.messages import Ack, Append, Message, Vote, VoteRequest
-from node.requests import Outcome, ShardConfig
-from node.shard import Shard
-from projections.kv_commands import Put, encode_command
+from onelog.cluster.member import LEADER
+from onelog.cluster.membership import Membership
+from onelog.cluster.messages import Ack, Append, Message, Vote, VoteRequest
+from onelog.node.requests import Outcome, ShardConfig
+from onelog.node.shard import Shard
+from onelog.projections.kv_commands import Put, encode_command
+from onelog.ual.entry import Draft, Group, encode_group
+from onelog.ual.log_config import LogConfig
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import make_shard
-from ual.entry import Draft, Group, encode_group
-from ual.log_config import LogConfig
 
 ME, PEER, OTHER, STRANGER = (UUID(int=each) for each in (1, 2, 3, 99))
 # Several groups fit what may be unsynced, as with the usual limits.

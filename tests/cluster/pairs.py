@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from cluster.connection import Purpose, connect
-from cluster.handshake import Identity
-from cluster.listener import Listener
-from cluster.messages import Message
-from cluster.transport import PeerTransport, TransportConfig
-from cluster.wire import Refused, decode_first
+from onelog.cluster.connection import Purpose, connect
+from onelog.cluster.handshake import Identity
+from onelog.cluster.listener import Listener
+from onelog.cluster.messages import Message
+from onelog.cluster.transport import PeerTransport, TransportConfig
+from onelog.cluster.wire import Refused, decode_first
 
 WAIT_S = 10.0
 SMALL = UUID(int=1)  # dials

@@ -9,9 +9,9 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
-from cluster import connection as module
-from cluster import listener as listening
-from cluster.connection import (
+from onelog.cluster import connection as module
+from onelog.cluster import listener as listening
+from onelog.cluster.connection import (
     READ_AHEAD_BYTES_MAX,
     Connection,
     Purpose,
@@ -19,10 +19,10 @@ from cluster.connection import (
     connect,
     split_address,
 )
-from cluster.link import LinkEnded
-from cluster.listener import OPENINGS_MAX, Listener
-from cluster.wire import FRAME_SIZE_MAX
-from cluster.wire_errors import Reason, WireError
+from onelog.cluster.link import LinkEnded
+from onelog.cluster.listener import OPENINGS_MAX, Listener
+from onelog.cluster.wire import FRAME_SIZE_MAX
+from onelog.cluster.wire_errors import Reason, WireError
 from tests.cluster.pairs import WAIT_S, until
 
 OPENING = b"onelog-peer/1 leaders"

@@ -2,16 +2,16 @@
 
 from uuid import UUID
 
-from cluster.journal import RaftJournal
-from cluster.membership import Membership
+from onelog.cluster.journal import RaftJournal
+from onelog.cluster.membership import Membership
+from onelog.ual.entry import Draft, encode_group
+from onelog.ual.installing import Installation, install
+from onelog.ual.log import Log
+from onelog.ual.manifest import Base, SnapshotRecord
+from onelog.ual.notes import ApplyNotes
+from onelog.ual.opening import open_hard_state, open_log
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import SECOND, SMALL, make_shard
-from ual.entry import Draft, encode_group
-from ual.installing import Installation, install
-from ual.log import Log
-from ual.manifest import Base, SnapshotRecord
-from ual.notes import ApplyNotes
-from ual.opening import open_hard_state, open_log
 
 FOUNDERS = Membership.of([UUID(int=1), UUID(int=2), UUID(int=3)])
 BASE = Base(index=500, proposal=70, term=4, timestamp_ns=9 * SECOND)

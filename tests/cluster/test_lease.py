@@ -5,11 +5,11 @@ from uuid import UUID
 
 import pytest
 
-from cluster.errors import ClusterError, NotLeader
-from cluster.lease import CLOCK_RATE_DIFFERENCE_MAX
-from cluster.member import CANDIDATE, FOLLOWER, LEADER
-from cluster.messages import Ack, Stale, TimeoutNow, Vote, VoteRequest
-from node.stale_reads import Level
+from onelog.cluster.errors import ClusterError, NotLeader
+from onelog.cluster.lease import CLOCK_RATE_DIFFERENCE_MAX
+from onelog.cluster.member import CANDIDATE, FOLLOWER, LEADER
+from onelog.cluster.messages import Ack, Stale, TimeoutNow, Vote, VoteRequest
+from onelog.node.stale_reads import Level
 from tests.cluster.lone_shard import ME, OTHER, PEER, LoneShard
 
 PROMISE_S = 0.4  # what members promise, as shipped

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cluster import wire
-from cluster.link import Link, LinkEnded, PeerRefused, Traffic
-from cluster.messages import Ack, Message, Vote
-from cluster.outbox import OutboxLimits
-from cluster.wire import Refused
-from cluster.wire_errors import Reason, WireError
+from onelog.cluster import wire
+from onelog.cluster.link import Link, LinkEnded, PeerRefused, Traffic
+from onelog.cluster.messages import Ack, Message, Vote
+from onelog.cluster.outbox import OutboxLimits
+from onelog.cluster.wire import Refused
+from onelog.cluster.wire_errors import Reason, WireError
 
 SESSION = 5
 VOTE = wire.encode_frame(SESSION, [wire.encode_message(1, Vote(7))])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.log_time import ALARM_NS, SLEW, LogTime
+from onelog.cluster.log_time import ALARM_NS, SLEW, LogTime
 
 SECOND = 1_000_000_000
 

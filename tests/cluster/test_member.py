@@ -11,14 +11,14 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import Discarded, ReplicaStopped, StorageFull
-from cluster.member import FOLLOWER, LEADER, PRIVATE_NAMES, TERM_STEP_MAX
-from cluster.membership import Membership
-from cluster.messages import Ack, Append, Offer, Stale, TimeoutNow, Vote, VoteRequest
-from cluster.wire import NUMBER_MAX
-from projections.system_commands import TYPE_RAFT_CONFIG
+from onelog.cluster.errors import Discarded, ReplicaStopped, StorageFull
+from onelog.cluster.member import FOLLOWER, LEADER, PRIVATE_NAMES, TERM_STEP_MAX
+from onelog.cluster.membership import Membership
+from onelog.cluster.messages import Ack, Append, Offer, Stale, TimeoutNow, Vote, VoteRequest
+from onelog.cluster.wire import NUMBER_MAX
+from onelog.projections.system_commands import TYPE_RAFT_CONFIG
+from onelog.ual.entry import FLAG_ZSTD, encode_group
 from tests.cluster.lone_shard import ME, OTHER, PEER, SECOND, STRANGER, LoneShard
-from ual.entry import FLAG_ZSTD, encode_group
 
 
 def test_the_installed_pysyncobj_has_the_private_names_that_are_fenced() -> None:

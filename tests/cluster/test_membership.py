@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import MembershipRefused, NotLeader, TransferFailed
-from cluster.member import LEADER
-from cluster.membership import LEARNERS_MAX, VOTERS_MAX, Membership, decode_membership
-from cluster.messages import Ack, Append, TimeoutNow
+from onelog.cluster.errors import MembershipRefused, NotLeader, TransferFailed
+from onelog.cluster.member import LEADER
+from onelog.cluster.membership import LEARNERS_MAX, VOTERS_MAX, Membership, decode_membership
+from onelog.cluster.messages import Ack, Append, TimeoutNow
+from onelog.ual.entry import encode_group
+from onelog.ual.errors import CorruptEntry
 from tests.cluster.lone_shard import ME, OTHER, PEER, LoneShard
 from tests.simulation.disk import CrashPolicy
-from ual.entry import encode_group
-from ual.errors import CorruptEntry
 
 NEW = UUID(int=7)
 ids = st.lists(st.uuids(), unique=True, min_size=1, max_size=VOTERS_MAX + LEARNERS_MAX)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.messages import Ack, Append, Message, Vote
-from cluster.outbox import Outbox, OutboxLimits, Stuck
-from cluster.wire import FRAME_SIZE_MAX, MESSAGE_SIZE_MAX, FrameDecoder, Refused
+from onelog.cluster.messages import Ack, Append, Message, Vote
+from onelog.cluster.outbox import Outbox, OutboxLimits, Stuck
+from onelog.cluster.wire import FRAME_SIZE_MAX, MESSAGE_SIZE_MAX, FrameDecoder, Refused
 from tests.cluster.wire_samples import group_of
 
 SESSION = 3

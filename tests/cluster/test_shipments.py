@@ -6,10 +6,10 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.config import ShippingConfig
-from cluster.fetching import PieceFetch, Taken, Wanted
-from cluster.messages import Chunk, Fetch
-from cluster.shipments import RESTARTS_MAX, Offered, Shipments
+from onelog.cluster.config import ShippingConfig
+from onelog.cluster.fetching import PieceFetch, Taken, Wanted
+from onelog.cluster.messages import Chunk, Fetch
+from onelog.cluster.shipments import RESTARTS_MAX, Offered, Shipments
 
 PEER = UUID(int=2)
 CONFIG = ShippingConfig(chunk_bytes=10, window_chunks=3, retry_s=1.0, give_up_s=5.0)

@@ -5,13 +5,13 @@ from uuid import UUID
 
 import pytest
 
-from cluster.errors import ReplicaStopped, StateDiverged
-from cluster.member import FOLLOWER
-from cluster.messages import StateReport, StateRow
-from cluster.state_comparison import MARKS_KEPT, REPEAT_S
-from node.requests import ShardConfig
+from onelog.cluster.errors import ReplicaStopped, StateDiverged
+from onelog.cluster.member import FOLLOWER
+from onelog.cluster.messages import StateReport, StateRow
+from onelog.cluster.state_comparison import MARKS_KEPT, REPEAT_S
+from onelog.node.requests import ShardConfig
+from onelog.ual.entry import OWNER_KV
 from tests.cluster.lone_shard import ME, OTHER, PEER, STRANGER, LoneShard, put
-from ual.entry import OWNER_KV
 
 EVERY = ShardConfig(hash_index_step=1)
 WRONG = ((OWNER_KV, 12345),)

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from cluster import wire
-from cluster.connection import Connection, Purpose, connect
-from cluster.link import LinkEnded
-from cluster.listener import Listener
-from cluster.messages import Ack, Append, Chunk, Message, Vote
-from cluster.wire_errors import Reason, WireError
+from onelog.cluster import wire
+from onelog.cluster.connection import Connection, Purpose, connect
+from onelog.cluster.link import LinkEnded
+from onelog.cluster.listener import Listener
+from onelog.cluster.messages import Ack, Append, Chunk, Message, Vote
+from onelog.cluster.wire_errors import Reason, WireError
 from onelog.v1 import peer_pb2
 from tests.cluster.pairs import (
     LARGE,

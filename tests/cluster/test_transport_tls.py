@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cluster.connection import Purpose, connect
-from cluster.link import LinkEnded
-from cluster.messages import Vote
-from node.config import SecuritySettings
-from node.credentials import peer_client_tls, peer_server_tls
-from node.errors import ConfigError
+from onelog.cluster.connection import Purpose, connect
+from onelog.cluster.link import LinkEnded
+from onelog.cluster.messages import Vote
+from onelog.node.config import SecuritySettings
+from onelog.node.credentials import peer_client_tls, peer_server_tls
+from onelog.node.errors import ConfigError
 from tests.cluster.pairs import LARGE, SMALL, WAIT_S, connected, endpoint, identity, until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster import wire
-from cluster.messages import Ack, Append, Message, Vote
-from cluster.wire import Encoded, FrameDecoder, Hello, Refused
-from cluster.wire_errors import Reason, WireError
+from onelog.cluster import wire
+from onelog.cluster.messages import Ack, Append, Message, Vote
+from onelog.cluster.wire import Encoded, FrameDecoder, Hello, Refused
+from onelog.cluster.wire_errors import Reason, WireError
+from onelog.ual.entry import GROUP_SIZE_MAX
 from onelog.v1 import peer_pb2
 from tests.cluster.wire_samples import BY_KIND, SHARDS, group_of, messages, numbers, shards
-from ual.entry import GROUP_SIZE_MAX
 
 SESSION = 7
 HELLO = Hello(1, 3, UUID(int=1), UUID(int=2), UUID(int=3), 4, 256, 99, SESSION)

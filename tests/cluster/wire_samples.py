@@ -4,7 +4,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from cluster.messages import (
+from onelog.cluster.messages import (
     Ack,
     Append,
     Chunk,
@@ -19,8 +19,8 @@ from cluster.messages import (
     Vote,
     VoteRequest,
 )
-from cluster.wire import NUMBER_MAX, PROMISE_MS_MAX, TIME_NS_MAX
-from ual.entry import TYPE_NOOP, Draft, encode_group
+from onelog.cluster.wire import NUMBER_MAX, PROMISE_MS_MAX, TIME_NS_MAX
+from onelog.ual.entry import TYPE_NOOP, Draft, encode_group
 
 numbers = st.integers(1, NUMBER_MAX)
 SHARDS = 4

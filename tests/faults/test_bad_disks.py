@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
+from onelog.ual.errors import DiskFull, LogFailed
+from onelog.ual.log_config import LogConfig
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import append_one, fill, make_shard, new_log, open_shard, settle, settle_to
-from ual.errors import DiskFull, LogFailed
-from ual.log_config import LogConfig
 
 
 def test_below_the_minimum_of_free_space_appends_are_refused_and_reads_go_on() -> None:

@@ -16,12 +16,12 @@ from random import Random
 
 import pytest
 
+from onelog.ual.directory import ShardPaths
+from onelog.ual.entry import Entry
+from onelog.ual.log import Log
+from onelog.ual.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import make_shard, open_shard
-from ual.directory import ShardPaths
-from ual.entry import Entry
-from ual.log import Log
-from ual.sealed import SealedSegment
 
 EPOCHS = 6
 STEPS_PER_EPOCH = 25

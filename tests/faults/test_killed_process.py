@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
+from onelog.ual.files import DiskFiles
 from tests.ual.shards import make_shard, open_shard
-from ual.files import DiskFiles
 
 # Appends until killed, and says after each sync how far the log is durable.
 WRITER = """
 import sys
 from pathlib import Path
 from tests.ual.shards import fill, open_shard, settle
-from ual.directory import shard_paths
-from ual.files import DiskFiles
+from onelog.ual.directory import shard_paths
+from onelog.ual.files import DiskFiles
 
 log, _ = open_shard(DiskFiles(), shard_paths(Path(sys.argv[1]), 0))
 while True:

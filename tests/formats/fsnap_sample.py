@@ -6,18 +6,18 @@ that was changed on purpose, together with its version and docs/snapshots.md.
 
 from pathlib import Path
 
-from projections.kv_commands import Delete, Put, encode_command
-from projections.system_commands import HoldSet, SessionOpen
-from projections.system_commands import encode_command as encode_system
-from projections.table import build_projections
-from snapshot.format import SnapshotHeader
-from snapshot.notes_section import CoveredNotes
-from snapshot.reader import SnapshotReader
-from snapshot.state import write_state
+from onelog.projections.kv_commands import Delete, Put, encode_command
+from onelog.projections.system_commands import HoldSet, SessionOpen
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.projections.table import build_projections
+from onelog.snapshot.format import SnapshotHeader
+from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.reader import SnapshotReader
+from onelog.snapshot.state import write_state
+from onelog.ual.entry import TYPE_NOOP, Draft, Entry, decode_group, encode_group
+from onelog.ual.notes import ApplyNotes
 from tests.formats.golden import golden_path, render_hex
 from tests.simulation.disk import SimDisk
-from ual.entry import TYPE_NOOP, Draft, Entry, decode_group, encode_group
-from ual.notes import ApplyNotes
 
 NAME = "fsnap/snapshot"
 # Of the entries but the last, written when the system section had version 1 and no holds.

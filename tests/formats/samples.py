@@ -16,16 +16,15 @@ from uuid import UUID
 
 import numpy as np
 
-from tests.simulation.disk import SimDisk
-from ual import manifest as manifest_file
-from ual.compaction import compact_segment
-from ual.directory import DataDirectory, Founder, Node, System, Topology
-from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry, Group, encode_group
-from ual.hard_state import HardState, HardStateFile, Hint
-from ual.manifest import Checkpoint, ColdRange, Manifest, SnapshotRecord
-from ual.notes import ApplyNotes, SegmentNotes
-from ual.sealing import seal_segment
-from ual.segment_format import (
+from onelog.ual import manifest as manifest_file
+from onelog.ual.compaction import compact_segment
+from onelog.ual.directory import DataDirectory, Founder, Node, System, Topology
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry, Group, encode_group
+from onelog.ual.hard_state import HardState, HardStateFile, Hint
+from onelog.ual.manifest import Checkpoint, ColdRange, Manifest, SnapshotRecord
+from onelog.ual.notes import ApplyNotes, SegmentNotes
+from onelog.ual.sealing import seal_segment
+from onelog.ual.segment_format import (
     ENTRIES_OFFSET,
     FOOTER_SIZE,
     TABLE_NAMES,
@@ -34,6 +33,7 @@ from ual.segment_format import (
     segment_name,
     unsealed_name,
 )
+from tests.simulation.disk import SimDisk
 
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000

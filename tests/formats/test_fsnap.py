@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from projections.table import build_projections
-from snapshot.notes_section import decode_notes
-from snapshot.reader import SnapshotReader
-from snapshot.state import hash_text, load_state
+from onelog.projections.table import build_projections
+from onelog.snapshot.notes_section import decode_notes
+from onelog.snapshot.reader import SnapshotReader
+from onelog.snapshot.state import hash_text, load_state
+from onelog.ual.notes import ApplyNotes
 from tests.formats import fsnap_sample as sample
 from tests.formats.golden import first_difference, golden_path, load_golden, parse_hex
 from tests.simulation.disk import SimDisk
-from ual.notes import ApplyNotes
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "snapshots.md"
 TABLE_HEAD = "| offset | size | type | field | meaning | covered by |"

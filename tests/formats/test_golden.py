@@ -9,6 +9,18 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from onelog.ual import manifest as manifest_file
+from onelog.ual.directory import DataDirectory, ShardPaths, shard_paths
+from onelog.ual.entry import FLAG_ZSTD, Entry, check_group, decode_group
+from onelog.ual.files import Files
+from onelog.ual.hard_state import HardStateFile, inspect_hard_state
+from onelog.ual.log import Log
+from onelog.ual.log_config import LogConfig
+from onelog.ual.opening import open_log
+from onelog.ual.recovery import Survey
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import SegmentHeader
+from onelog.ual.unsealed import UnsealedSegment
 from tests.formats import samples
 from tests.formats.generate import generate
 from tests.formats.golden import (
@@ -21,18 +33,6 @@ from tests.formats.golden import (
 )
 from tests.formats.samples import SAMPLES, Sample
 from tests.simulation.disk import SimDisk
-from ual import manifest as manifest_file
-from ual.directory import DataDirectory, ShardPaths, shard_paths
-from ual.entry import FLAG_ZSTD, Entry, check_group, decode_group
-from ual.files import Files
-from ual.hard_state import HardStateFile, inspect_hard_state
-from ual.log import Log
-from ual.log_config import LogConfig
-from ual.opening import open_log
-from ual.recovery import Survey
-from ual.sealed import SealedSegment
-from ual.segment_format import SegmentHeader
-from ual.unsealed import UnsealedSegment
 
 REPRODUCIBLE = [sample for sample in SAMPLES if sample.is_reproducible]
 DATA = Path("/data")

@@ -16,11 +16,11 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onelog.ual.entry import FLAG_ZSTD
 from tests.formats import independent_reader as reader
 from tests.formats import independent_shard, samples
 from tests.formats.golden import load_golden
 from tests.formats.samples import SegmentSample
-from ual.entry import FLAG_ZSTD
 
 READER_LINES_MAX = 150
 RAFT_STATE = [2, 2, UUID("a1b2c3d4-e5f6-4718-8293-a4b5c6d7e8f9").bytes]  # sequence, term, vote

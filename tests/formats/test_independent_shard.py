@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onelog.ual.compaction import compact_segment
+from onelog.ual.directory import ShardPaths
+from onelog.ual.entry import FLAG_ZSTD
+from onelog.ual.files import DiskFiles
+from onelog.ual.log import Log
+from onelog.ual.log_config import LogConfig
+from onelog.ual.manifest import Manifest
+from onelog.ual.manifest import encode as encode_manifest
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import compacting_name, tomb_name
 from tests.formats import samples
 from tests.formats.golden import load_golden
 from tests.formats.independent_shard import read_shard
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import make_shard, open_shard
-from ual.compaction import compact_segment
-from ual.directory import ShardPaths
-from ual.entry import FLAG_ZSTD
-from ual.files import DiskFiles
-from ual.log import Log
-from ual.log_config import LogConfig
-from ual.manifest import Manifest
-from ual.manifest import encode as encode_manifest
-from ual.sealed import SealedSegment
-from ual.segment_format import compacting_name, tomb_name
 
 SEED = 20260102
 # Several rows of the sparse table in each segment.

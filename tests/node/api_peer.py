@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from node.api_server import ApiServer, Connection
-from node.config import Config, LimitSettings, ListenSettings, SecuritySettings
-from node.context import Kind, Method, Service
-from node.gate import Gate
-from node.metrics import Metrics
-from node.readiness import Readiness, Stage
-from node.settings import Address
+from onelog.node.api_server import ApiServer, Connection
+from onelog.node.config import Config, LimitSettings, ListenSettings, SecuritySettings
+from onelog.node.context import Kind, Method, Service
+from onelog.node.gate import Gate
+from onelog.node.metrics import Metrics
+from onelog.node.readiness import Readiness, Stage
+from onelog.node.settings import Address
 from onelog.wire.grpc import (
     Call,
     CallEnded,

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from cluster.errors import ClusterError
-from cluster.messages import Message
-from node.durability import Durability
-from node.requests import Outcome, ShardConfig
-from node.stale_reads import Level
-from ual.entry import Draft
-from ual.jobs import SyncJob
+from onelog.cluster.errors import ClusterError
+from onelog.cluster.messages import Message
+from onelog.node.durability import Durability
+from onelog.node.requests import Outcome, ShardConfig
+from onelog.node.stale_reads import Level
+from onelog.ual.entry import Draft
+from onelog.ual.jobs import SyncJob
 
 
 class FakeMember:

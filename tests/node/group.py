@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from cluster.config import ShippingConfig
-from cluster.member import LEADER
-from cluster.membership import Membership
-from cluster.messages import Message
-from node.requests import Outcome, ShardConfig
-from node.shard import Shard
-from projections.table import build_projections
-from snapshot.build import Capture, build_in_process, plan_build
+from onelog.cluster.config import ShippingConfig
+from onelog.cluster.member import LEADER
+from onelog.cluster.membership import Membership
+from onelog.cluster.messages import Message
+from onelog.node.requests import Outcome, ShardConfig
+from onelog.node.shard import Shard
+from onelog.projections.table import build_projections
+from onelog.snapshot.build import Capture, build_in_process, plan_build
+from onelog.ual.log_config import LogConfig
+from onelog.ual.manifest import SnapshotRecord
 from tests.cluster.lone_shard import put
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import make_shard
-from ual.log_config import LogConfig
-from ual.manifest import SnapshotRecord
 
 LOG = LogConfig(
     ring_bytes=4096, segment_bytes_max=1500, unsynced_bytes_max=8 << 10, free_bytes_min=0

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from node.shard import Shard
-from projections import kv_commands
-from projections.result import Result
+from onelog.node.shard import Shard
+from onelog.projections import kv_commands
+from onelog.projections.result import Result
+from onelog.ual.entry import Draft
 from tests.simulation.mutations import CALM
 from tests.simulation.world import World
-from ual.entry import Draft
 
 NAMESPACE = "default"
 ALONE = replace(CALM, members=1, clients=0, stale_readers=0, weights={"mend": 1.0})

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.admission import CLIENT_SHARE, Admission
 from onelog.errors import ResourceExhausted
+from onelog.node.admission import CLIENT_SHARE, Admission
 
 
 def test_one_client_gets_its_share_and_leaves_room_for_others() -> None:

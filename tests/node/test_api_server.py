@@ -13,14 +13,14 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
-from node import api_server
-from node.config import LimitSettings, SecuritySettings
-from node.credentials import api_server_tls
-from node.direct_future import DirectFuture
-from node.errors import ConfigError
-from node.exchange import MESSAGES_PER_TURN, Exchange
-from node.waits import own_task
 from onelog.errors import DeadlineExceeded
+from onelog.node import api_server
+from onelog.node.config import LimitSettings, SecuritySettings
+from onelog.node.credentials import api_server_tls
+from onelog.node.direct_future import DirectFuture
+from onelog.node.errors import ConfigError
+from onelog.node.exchange import MESSAGES_PER_TURN, Exchange
+from onelog.node.waits import own_task
 from onelog.wire.http2 import PREFACE
 from tests.cluster.test_transport_tls import certificate
 from tests.node.api_peer import NAME, WAIT_S, Port, both, peer, port, run, stream, unary, until

@@ -5,14 +5,14 @@ import threading
 from typing import cast
 from uuid import UUID
 
-from cluster.messages import Ack, Append, Message
-from node.driver import Driver
-from node.shard import UNAPPLIED_MAX, Shard
+from onelog.cluster.messages import Ack, Append, Message
+from onelog.node.driver import Driver
+from onelog.node.shard import UNAPPLIED_MAX, Shard
+from onelog.ual.files import File
+from onelog.ual.jobs import SyncJob
 from tests.cluster.lone_shard import put
 from tests.node.fake_shard import FakeShard
 from tests.node.group import Group, Node
-from ual.files import File
-from ual.jobs import SyncJob
 
 WAIT_S = 10.0
 

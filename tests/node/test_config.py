@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config import RaftConfig
-from cluster.outbox import OutboxLimits
-from cluster.transport import TransportConfig
-from cluster.wire_errors import Reason
-from node import errors
-from node.config import Config
-from node.config_sources import SETTINGS, help_text, load
-from node.errors import ConfigError
-from node.requests import ShardConfig
-from node.settings import Address, Kind
 from onelog.cli.main import run
-from ual.log_config import LogConfig
+from onelog.cluster.config import RaftConfig
+from onelog.cluster.outbox import OutboxLimits
+from onelog.cluster.transport import TransportConfig
+from onelog.cluster.wire_errors import Reason
+from onelog.node import errors
+from onelog.node.config import Config
+from onelog.node.config_sources import SETTINGS, help_text, load
+from onelog.node.errors import ConfigError
+from onelog.node.requests import ShardConfig
+from onelog.node.settings import Address, Kind
+from onelog.ual.log_config import LogConfig
 
 
 def refused(arguments: list[str] | None = None, **environment: str) -> str:

@@ -1,10 +1,10 @@
 """Damage that nobody can repair, and what is none: it keeps no replica from going on."""
 
-from cluster.messages import Fetch, Message, Unavailable
+from onelog.cluster.messages import Fetch, Message, Unavailable
+from onelog.ual.errors import CorruptFile
+from onelog.ual.sealed import SealedSegment
 from tests.cluster.lone_shard import put
 from tests.node.group import IDS, Group, Node, trim
-from ual.errors import CorruptFile
-from ual.sealed import SealedSegment
 
 AWAY = IDS[2]
 JOINER = IDS[3]

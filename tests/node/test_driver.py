@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from cluster.errors import (
+from onelog.cluster.errors import (
     ClusterError,
     Expired,
     NotLeader,
@@ -21,23 +21,23 @@ from cluster.errors import (
     ResultNeeded,
     StaleBoundExceeded,
 )
-from cluster.messages import Ack, Append, Vote
-from node.driver import Driver, run_until_complete
-from node.durability import Durability, Received
-from node.replicas import Replicas, ReplicasConfig
-from node.requests import Outcome, Results
-from node.shard import Shard
-from node.shard_driver import ShardDriver, Stopping
-from node.stale_reads import Level
-from projections import kv_commands
-from projections.kv_reads import KeyValue
-from projections.result import Applied
+from onelog.cluster.messages import Ack, Append, Vote
+from onelog.node.driver import Driver, run_until_complete
+from onelog.node.durability import Durability, Received
+from onelog.node.replicas import Replicas, ReplicasConfig
+from onelog.node.requests import Outcome, Results
+from onelog.node.shard import Shard
+from onelog.node.shard_driver import ShardDriver, Stopping
+from onelog.node.stale_reads import Level
+from onelog.projections import kv_commands
+from onelog.projections.kv_reads import KeyValue
+from onelog.projections.result import Applied
+from onelog.ual.directory import Topology
+from onelog.ual.entry import Draft
+from onelog.ual.errors import LogFailed
+from onelog.ual.files import DiskFiles, File
+from onelog.ual.jobs import SyncJob
 from tests.node.fake_shard import FakeMember, FakeShard
-from ual.directory import Topology
-from ual.entry import Draft
-from ual.errors import LogFailed
-from ual.files import DiskFiles, File
-from ual.jobs import SyncJob
 
 WAIT_S = 10.0
 

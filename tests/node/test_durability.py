@@ -2,16 +2,16 @@
 
 import pytest
 
-from cluster.errors import Discarded, ResultNeeded
-from cluster.messages import Ack, Append
-from node.durability import Durability, Received
-from projections import kv_commands, system_commands
-from projections.kv_commands import Delete, Increment, LeaseGrant, Put
-from projections.payload import SessionRef
-from projections.replies import needs_result
-from projections.result import Applied
+from onelog.cluster.errors import Discarded, ResultNeeded
+from onelog.cluster.messages import Ack, Append
+from onelog.node.durability import Durability, Received
+from onelog.projections import kv_commands, system_commands
+from onelog.projections.kv_commands import Delete, Increment, LeaseGrant, Put
+from onelog.projections.payload import SessionRef
+from onelog.projections.replies import needs_result
+from onelog.projections.result import Applied
+from onelog.ual.entry import FLAG_CONDITIONAL, Draft, encode_group
 from tests.cluster.lone_shard import ME, OTHER, PEER, LoneShard, put
-from ual.entry import FLAG_CONDITIONAL, Draft, encode_group
 
 
 def leading() -> LoneShard:

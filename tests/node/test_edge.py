@@ -11,12 +11,12 @@ import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
-from cluster.transfer import Transfer
-from node import calls
-from node.config import Config, ShutdownSettings
-from node.edge import namespace_of
-from node.forwarding import FORWARDED_KEY, SHARD_KEY
 from onelog import errors
+from onelog.cluster.transfer import Transfer
+from onelog.node import calls
+from onelog.node.config import Config, ShutdownSettings
+from onelog.node.edge import namespace_of
+from onelog.node.forwarding import FORWARDED_KEY, SHARD_KEY
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv

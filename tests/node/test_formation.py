@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from onelog.ual.directory import read_node, read_system
+from onelog.ual.files import DiskFiles
 from tests.system.nodes import ServeProcess, nodes, until
 from tests.system.ports import free_addresses
-from ual.directory import read_node, read_system
-from ual.files import DiskFiles
 
 SMALL = {"shards": "2", "partitions": "16"}
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from node.forwarding import FORWARDED_KEY, Forwarder
-from node.status_mapping import status_of
 from onelog.errors import ConditionFailed, OnelogError, OutcomeUnknown, Unavailable
+from onelog.node.forwarding import FORWARDED_KEY, Forwarder
+from onelog.node.status_mapping import status_of
 from onelog.wire.grpc import ErrorCode, Event, MessageReceived, Status
 from tests.client.echoing import UNARY, Wired, wired
 from tests.system.ports import free_addresses

@@ -15,12 +15,12 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
-from node.config_sources import load
-from node.context import Kind, Method, NodeContext, Service
-from node.exchange import Exchange
-from node.readiness import Stage
-from node.server import Server
 from onelog.errors import NotFound
+from onelog.node.config_sources import load
+from onelog.node.context import Kind, Method, NodeContext, Service
+from onelog.node.exchange import Exchange
+from onelog.node.readiness import Stage
+from onelog.node.server import Server
 
 WAIT_S = 20.0
 NAME = "tests.Echo"
@@ -206,7 +206,7 @@ def test_calls_that_never_end_are_cut_after_the_time_to_drain(tmp_path: Path) ->
 
 def test_a_second_signal_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
-    monkeypatch.setattr("node.server.os._exit", codes.append)
+    monkeypatch.setattr("onelog.node.server.os._exit", codes.append)
 
     async def main() -> None:
         async with world(tmp_path) as at:

@@ -12,12 +12,12 @@ import grpc.aio  # type: ignore[import-untyped]
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from node import api_server
-from node.config import LimitSettings
 from onelog import errors
 from onelog.client.aio import AsyncClient
 from onelog.client.retrying import Verdict, judge
 from onelog.errors import OnelogError
+from onelog.node import api_server
+from onelog.node.config import LimitSettings
 from onelog.status import error_of
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import kv_pb2_grpc, pipeline_pb2

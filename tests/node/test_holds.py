@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.holds import (
+from onelog.node.holds import (
     BYTES_MAX_DEFAULT,
     LAST_BYTES,
     RESERVE_BYTES,
@@ -14,13 +14,13 @@ from node.holds import (
     is_short,
     trouble,
 )
-from projections import queue_commands
-from projections.holds import Cause, Hold
-from projections.payload import read_prefix
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue
-from projections.result import APPLIED, Applied, Refused
-from projections.system_commands import (
+from onelog.projections import queue_commands
+from onelog.projections.holds import Cause, Hold
+from onelog.projections.payload import read_prefix
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.result import APPLIED, Applied, Refused
+from onelog.projections.system_commands import (
     Command,
     HoldBreak,
     HoldRelease,
@@ -28,10 +28,10 @@ from projections.system_commands import (
     decode_command,
     encode_command,
 )
+from onelog.ual.entry import Draft
 from tests.node.group import IDS, Group, trim
 from tests.node.lone import NAMESPACE, LoneNode
 from tests.simulation.disk import CrashPolicy
-from ual.entry import Draft
 
 DAY_NS = 86_400 * 10**9
 SIZE = 1 << 30

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import pytest
 
-from node.http import HttpLimits, HttpServer, Response
+from onelog.node.http import HttpLimits, HttpServer, Response
 
 LIMITS = HttpLimits(connections_max=2, request_s_max=0.3, header_bytes_max=1024)
 WAIT_S = 5.0

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.introduction import (
+from onelog.cluster.introduction import (
     INTRODUCTION_SIZE_MAX,
     Introduction,
     decode_answer,
@@ -20,9 +20,9 @@ from cluster.introduction import (
     encode_answer,
     encode_introduction,
 )
-from cluster.wire_errors import Reason, WireError
-from node.introducer import Introducer, cluster_id_of
-from ual.directory import Founder, System, Topology
+from onelog.cluster.wire_errors import Reason, WireError
+from onelog.node.introducer import Introducer, cluster_id_of
+from onelog.ual.directory import Founder, System, Topology
 
 NAMES = ("n1", "n2", "n3")
 ADDRESSES = {name: f"{name}:7500" for name in NAMES}

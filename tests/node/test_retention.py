@@ -2,22 +2,22 @@
 
 import pytest
 
-from projections import queue_commands, stream_commands, ts_commands
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue, decode_message
-from projections.queue_results import decode_leased
-from projections.result import Applied
-from projections.stream_pages import Page, Record
-from projections.stream_record import Append
-from projections.ts_names import series_name
-from projections.ts_query import Query, QueryEngine
-from projections.ts_rules import Aggregate, Rule
-from projections.ts_types import Config
+from onelog.projections import queue_commands, stream_commands, ts_commands
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue, decode_message
+from onelog.projections.queue_results import decode_leased
+from onelog.projections.result import Applied
+from onelog.projections.stream_pages import Page, Record
+from onelog.projections.stream_record import Append
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_query import Query, QueryEngine
+from onelog.projections.ts_rules import Aggregate, Rule
+from onelog.projections.ts_types import Config
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.entry import Draft
+from onelog.ual.errors import CorruptFile
+from onelog.ual.sealed import SealedSegment
 from tests.node.lone import NAMESPACE, LoneNode
-from ual.damaged import DamagedSegment
-from ual.entry import Draft
-from ual.errors import CorruptFile
-from ual.sealed import SealedSegment
 
 SECOND = 10**9
 

@@ -15,13 +15,13 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # ty
     ProtoReflectionDescriptorDatabase,
 )
 
-from node.balance import chosen_leader
-from projections.kv_commands import Put, encode_command
+from onelog.node.balance import chosen_leader
+from onelog.projections.kv_commands import Put, encode_command
+from onelog.ual.directory import DataDirectory
+from onelog.ual.files import DiskFiles
+from onelog.ual.opening import open_hard_state, open_log
 from tests.system.nodes import ServeProcess, get, nodes, until
 from tests.system.ports import free_ports
-from ual.directory import DataDirectory
-from ual.files import DiskFiles
-from ual.opening import open_hard_state, open_log
 
 SMALL = {"shards": "3", "partitions": "16"}
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from cluster.messages import Ack, Append, Chunk, Fetch, Message, Offer
-from node.services.admin_status import put_shard
-from node.shipping import Shipping
+from onelog.cluster.messages import Ack, Append, Chunk, Fetch, Message, Offer
+from onelog.node.services.admin_status import put_shard
+from onelog.node.shipping import Shipping
+from onelog.ual.errors import CorruptFile
+from onelog.ual.sealed import SealedSegment
 from onelog.v1.admin_pb2 import ShardStatus
 from tests.node.group import IDS, Group, Node, trim
 from tests.simulation.disk import CrashPolicy, SimDisk
-from ual.errors import CorruptFile
-from ual.sealed import SealedSegment
 
 AWAY = IDS[2]
 JOINER = IDS[3]

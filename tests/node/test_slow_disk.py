@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cluster.membership import Membership
+from onelog.cluster.membership import Membership
 from tests.cluster.lone_shard import LOG, ME, OTHER, PEER, SHARD, LoneShard
 from tests.simulation.disk import SimDisk, SimFile
 

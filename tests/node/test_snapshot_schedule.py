@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from node.config import LogSettings, SnapshotSettings
-from node.requests import Results
-from node.retention import log_bytes_behind
-from node.snapshot_schedule import SnapshotSchedule
-from node.snapshots import BuilderLimits, Snapshots
 from onelog import AsyncClient, Client
+from onelog.node.config import LogSettings, SnapshotSettings
+from onelog.node.requests import Results
+from onelog.node.retention import log_bytes_behind
+from onelog.node.snapshot_schedule import SnapshotSchedule
+from onelog.node.snapshots import BuilderLimits, Snapshots
+from onelog.projections import kv_commands, queue_commands
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue, decode_message
+from onelog.snapshot.builder_process import BuilderProcess
+from onelog.snapshot.errors import BuilderFailed, BuilderTimeout, StateMismatch
+from onelog.ual.entry import Draft
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import kv_pb2 as kv
-from projections import kv_commands, queue_commands
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue, decode_message
-from snapshot.builder_process import BuilderProcess
-from snapshot.errors import BuilderFailed, BuilderTimeout, StateMismatch
 from tests.services.nodes import Node, run, single, until
 from tests.system.nodes import get, nodes
 from tests.system.nodes import until as look_until
-from ual.entry import Draft
 
 NAMESPACE = "default"
 LOG = LogSettings(segment_bytes_max=64 << 10, free_bytes_min=0)

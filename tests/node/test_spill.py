@@ -14,13 +14,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from node import spill as spill_module
-from node.spill import LmdbSpill, SpillFull
-from projections.errors import SpillLost
-from projections.table import build_projections
+from onelog.node import spill as spill_module
+from onelog.node.spill import LmdbSpill, SpillFull
+from onelog.projections.errors import SpillLost
+from onelog.projections.table import build_projections
+from onelog.ual.entry import decode_group, encode_group
+from onelog.ual.notes import ApplyNotes
 from tests.snapshot.live import Work
-from ual.entry import decode_group, encode_group
-from ual.notes import ApplyNotes
 
 
 class SpillModel(RuleBasedStateMachine):
@@ -224,7 +224,7 @@ def test_a_full_disk_refuses_the_put_and_keeps_the_rest(
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from node.spill import LmdbSpill, SpillFull
+from onelog.node.spill import LmdbSpill, SpillFull
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))

@@ -5,11 +5,11 @@ from unittest.mock import patch
 
 import pytest
 
-from cluster.errors import ClusterError, Expired, ReplicaStopped, StaleBoundExceeded
-from cluster.messages import Ack, Append
-from node.stale_reads import Level
+from onelog.cluster.errors import ClusterError, Expired, ReplicaStopped, StaleBoundExceeded
+from onelog.cluster.messages import Ack, Append
+from onelog.node.stale_reads import Level
+from onelog.ual.entry import Group
 from tests.cluster.lone_shard import ME, OTHER, PEER, LoneShard
-from ual.entry import Group
 
 Answers = list[ClusterError | None]
 

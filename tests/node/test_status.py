@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.errors import StateDiverged
-from cluster.messages import StateReport, StateRow
-from node.status import PeerLag
+from onelog.cluster.errors import StateDiverged
+from onelog.cluster.messages import StateReport, StateRow
+from onelog.node.status import PeerLag
 from tests.cluster.lone_shard import ME, OTHER, PEER, SECOND, LoneShard
 
 

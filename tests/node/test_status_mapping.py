@@ -10,9 +10,13 @@ import pytest
 from google.rpc import status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
-import cluster.errors
-from node.shard_driver import Stopping
-from node.status_mapping import (
+import onelog.cluster.errors
+from onelog import errors
+from onelog.channel import RpcError
+from onelog.client.retrying import Verdict, judge
+from onelog.errors import OnelogError, class_of
+from onelog.node.shard_driver import Stopping
+from onelog.node.status_mapping import (
     class_of_reason,
     error_of_cluster,
     error_of_exception,
@@ -20,17 +24,13 @@ from node.status_mapping import (
     put_error,
     status_of,
 )
-from onelog import errors
-from onelog.channel import RpcError
-from onelog.client.retrying import Verdict, judge
-from onelog.errors import OnelogError, class_of
+from onelog.projections.errors import BadDocument, BadPayload
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
 from onelog.status import DETAILS_KEY, error_of, error_of_result
+from onelog.ual.errors import CorruptFile, DiskFull, IndexDropped, IndexInFuture
 from onelog.v1 import common_pb2
 from onelog.wire.grpc import Status
-from projections.errors import BadDocument, BadPayload
-from projections.reasons import Reason
-from projections.result import Refused
-from ual.errors import CorruptFile, DiskFull, IndexDropped, IndexInFuture
 
 
 def subclasses(base: type[Any]) -> Iterator[type[Any]]:
@@ -40,16 +40,16 @@ def subclasses(base: type[Any]) -> Iterator[type[Any]]:
         yield from subclasses(each)
 
 
-def cluster_errors() -> list[cluster.errors.ClusterError]:
-    made: list[cluster.errors.ClusterError] = [
-        cluster.errors.NotLeader(UUID(int=3)),
-        cluster.errors.Discarded(7),
-        cluster.errors.Diverged(7, 2),
-        cluster.errors.StaleBoundExceeded(2.0, 1.0),
-        cluster.errors.StateDiverged(9, (1,)),
+def cluster_errors() -> list[onelog.cluster.errors.ClusterError]:
+    made: list[onelog.cluster.errors.ClusterError] = [
+        onelog.cluster.errors.NotLeader(UUID(int=3)),
+        onelog.cluster.errors.Discarded(7),
+        onelog.cluster.errors.Diverged(7, 2),
+        onelog.cluster.errors.StaleBoundExceeded(2.0, 1.0),
+        onelog.cluster.errors.StateDiverged(9, (1,)),
     ]
     known = {type(each) for each in made}
-    others = (each for each in subclasses(cluster.errors.ClusterError) if each not in known)
+    others = (each for each in subclasses(onelog.cluster.errors.ClusterError) if each not in known)
     return made + [each("words") for each in others]
 
 
@@ -106,7 +106,7 @@ def test_every_reason_of_a_projection_arrives_as_it_was_sent(reason: Reason) -> 
 
 @pytest.mark.parametrize("error", cluster_errors(), ids=lambda error: error.reason)
 def test_every_error_of_the_cluster_arrives_as_it_was_sent(
-    error: cluster.errors.ClusterError,
+    error: onelog.cluster.errors.ClusterError,
 ) -> None:
     sent = error_of_cluster(error)
     assert not isinstance(sent, errors.Internal), "nobody decided what clients are told"

@@ -6,14 +6,14 @@ from uuid import UUID
 
 import pytest
 
-from cluster.connection import Purpose, ask, connect
-from cluster.introduction import Introduction
-from cluster.link import LinkEnded
-from node.introducer import Introducer
-from node.peer_port import PeerPort, decode_leaders, encode_leaders, watch_siblings
-from node.topology import LeaderView, LiveTopology, NodeView
+from onelog.cluster.connection import Purpose, ask, connect
+from onelog.cluster.introduction import Introduction
+from onelog.cluster.link import LinkEnded
+from onelog.node.introducer import Introducer
+from onelog.node.peer_port import PeerPort, decode_leaders, encode_leaders, watch_siblings
+from onelog.node.topology import LeaderView, LiveTopology, NodeView
+from onelog.ual.directory import Topology
 from onelog.v1 import peer_pb2
-from ual.directory import Topology
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 WAIT_S = 10.0

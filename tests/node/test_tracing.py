@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from node.tracing import SpanFile
 from onelog import Client, traced
+from onelog.node.tracing import SpanFile
 from tests.services.otlp import PARENT, TRACE, spans_of
 from tests.system.nodes import nodes
 from tests.system.ports import free_ports
@@ -32,7 +32,7 @@ def test_half_a_line_that_found_no_room_is_taken_back(tmp_path: Path) -> None:
 def test_a_file_that_somebody_took_away_is_made_again_when_it_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.tracing.FILE_BYTES_MAX", 6)
+    monkeypatch.setattr("onelog.node.tracing.FILE_BYTES_MAX", 6)
     file = SpanFile(tmp_path / "spans.jsonl")
     file.write(b"first\n")
     file.path.unlink()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from node.waits import TIMER_RESOLUTION_S, Timeouts, Wake
+from onelog.node.waits import TIMER_RESOLUTION_S, Timeouts, Wake
 from tests.services.nodes import run
 
 WAIT_S = 0.05

@@ -5,27 +5,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from projections import queue_commands as queue
-from projections import stream_commands as stream
-from projections import stream_group_commands as groups
-from projections import ts_commands as series
-from projections.payload import SessionRef
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue
-from projections.result import Refused
-from projections.stream_pages import Record
-from projections.stream_record import Append
-from projections.system_commands import SessionOpen, encode_batch
-from projections.system_commands import encode_command as encode_system
-from projections.table import Projections, build_projections
-from projections.ts_blocks import make_block
-from projections.ts_names import series_name
-from projections.ts_rules import Aggregate, Rule
-from projections.ts_types import Policy
+from onelog.projections import queue_commands as queue
+from onelog.projections import stream_commands as stream
+from onelog.projections import stream_group_commands as groups
+from onelog.projections import ts_commands as series
+from onelog.projections.payload import SessionRef
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.result import Refused
+from onelog.projections.stream_pages import Record
+from onelog.projections.stream_record import Append
+from onelog.projections.system_commands import SessionOpen, encode_batch
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.projections.table import Projections, build_projections
+from onelog.projections.ts_blocks import make_block
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_rules import Aggregate, Rule
+from onelog.projections.ts_types import Policy
+from onelog.ual.entry import Draft
+from onelog.ual.files import DiskFiles
+from onelog.ual.log_config import LogConfig
 from tests.snapshot.live import MINUTE, SECOND, LiveShard, put
-from ual.entry import Draft
-from ual.files import DiskFiles
-from ual.log_config import LogConfig
 
 NAMESPACE = "default"
 CONFIG = LogConfig(ring_bytes=4096, segment_bytes_max=900, free_bytes_min=0)

@@ -26,6 +26,8 @@ from typing import Any, TypeVar
 import pytest
 
 from onelog.cli.failure import EXIT_UNAVAILABLE
+from onelog.ual.directory import read_node
+from onelog.ual.files import DiskFiles
 from tests.node.test_formation import SMALL, newcomer
 from tests.onelog.command_lines import (
     CLUSTER,
@@ -47,8 +49,6 @@ from tests.onelog.test_cluster_commands import free_base
 from tests.system.nodes import ServeProcess, nodes, until
 from tests.system.ports import free_addresses
 from tests.system.processes import ROOT
-from ual.directory import read_node
-from ual.files import DiskFiles
 
 TIMEOUT_S = 120
 AT_ONCE = 3  # processes; a start of one is half a second of work
@@ -199,7 +199,7 @@ def test_the_program_is_the_installed_script_with_the_code_of_this_checkout(
         cwd=tmp_path, env=program.environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert Path(loaded.stdout.strip()) == ROOT / "onelog" / "cli" / "main.py"
-    version = importlib.metadata.version("onelog")
+    version = importlib.metadata.version("onelogdb")
     assert program.run("--version") == Result(0, f"onelog {version}\n", "")
 
 

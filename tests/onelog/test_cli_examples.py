@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from node.config_sources import load
+from onelog.node.config_sources import load
 from tests.onelog.forking import forking
 from tests.onelog.models import Models
 from tests.onelog.test_cli_help import ALL, OURS

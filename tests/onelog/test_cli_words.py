@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from node.status_mapping import status_of
 from onelog.cli.main import _report
 from onelog.errors import InvalidArgument, Unavailable, Unimplemented
+from onelog.node.status_mapping import status_of
 from onelog.status import error_of_status
+from onelog.ual.directory import read_node
+from onelog.ual.files import DiskFiles
 from tests.node.test_formation import SMALL, newcomer
 from tests.onelog.commands import Cli
 from tests.system.nodes import nodes, until
-from ual.directory import read_node
-from ual.files import DiskFiles
 
 STRANGER = "018f3c5e-0000-7000-8000-000000000004"
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from cluster.membership import VOTERS_MAX
 from onelog import Client
 from onelog.cli.cluster_commands import SHARDS_MAX
 from onelog.cli.cluster_ports import PortBlock, hold_ports, ports_of
@@ -23,12 +22,13 @@ from onelog.cli.cluster_processes import ProcessIdentity, send, wait_for_end
 from onelog.cli.cluster_state import NODES_MAX, ClusterDirectory
 from onelog.cli.failure import CommandFailed
 from onelog.cli.main import run
+from onelog.cluster.membership import VOTERS_MAX
+from onelog.ual.directory import SHARDS_MAX as SERVER_SHARDS_MAX
 from tests.onelog.forking import forking
 from tests.onelog.models import Result
 from tests.onelog.terminals import ERASE_LINE, HIDE_CURSOR, SHOW_CURSOR, Terminal
 from tests.system.nodes import until
 from tests.system.processes import ROOT
-from ual.directory import SHARDS_MAX as SERVER_SHARDS_MAX
 
 TIMEOUT_S = 120
 BLOCK = 300

@@ -290,7 +290,7 @@ def test_without_pyarrow_it_says_what_to_install(cli: Cli, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     said = cli("import", "x.csv", "--to", "keys", code=1).err
     assert "PYARROW_MISSING" in said
-    assert "pip install 'onelog[spark]'" in said
+    assert "pip install 'onelogdb[spark]'" in said
 
 
 def test_the_document_works_when_pasted(

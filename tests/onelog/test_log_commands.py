@@ -20,11 +20,11 @@ import pytest
 from crc32c import crc32c
 
 from onelog.cli.main import run
+from onelog.ual.entry import Entry
+from onelog.ual.files import DiskFiles
+from onelog.ual.hard_state import SLOT_SIZE
+from onelog.ual.segment_format import FOOTER_SIZE, tomb_name
 from tests.ual.directories import Built, build_directory, copied, is_void
-from ual.entry import Entry
-from ual.files import DiskFiles
-from ual.hard_state import SLOT_SIZE
-from ual.segment_format import FOOTER_SIZE, tomb_name
 
 TIMEOUT_S = 60
 

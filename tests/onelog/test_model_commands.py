@@ -8,17 +8,17 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from projections import queue_commands, stream_commands, ts_commands
-from projections.queue_config import QueueConfig
-from projections.ts_names import series_name
+from onelog.projections import queue_commands, stream_commands, ts_commands
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.ts_names import series_name
+from onelog.ual.compaction import compact_segment
+from onelog.ual.directory import DataDirectory, Topology
+from onelog.ual.entry import Draft
+from onelog.ual.files import DiskFiles
+from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.routing import partition_of, shard_of
 from tests.onelog.models import ESCAPE, NAMESPACE, TIME, Ask, Models, build_models
 from tests.snapshot.live import SECOND
-from ual.compaction import compact_segment
-from ual.directory import DataDirectory, Topology
-from ual.entry import Draft
-from ual.files import DiskFiles
-from ual.opening import open_hard_state, open_log
-from ual.routing import partition_of, shard_of
 
 # Queues ------------------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from onelog.ual.files import DiskFiles
+from onelog.ual.offline_log import open_offline_log
 from tests.onelog.models import TIME, Ask, Models, build_models
-from ual.files import DiskFiles
-from ual.offline_log import open_offline_log
 
 # Help --------------------------------------------------------------------------------------------
 

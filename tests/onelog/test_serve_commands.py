@@ -13,7 +13,7 @@ def test_commands_of_a_client_load_no_server(arguments: list[str]) -> None:
     """They would have to wait for it."""
     script = (
         f"import sys; from onelog.cli.main import run; code = run({arguments!r}); "
-        "loaded = {name.partition('.')[0] for name in sys.modules}; "
+        "loaded = {name.removeprefix('onelog.').partition('.')[0] for name in sys.modules}; "
         "assert not loaded & {'node', 'cluster', 'grpc', 'snapshot', 'projections'}, loaded; "
         "sys.exit(code)"
     )

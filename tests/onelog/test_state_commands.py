@@ -9,14 +9,14 @@ import pytest
 
 from onelog.cli import log_commands, state_commands
 from onelog.cli.main import run
-from projections.table import Projections, build_projections
+from onelog.projections.table import Projections, build_projections
+from onelog.ual.directory import DataDirectory
+from onelog.ual.files import DiskFiles
+from onelog.ual.log_config import LogConfig
+from onelog.ual.manifest import load as load_manifest
+from onelog.ual.manifest import save as save_manifest
 from tests.snapshot.live import LiveShard, put
 from tests.ual.shards import make_shard
-from ual.directory import DataDirectory
-from ual.files import DiskFiles
-from ual.log_config import LogConfig
-from ual.manifest import load as load_manifest
-from ual.manifest import save as save_manifest
 
 CONFIG = LogConfig(ring_bytes=4096, segment_bytes_max=2000, free_bytes_min=0)
 

@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
-from projections.kv_reads import Range
-from projections.limits import SCAN_KEYS_MAX
-from projections.result import Applied
+from onelog.projections.kv_reads import Range
+from onelog.projections.limits import SCAN_KEYS_MAX
+from onelog.projections.result import Applied
+from onelog.ual.entry import Entry, check_groups, decode_group
 from tests.projections import queue_histories, stream_histories, ts_histories
 from tests.projections.histories import DOCUMENTS, KEYS, NUMBERS, Writer
 from tests.projections.world import World
-from ual.entry import Entry, check_groups, decode_group
 
 ROOT = Path(__file__).parents[2]
 STEPS = 220

@@ -7,10 +7,10 @@ of them take effect. Time passes in between, and what is due is applied as the l
 from collections.abc import Callable
 from random import Random
 
-from projections import system_commands
-from projections.conditions import Comparison, Condition, Target
-from projections.holds import Cause
-from projections.kv_commands import (
+from onelog.projections import system_commands
+from onelog.projections.conditions import Comparison, Condition, Target
+from onelog.projections.holds import Cause
+from onelog.projections.kv_commands import (
     Append,
     Command,
     Delete,
@@ -32,14 +32,14 @@ from projections.kv_commands import (
     encode_command,
     put_bodies,
 )
-from projections.kv_json import Step
-from projections.kv_reads import KeyValue
-from projections.namespaces import Limits
-from projections.payload import SessionRef
-from projections.system_commands import encode_batch
+from onelog.projections.kv_json import Step
+from onelog.projections.kv_reads import KeyValue
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import SessionRef
+from onelog.projections.system_commands import encode_batch
+from onelog.ual.entry import TYPE_NOOP, Draft
 from tests.projections import queue_histories, stream_histories, ts_histories
 from tests.projections.world import NAMESPACE, SECOND, World
-from ual.entry import TYPE_NOOP, Draft
 
 KEYS = [b"key-%02d" % number for number in range(24)]
 NUMBERS = [b"number-%d" % number for number in range(4)]

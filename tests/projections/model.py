@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
-from projections.conditions import Comparison, Condition, Target
-from projections.kv_commands import (
+from onelog.projections.conditions import Comparison, Condition, Target
+from onelog.projections.kv_commands import (
     Append,
     Command,
     Delete,
@@ -32,9 +32,9 @@ from projections.kv_commands import (
     Touch,
     Transaction,
 )
-from projections.namespaces import Limits
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
+from onelog.projections.namespaces import Limits
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused
 
 COMPARE = {
     Comparison.EQUAL: eq,

@@ -6,10 +6,10 @@ written again only when a format was changed on purpose, together with its versi
 
 import sys
 
-from projections import system_commands
-from projections.conditions import Comparison, Condition, Target
-from projections.holds import Cause
-from projections.kv_commands import (
+from onelog.projections import system_commands
+from onelog.projections.conditions import Comparison, Condition, Target
+from onelog.projections.holds import Cause
+from onelog.projections.kv_commands import (
     Append,
     Command,
     Delete,
@@ -30,10 +30,10 @@ from projections.kv_commands import (
     encode_command,
     put_bodies,
 )
-from projections.namespaces import Limits
-from projections.payload import SessionRef, encode_prefix
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import SessionRef, encode_prefix
+from onelog.ual.entry import Draft
 from tests.formats.golden import golden_path, render_hex
-from ual.entry import Draft
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000

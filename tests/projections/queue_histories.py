@@ -6,8 +6,8 @@ the test that holds queues against a model.
 
 from random import Random
 
-from projections.queue import Queue
-from projections.queue_commands import (
+from onelog.projections.queue import Queue
+from onelog.projections.queue_commands import (
     Ack,
     Cancel,
     Command,
@@ -29,12 +29,12 @@ from projections.queue_commands import (
     ScheduleFire,
     encode_command,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue, ScheduleCreate
-from projections.queue_reads import Peeked, QueueInfo
-from projections.queue_row import LEASED, Row
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue, ScheduleCreate
+from onelog.projections.queue_reads import Peeked, QueueInfo
+from onelog.projections.queue_row import LEASED, Row
+from onelog.ual.entry import Draft
 from tests.projections.world import NAMESPACE, SECOND
-from ual.entry import Draft
 
 NAMES = ["dead", "jobs", "mail", "retry"]
 GROUPS = [b"g1", b"g2", b"g3"]

@@ -8,7 +8,7 @@ import copy
 from collections import Counter
 from dataclasses import dataclass, field
 
-from projections.queue_commands import (
+from onelog.projections.queue_commands import (
     Ack,
     Cancel,
     Command,
@@ -29,9 +29,9 @@ from projections.queue_commands import (
     ScheduleDelete,
     ScheduleFire,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue, ScheduleCreate
-from projections.reasons import Reason
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue, ScheduleCreate
+from onelog.projections.reasons import Reason
 
 FOREVER = 2**64
 MINUTE = 60 * 10**9

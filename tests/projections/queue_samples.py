@@ -6,8 +6,8 @@ written again only when a format was changed on purpose, together with its versi
 
 import sys
 
-from projections.payload import encode_prefix
-from projections.queue_commands import (
+from onelog.projections.payload import encode_prefix
+from onelog.projections.queue_commands import (
     Ack,
     Cancel,
     Command,
@@ -29,10 +29,10 @@ from projections.queue_commands import (
     ScheduleFire,
     encode_command,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue, ScheduleCreate
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue, ScheduleCreate
+from onelog.ual.entry import Draft
 from tests.formats.golden import golden_path, render_hex
-from ual.entry import Draft
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000

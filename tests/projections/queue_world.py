@@ -1,12 +1,12 @@
 """A world with queues in it: commands in, plain answers out."""
 
-from projections.queue_commands import Ack, Command, Lease, Nack, QueueCreate, encode_command
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue
-from projections.queue_reads import Peeked, QueueStats
-from projections.queue_results import Leased, LeasedMessage, decode_leased
-from projections.queue_row import Row
-from projections.result import Applied, Refused, Result
+from onelog.projections.queue_commands import Ack, Command, Lease, Nack, QueueCreate, encode_command
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.queue_reads import Peeked, QueueStats
+from onelog.projections.queue_results import Leased, LeasedMessage, decode_leased
+from onelog.projections.queue_row import Row
+from onelog.projections.result import Applied, Refused, Result
 from tests.projections.world import NAMESPACE, World
 
 

@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from projections.conditions import Comparison, Condition, Target
-from projections.kv_commands import (
+from onelog.projections.conditions import Comparison, Condition, Target
+from onelog.projections.kv_commands import (
     Append,
     Command,
     Delete,
@@ -24,7 +24,7 @@ from projections.kv_commands import (
     Transaction,
     put_bodies,
 )
-from projections.limits import I64_MAX, I64_MIN, TTL_NS_MAX, U64_MAX
+from onelog.projections.limits import I64_MAX, I64_MIN, TTL_NS_MAX, U64_MAX
 
 SECOND = 1_000_000_000
 

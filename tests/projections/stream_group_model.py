@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from projections.limits import U64_MAX
-from projections.reasons import Reason
-from projections.result import Applied, Outcome, Refused
-from projections.stream_group_commands import (
+from onelog.projections.limits import U64_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Outcome, Refused
+from onelog.projections.stream_group_commands import (
     Ack,
     Claim,
     Deliver,
@@ -21,8 +21,8 @@ from projections.stream_group_commands import (
     GroupSeek,
     Nack,
 )
-from projections.stream_limits import PARTITION_ANY
-from projections.stream_reads import GroupDescription
+from onelog.projections.stream_limits import PARTITION_ANY
+from onelog.projections.stream_reads import GroupDescription
 from tests.projections.stream_model_rows import Turn
 
 Bounds = tuple[int, int, int]

@@ -1,17 +1,17 @@
 """A shard with one stream and one consumer group, and short ways to use them."""
 
-from projections.limits import U64_MAX
-from projections.result import Applied
-from projections.stream_group_commands import (
+from onelog.projections.limits import U64_MAX
+from onelog.projections.result import Applied
+from onelog.projections.stream_group_commands import (
     Claim,
     Deliver,
     GroupConfig,
     GroupCreate,
     GroupJoin,
 )
-from projections.stream_group_operations import Claimed, decode_claimed
-from projections.stream_pages import Page, Record
-from projections.stream_reads import GroupDescription
+from onelog.projections.stream_group_operations import Claimed, decode_claimed
+from onelog.projections.stream_pages import Page, Record
+from onelog.projections.stream_reads import GroupDescription
 from tests.projections.stream_world import StreamWorld
 from tests.projections.world import NAMESPACE, SECOND
 

@@ -2,10 +2,10 @@
 
 from random import Random
 
-from projections.limits import U64_MAX
-from projections.result import Refused
-from projections.stream import Stream
-from projections.stream_commands import (
+from onelog.projections.limits import U64_MAX
+from onelog.projections.result import Refused
+from onelog.projections.stream import Stream
+from onelog.projections.stream_commands import (
     Cause,
     Command,
     Configure,
@@ -15,7 +15,7 @@ from projections.stream_commands import (
     Trim,
     encode_command,
 )
-from projections.stream_group_commands import (
+from onelog.projections.stream_group_commands import (
     Ack,
     Claim,
     Deliver,
@@ -31,10 +31,10 @@ from projections.stream_group_commands import (
     Nack,
     Place,
 )
-from projections.stream_limits import PARTITION_ANY
-from projections.stream_reads import GroupDescription, PendingRecord, StreamDescription
-from projections.stream_record import Append, ProducerRef
-from ual.entry import Draft
+from onelog.projections.stream_limits import PARTITION_ANY
+from onelog.projections.stream_reads import GroupDescription, PendingRecord, StreamDescription
+from onelog.projections.stream_record import Append, ProducerRef
+from onelog.ual.entry import Draft
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from projections.limits import U64_MAX
-from projections.reasons import Reason
-from projections.result import Applied, Outcome, Refused
-from projections.stream import Stream
-from projections.stream_commands import (
+from onelog.projections.limits import U64_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Outcome, Refused
+from onelog.projections.stream import Stream
+from onelog.projections.stream_commands import (
     Cause,
     Command,
     Configure,
@@ -22,10 +22,10 @@ from projections.stream_commands import (
     Retention,
     Trim,
 )
-from projections.stream_group_commands import GroupCommand
-from projections.stream_limits import PARTITION_ANY
-from projections.stream_reads import StreamDescription
-from projections.stream_record import Append, DeadLetter, ProducerRef
+from onelog.projections.stream_group_commands import GroupCommand
+from onelog.projections.stream_limits import PARTITION_ANY
+from onelog.projections.stream_reads import StreamDescription
+from onelog.projections.stream_record import Append, DeadLetter, ProducerRef
 from tests.projections.stream_group_model import ModelGroup, apply_group
 from tests.projections.stream_model_rows import ModelRecord, Turn
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from projections.stream_record import Append
+from onelog.projections.stream_record import Append
 
 
 @dataclass(frozen=True)

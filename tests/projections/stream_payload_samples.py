@@ -7,8 +7,8 @@ purpose, together with its version.
 
 import sys
 
-from projections.payload import encode_prefix
-from projections.stream_commands import (
+from onelog.projections.payload import encode_prefix
+from onelog.projections.stream_commands import (
     Cause,
     Command,
     Configure,
@@ -19,7 +19,7 @@ from projections.stream_commands import (
     Trim,
     encode_command,
 )
-from projections.stream_group_commands import (
+from onelog.projections.stream_group_commands import (
     Ack,
     Claim,
     Deliver,
@@ -34,9 +34,9 @@ from projections.stream_group_commands import (
     GroupSeek,
     Nack,
 )
-from projections.stream_record import Append, DeadLetter, ProducerRef
+from onelog.projections.stream_record import Append, DeadLetter, ProducerRef
+from onelog.ual.entry import Draft
 from tests.formats.golden import golden_path, render_hex
-from ual.entry import Draft
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000

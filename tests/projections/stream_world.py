@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from projections.payload import SessionRef
-from projections.result import Result
-from projections.stream import Stream
-from projections.stream_commands import Command, Create, Retention, encode_command
-from projections.stream_pages import Gap, Page, Record
-from projections.stream_record import Append
-from projections.table import build_projections
+from onelog.projections.payload import SessionRef
+from onelog.projections.result import Result
+from onelog.projections.stream import Stream
+from onelog.projections.stream_commands import Command, Create, Retention, encode_command
+from onelog.projections.stream_pages import Gap, Page, Record
+from onelog.projections.stream_record import Append
+from onelog.projections.table import build_projections
+from onelog.ual.entry import Entry
 from tests.projections.world import NAMESPACE, VoidNotes, World
-from ual.entry import Entry
 
 
 class StreamNotes(VoidNotes):

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.kv_commands import Command, Put, encode_command
-from projections.payload import encode_prefix
-from projections.reasons import Reason
-from projections.result import Applied, Refused
-from projections.system_commands import TYPE_EXPIRE, TYPE_RAFT_CONFIG
+from onelog.projections.kv_commands import Command, Put, encode_command
+from onelog.projections.payload import encode_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused
+from onelog.projections.system_commands import TYPE_EXPIRE, TYPE_RAFT_CONFIG
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, TYPE_NOOP, Draft
 from tests.projections.strategies import commands
 from tests.projections.world import NAMESPACE, World
-from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, TYPE_NOOP, Draft
 
 KV_TYPES = [0x0100 | operation for operation in range(0x30)]
 SYSTEM_TYPES = list(range(0x10))

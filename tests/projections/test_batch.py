@@ -1,7 +1,7 @@
 """Batches: all or nothing, over everything that a projection does."""
 
-from projections.conditions import Comparison, Condition, Target
-from projections.kv_commands import (
+from onelog.projections.conditions import Comparison, Condition, Target
+from onelog.projections.kv_commands import (
     Append,
     Delete,
     Increment,
@@ -15,22 +15,22 @@ from projections.kv_commands import (
     encode_command,
     put_bodies,
 )
-from projections.kv_commands import Command as KvCommand
-from projections.kv_reads import KeyValue
-from projections.namespaces import Limits
-from projections.payload import SessionRef, encode_prefix
-from projections.reasons import Reason
-from projections.result import APPLIED, PENDING, Applied, Refused
-from projections.system_commands import (
+from onelog.projections.kv_commands import Command as KvCommand
+from onelog.projections.kv_reads import KeyValue
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import SessionRef, encode_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, PENDING, Applied, Refused
+from onelog.projections.system_commands import (
     TYPE_BATCH,
     Batch,
     NamespaceConfigure,
     SessionOpen,
     encode_batch,
 )
-from projections.system_commands import encode_command as encode_system
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.ual.entry import FLAG_CONDITIONAL, OWNER_KV, Draft
 from tests.projections.world import NAMESPACE, SECOND, World, replay
-from ual.entry import FLAG_CONDITIONAL, OWNER_KV, Draft
 
 
 def batch_of(*commands: KvCommand, conditions: tuple[Condition, ...] = ()) -> list[Draft]:

@@ -5,24 +5,24 @@ from unittest.mock import patch
 
 import pytest
 
-from projections import kv_commands as kv
-from projections import queue_commands as queues
-from projections import router
-from projections import stream_commands as streams
-from projections.conditions import Condition, Target
-from projections.kv_reads import Range
-from projections.namespaces import Limits
-from projections.payload import SessionRef
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue
-from projections.queue_results import decode_leased
-from projections.queue_row import Row
-from projections.result import Applied, Duplicate, Refused, Result
-from projections.stream_record import Append
-from projections.system_commands import NamespaceConfigure, SessionOpen, encode_batch
-from projections.system_commands import encode_command as encode_system
+from onelog.projections import kv_commands as kv
+from onelog.projections import queue_commands as queues
+from onelog.projections import router
+from onelog.projections import stream_commands as streams
+from onelog.projections.conditions import Condition, Target
+from onelog.projections.kv_reads import Range
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import SessionRef
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.queue_results import decode_leased
+from onelog.projections.queue_row import Row
+from onelog.projections.result import Applied, Duplicate, Refused, Result
+from onelog.projections.stream_record import Append
+from onelog.projections.system_commands import NamespaceConfigure, SessionOpen, encode_batch
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.ual.entry import Draft, decode_group, encode_group
 from tests.projections.world import NAMESPACE, SECOND, World
-from ual.entry import Draft, decode_group, encode_group
 
 KEYS = [b"k%d" % number for number in range(300)]
 KEYS_BUSY = 4

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.deadlines import GARBAGE_MAX, Deadlines
+from onelog.projections.deadlines import GARBAGE_MAX, Deadlines
 
 steps = st.lists(
     st.tuples(st.integers(0, 6), st.one_of(st.none(), st.integers(0, 20)), st.integers(0, 20)),

@@ -7,21 +7,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from projections.errors import CorruptSection
-from projections.holds import Cause, Hold
-from projections.limits import HOLDS_MAX, TTL_NS_MAX, U64_MAX
-from projections.payload import read_prefix
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused, Result
-from projections.system_commands import (
+from onelog.projections.errors import CorruptSection
+from onelog.projections.holds import Cause, Hold
+from onelog.projections.limits import HOLDS_MAX, TTL_NS_MAX, U64_MAX
+from onelog.projections.payload import read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused, Result
+from onelog.projections.system_commands import (
     HoldBreak,
     HoldRelease,
     HoldSet,
     SessionOpen,
     decode_command,
 )
+from onelog.ual.entry import OWNER_SYSTEM, Draft
 from tests.projections.world import SECOND, World, cut
-from ual.entry import OWNER_SYSTEM, Draft
 
 SIZE = 1 << 20
 NAMES = ("a", "b")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from projections.conditions import Comparison, Condition, Target
-from projections.kv_commands import (
+from onelog.projections.conditions import Comparison, Condition, Target
+from onelog.projections.kv_commands import (
     Append,
     Command,
     Delete,
@@ -23,12 +23,12 @@ from projections.kv_commands import (
     prefix_end,
     put_bodies,
 )
-from projections.kv_reads import History, KeyValue
-from projections.limits import I64_MAX, KEY_SIZE_MAX, LEASE_KEYS_MAX, TTL_NS_MAX
-from projections.namespaces import Limits
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
-from projections.system_commands import NamespaceConfigure, NamespaceCreate
+from onelog.projections.kv_reads import History, KeyValue
+from onelog.projections.limits import I64_MAX, KEY_SIZE_MAX, LEASE_KEYS_MAX, TTL_NS_MAX
+from onelog.projections.namespaces import Limits
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
+from onelog.projections.system_commands import NamespaceConfigure, NamespaceCreate
 from tests.projections.world import NAMESPACE, SECOND, World
 
 
@@ -251,7 +251,7 @@ def test_a_lease_holds_a_bounded_number_of_keys(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert LEASE_KEYS_MAX == 10_000
-    monkeypatch.setattr("projections.kv_commands.LEASE_KEYS_MAX", 2)
+    monkeypatch.setattr("onelog.projections.kv_commands.LEASE_KEYS_MAX", 2)
     world.kv(LeaseGrant(SECOND))
     lease = world.index
     for key in (b"a", b"b"):

@@ -2,15 +2,23 @@
 
 import pytest
 
-from projections.kv_commands import Append, Delete, DeleteRange, Increment, Put, Touch, Transaction
-from projections.kv_commands import encode_command as encode_kv
-from projections.kv_reads import History, Page, Range
-from projections.namespaces import Limits
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
-from projections.system_commands import NamespaceConfigure, encode_batch
+from onelog.projections.kv_commands import (
+    Append,
+    Delete,
+    DeleteRange,
+    Increment,
+    Put,
+    Touch,
+    Transaction,
+)
+from onelog.projections.kv_commands import encode_command as encode_kv
+from onelog.projections.kv_reads import History, Page, Range
+from onelog.projections.namespaces import Limits
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
+from onelog.projections.system_commands import NamespaceConfigure, encode_batch
+from onelog.ual.entry import TYPE_NOOP, Draft
 from tests.projections.world import NAMESPACE, World
-from ual.entry import TYPE_NOOP, Draft
 
 KEY = b"cg:orders:billing"
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from projections.errors import SpillLost
-from projections.kv_commands import Append, Delete, Put
-from projections.kv_reads import History, Page, Range
-from projections.limits import EVICT_KEYS_MAX, INLINE_SIZE_MAX, SPILL_SIZE_MIN
-from projections.namespaces import Limits
-from projections.system_commands import NamespaceConfigure
+from onelog.projections.errors import SpillLost
+from onelog.projections.kv_commands import Append, Delete, Put
+from onelog.projections.kv_reads import History, Page, Range
+from onelog.projections.limits import EVICT_KEYS_MAX, INLINE_SIZE_MAX, SPILL_SIZE_MIN
+from onelog.projections.namespaces import Limits
+from onelog.projections.system_commands import NamespaceConfigure
+from onelog.ual.entry import OWNER_KV
 from tests.projections.world import NAMESPACE, World
-from ual.entry import OWNER_KV
 
 
 def filled(count: int, value_size: int) -> World:
@@ -130,7 +130,7 @@ def test_a_value_that_the_spill_store_lost_stops_the_replica() -> None:
 
 def test_one_call_looks_at_a_bounded_number_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     assert EVICT_KEYS_MAX == 50_000
-    monkeypatch.setattr("projections.kv_evict.EVICT_KEYS_MAX", 11)
+    monkeypatch.setattr("onelog.projections.kv_evict.EVICT_KEYS_MAX", 11)
     world = filled(30, 100)
 
     first = world.state.router.evict(10**9)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.errors import BadDocument
-from projections.kv_commands import JsonDelete, JsonSet, Put
-from projections.kv_json import Path, delete_field, get_field, set_field
-from projections.limits import JSON_DEPTH_MAX, JSON_SIZE_MAX
-from projections.reasons import Reason
-from projections.result import APPLIED, Refused
+from onelog.projections.errors import BadDocument
+from onelog.projections.kv_commands import JsonDelete, JsonSet, Put
+from onelog.projections.kv_json import Path, delete_field, get_field, set_field
+from onelog.projections.limits import JSON_DEPTH_MAX, JSON_SIZE_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Refused
 from tests.projections.world import NAMESPACE, SECOND, World
 
 DOCUMENT = b'{ "a": [1, 2.50, {"b": null}], "c": "\xc3\xa9", "n": 1E400 }'

@@ -16,13 +16,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from projections.conditions import Condition
-from projections.kv_commands import Command, LeaseGrant, PutMany, encode_command
-from projections.kv_reads import Count, KeyValue, Page, Range
-from projections.namespaces import Limits
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused
-from projections.system_commands import NamespaceConfigure, encode_batch
+from onelog.projections.conditions import Condition
+from onelog.projections.kv_commands import Command, LeaseGrant, PutMany, encode_command
+from onelog.projections.kv_reads import Count, KeyValue, Page, Range
+from onelog.projections.namespaces import Limits
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused
+from onelog.projections.system_commands import NamespaceConfigure, encode_batch
 from tests.projections.histories import Writer
 from tests.projections.model import Model, Written
 from tests.projections.strategies import commands, conditions, keys

@@ -2,13 +2,13 @@
 
 import pytest
 
-from projections.kv_commands import Delete, LeaseGrant, Put
-from projections.kv_reads import Count, History, KeyValue, Page, PastVersion, Range
-from projections.limits import SCAN_KEYS_MAX
-from projections.namespaces import Limits
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.system_commands import NamespaceConfigure
+from onelog.projections.kv_commands import Delete, LeaseGrant, Put
+from onelog.projections.kv_reads import Count, History, KeyValue, Page, PastVersion, Range
+from onelog.projections.limits import SCAN_KEYS_MAX
+from onelog.projections.namespaces import Limits
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.system_commands import NamespaceConfigure
 from tests.projections.world import NAMESPACE, SECOND, World
 
 
@@ -157,7 +157,7 @@ def test_a_page_ends_early_when_its_values_are_large(world: World) -> None:
 def test_a_page_looks_at_a_bounded_number_of_keys(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("projections.kv_reads.SCAN_KEYS_MAX", 3)
+    monkeypatch.setattr("onelog.projections.kv_reads.SCAN_KEYS_MAX", 3)
 
     page = world.state.kv.scan(NAMESPACE, Range(), limit=3)
 

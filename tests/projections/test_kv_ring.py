@@ -7,18 +7,18 @@ from unittest.mock import patch
 
 import pytest
 
-from projections import kv_commands as kv
-from projections import kv_store
-from projections.kv_reads import History
-from projections.kv_record import OUTSIDE, TRIMMED, encode_version
-from projections.kv_ring import newest_of, rolled, straight
-from projections.kv_store import Store
-from projections.namespaces import Limits
-from projections.result import Refused
-from projections.system_commands import NamespaceConfigure, encode_batch
-from projections.system_commands import encode_command as encode_system
+from onelog.projections import kv_commands as kv
+from onelog.projections import kv_store
+from onelog.projections.kv_reads import History
+from onelog.projections.kv_record import OUTSIDE, TRIMMED, encode_version
+from onelog.projections.kv_ring import newest_of, rolled, straight
+from onelog.projections.kv_store import Store
+from onelog.projections.namespaces import Limits
+from onelog.projections.result import Refused
+from onelog.projections.system_commands import NamespaceConfigure, encode_batch
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.ual.entry import Draft
 from tests.projections.world import NAMESPACE, SECOND, World
-from ual.entry import Draft
 
 KEYS = [b"a", b"b", b"c", b"long key", b"other"]
 HOUR = 3_600 * SECOND

@@ -12,10 +12,10 @@ KEYS = 200_000
 PROGRAM = """
 import json, resource, sys
 from pathlib import Path
-from projections.kv_commands import Put, encode_command
-from projections.table import build_projections
-from projections.kv_reads import Range
-from ual.entry import Entry
+from onelog.projections.kv_commands import Put, encode_command
+from onelog.projections.table import build_projections
+from onelog.projections.kv_reads import Range
+from onelog.ual.entry import Entry
 
 class Notes:
     def add_record(self, stream_id, index): raise AssertionError

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections import kv_commands, stream_commands, system_commands, ts_commands
-from projections.errors import BadPayload
-from projections.kv_commands import Command, encode_command
-from projections.limits import U64_MAX
-from projections.payload import (
+from onelog.projections import kv_commands, stream_commands, system_commands, ts_commands
+from onelog.projections.errors import BadPayload
+from onelog.projections.kv_commands import Command, encode_command
+from onelog.projections.limits import U64_MAX
+from onelog.projections.payload import (
     U8,
     U16,
     U64,
@@ -21,9 +21,10 @@ from projections.payload import (
     encode_prefix,
     read_prefix,
 )
-from projections.projection import Operation
-from projections.reasons import MESSAGES, Reason
-from projections.system_commands import TYPES_OPAQUE
+from onelog.projections.projection import Operation
+from onelog.projections.reasons import MESSAGES, Reason
+from onelog.projections.system_commands import TYPES_OPAQUE
+from onelog.ual.entry import OWNER_KV, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES
 from tests.formats.golden import golden_path, load_golden, parse_hex
 from tests.projections import (
     payload_samples,
@@ -32,7 +33,6 @@ from tests.projections import (
     ts_samples,
 )
 from tests.projections.strategies import any_i64, any_key, any_ttl, any_u64, commands
-from ual.entry import OWNER_KV, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "payloads.md"
 BLOCK = re.compile(r"^```hex (\S+)\n((?:.*\n)*?)^```$", re.MULTILINE)

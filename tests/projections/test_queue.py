@@ -2,7 +2,7 @@
 
 import pytest
 
-from projections.queue_commands import (
+from onelog.projections.queue_commands import (
     Ack,
     Cancel,
     Command,
@@ -18,13 +18,13 @@ from projections.queue_commands import (
     Release,
     encode_command,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue
-from projections.queue_results import decode_cursor, decode_verdicts
-from projections.queue_row import DELAYED, LEASED, READY
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
-from projections.system_commands import NamespaceCreate, NamespaceDelete, encode_batch
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.queue_results import decode_cursor, decode_verdicts
+from onelog.projections.queue_row import DELAYED, LEASED, READY
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
+from onelog.projections.system_commands import NamespaceCreate, NamespaceDelete, encode_batch
 from tests.projections.queue_world import QueueWorld
 from tests.projections.world import NAMESPACE, SECOND
 

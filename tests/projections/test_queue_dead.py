@@ -2,8 +2,8 @@
 
 import pytest
 
-from projections.payload import read_prefix
-from projections.queue_commands import (
+from onelog.projections.payload import read_prefix
+from onelog.projections.queue_commands import (
     Nack,
     QueueConfigure,
     QueueCreate,
@@ -14,13 +14,13 @@ from projections.queue_commands import (
     decode_command,
     step_of,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue
-from projections.queue_reads import QueueInfo
-from projections.queue_results import decode_cursor
-from projections.queue_row import Dead
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.queue_reads import QueueInfo
+from onelog.projections.queue_results import decode_cursor
+from onelog.projections.queue_row import Dead
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
 from tests.projections.queue_world import QueueWorld
 from tests.projections.world import NAMESPACE, SECOND
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.payload import SessionRef
-from projections.queue import Queue
-from projections.queue_columns import Span
-from projections.queue_commands import (
+from onelog.projections.payload import SessionRef
+from onelog.projections.queue import Queue
+from onelog.projections.queue_columns import Span
+from onelog.projections.queue_commands import (
     Ack,
     Cancel,
     Command,
@@ -19,8 +19,8 @@ from projections.queue_commands import (
     Release,
     encode_command,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_deadlines import (
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_deadlines import (
     LEASE_ENDS,
     RUN_SIZE,
     TTL_ENDS,
@@ -28,20 +28,20 @@ from projections.queue_deadlines import (
     pack_deadline,
     unpack_deadline,
 )
-from projections.queue_groups import Group
-from projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX, ITEMS_MAX
-from projections.queue_message import Enqueue
-from projections.queue_reads import Peeked
-from projections.queue_results import decode_leased
-from projections.queue_row import DELAYED, LEASED, READY, Dead, Row, meta_of
-from projections.queue_store import QueueState, Total
-from projections.result import Applied, Duplicate, Refused
-from projections.system_commands import SessionOpen
-from projections.undo import UndoLog
+from onelog.projections.queue_groups import Group
+from onelog.projections.queue_limits import BLOCK_ROWS, GARBAGE_MAX, ITEMS_MAX
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.queue_reads import Peeked
+from onelog.projections.queue_results import decode_leased
+from onelog.projections.queue_row import DELAYED, LEASED, READY, Dead, Row, meta_of
+from onelog.projections.queue_store import QueueState, Total
+from onelog.projections.result import Applied, Duplicate, Refused
+from onelog.projections.system_commands import SessionOpen
+from onelog.projections.undo import UndoLog
+from onelog.ual.entry import FLAG_ZSTD, Draft
 from tests.projections.queue_histories import draw_command
 from tests.projections.queue_world import QueueWorld
 from tests.projections.world import NAMESPACE, SECOND, World
-from ual.entry import FLAG_ZSTD, Draft
 
 ids = st.integers(1, 1_500)
 

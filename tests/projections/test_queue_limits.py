@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections import queue_commands
-from projections.errors import CorruptSection
-from projections.limits import TTL_NS_MAX
-from projections.payload import U64, encode_prefix
-from projections.queue_commands import (
+from onelog.projections import queue_commands
+from onelog.projections.errors import CorruptSection
+from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.payload import U64, encode_prefix
+from onelog.projections.queue_commands import (
     Ack,
     Cancel,
     Command,
@@ -25,8 +25,8 @@ from projections.queue_commands import (
     Redrive,
     encode_command,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_limits import (
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_limits import (
     BACKOFF_STEPS_MAX,
     DEDUP_ENTRIES_MAX,
     DELAY_NS_MAX,
@@ -37,17 +37,17 @@ from projections.queue_limits import (
     MESSAGE_SIZE_MAX,
     VISIBILITY_NS_MAX,
 )
-from projections.queue_message import Enqueue, ScheduleCreate
-from projections.reasons import Reason
-from projections.result import Applied, Refused
-from projections.system_commands import Expire
-from projections.system_commands import encode_command as encode_system
-from projections.table import build_projections
+from onelog.projections.queue_message import Enqueue, ScheduleCreate
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused
+from onelog.projections.system_commands import Expire
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.projections.table import build_projections
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft
 from tests.projections import queue_samples
 from tests.projections.queue_histories import answers, random_commands
 from tests.projections.queue_world import QueueWorld
 from tests.projections.world import NAMESPACE, VoidNotes, World, cut
-from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft
 
 PREFIX = encode_prefix(NAMESPACE)
 Q = 1

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from projections.payload import read_prefix
-from projections.queue_commands import (
+from onelog.projections.payload import read_prefix
+from onelog.projections.queue_commands import (
     Ack,
     Cancel,
     Command,
@@ -28,13 +28,13 @@ from projections.queue_commands import (
     decode_command,
     encode_command,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_reads import Peeked, QueueStats
-from projections.queue_results import decode_cursor, decode_leased, decode_verdicts
-from projections.queue_row import Row
-from projections.reasons import Reason
-from projections.result import Applied, Refused, Result
-from projections.system_commands import TYPE_EXPIRE, encode_batch
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_reads import Peeked, QueueStats
+from onelog.projections.queue_results import decode_cursor, decode_leased, decode_verdicts
+from onelog.projections.queue_row import Row
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused, Result
+from onelog.projections.system_commands import TYPE_EXPIRE, encode_batch
 from tests.projections.queue_histories import draw_command
 from tests.projections.queue_model import Answer, Message, Model
 from tests.projections.world import NAMESPACE, SECOND, World, replay

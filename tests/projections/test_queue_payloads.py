@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.errors import BadPayload, BadResult
-from projections.payload import SessionRef, read_prefix
-from projections.queue_changes import acked_one
-from projections.queue_commands import (
+from onelog.projections.errors import BadPayload, BadResult
+from onelog.projections.payload import SessionRef, read_prefix
+from onelog.projections.queue_changes import acked_one
+from onelog.projections.queue_commands import (
     OPERATIONS,
     QUEUE_OPERATIONS,
     Ack,
@@ -25,8 +25,8 @@ from projections.queue_commands import (
     describe_queue_entry,
     encode_command,
 )
-from projections.queue_message import Enqueue, Message, ScheduleCreate, decode_message
-from projections.queue_results import (
+from onelog.projections.queue_message import Enqueue, Message, ScheduleCreate, decode_message
+from onelog.projections.queue_results import (
     LEASE_HEAD,
     LEASE_ROW,
     Leased,
@@ -36,12 +36,12 @@ from projections.queue_results import (
     decode_verdicts,
     encode_leased,
 )
-from projections.queue_row import LEASED, Dead, Row
-from projections.reasons import Reason
-from projections.result import Applied
+from onelog.projections.queue_row import LEASED, Dead, Row
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied
+from onelog.ual.entry import Draft, decode_group, encode_group
 from tests.formats.golden import golden_path, load_golden, parse_hex
 from tests.projections import queue_samples
-from ual.entry import Draft, decode_group, encode_group
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "queue.md"
 BLOCK = re.compile(r"^```hex (\S+)\n((?:.*\n)*?)^```$", re.MULTILINE)

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from projections.payload import read_prefix
-from projections.queue_commands import ScheduleDelete, ScheduleFire, decode_command
-from projections.queue_config import QueueConfig
-from projections.queue_limits import CRON_DAYS_MAX
-from projections.queue_message import Enqueue, ScheduleCreate
-from projections.queue_reads import QueueInfo
-from projections.queue_schedule import BadCron, civil_of, parse_cron
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
+from onelog.projections.payload import read_prefix
+from onelog.projections.queue_commands import ScheduleDelete, ScheduleFire, decode_command
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_limits import CRON_DAYS_MAX
+from onelog.projections.queue_message import Enqueue, ScheduleCreate
+from onelog.projections.queue_reads import QueueInfo
+from onelog.projections.queue_schedule import BadCron, civil_of, parse_cron
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
 from tests.projections.queue_world import QueueWorld
 from tests.projections.world import NAMESPACE, SECOND
 

@@ -9,16 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections import (
+from onelog.projections import (
     kv_commands,
     queue_commands,
     stream_commands,
     system_commands,
     ts_commands,
 )
-from tests.projections.equivalence import applied_types, compare_replicas, compare_with_writer
-from tests.projections.mutations import MUTATIONS
-from ual.entry import (
+from onelog.ual.entry import (
     OWNER_KV,
     OWNER_QUEUE,
     OWNER_STREAM,
@@ -26,6 +24,8 @@ from ual.entry import (
     OWNER_TIMESERIES,
     TYPE_NOOP,
 )
+from tests.projections.equivalence import applied_types, compare_replicas, compare_with_writer
+from tests.projections.mutations import MUTATIONS
 
 REGISTRIES = {
     OWNER_SYSTEM: system_commands.SYSTEM_OPERATIONS,

@@ -4,10 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.errors import BadResult
-from projections.limits import I64_MAX, I64_MIN, U64_MAX
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Outcome, Refused, decode_result, encode_result
+from onelog.projections.errors import BadResult
+from onelog.projections.limits import I64_MAX, I64_MIN, U64_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import (
+    APPLIED,
+    Applied,
+    Outcome,
+    Refused,
+    decode_result,
+    encode_result,
+)
 
 reasons = st.sampled_from(list(Reason))
 refusals = st.builds(Refused, reasons, st.integers(I64_MIN, U64_MAX), st.one_of(st.none(), reasons))

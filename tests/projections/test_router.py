@@ -2,25 +2,23 @@
 
 import pytest
 
-from projections.kv import KV
-from projections.kv_commands import Command, Delete, Increment, Put, encode_command
-from projections.namespaces import Limits
-from projections.payload import SessionRef
-from projections.projection import Notes, Position, Projection, SpillStore
-from projections.result import APPLIED, SKIPPED, Applied
-from projections.router import ProjectionRouter
-from projections.system import System
-from projections.system_commands import (
+from onelog.projections.kv import KV
+from onelog.projections.kv_commands import Command, Delete, Increment, Put, encode_command
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import SessionRef
+from onelog.projections.projection import Notes, Position, Projection, SpillStore
+from onelog.projections.result import APPLIED, SKIPPED, Applied
+from onelog.projections.router import ProjectionRouter
+from onelog.projections.system import System
+from onelog.projections.system_commands import (
     TYPE_RAFT_CONFIG,
     NamespaceConfigure,
     NamespaceCreate,
     SessionOpen,
 )
-from projections.system_commands import encode_command as encode_system
-from projections.table import build_projections
-from tests.projections.histories import Writer
-from tests.projections.world import NAMESPACE, SECOND, MemorySpill, VoidNotes, World, replay
-from ual.entry import (
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.projections.table import build_projections
+from onelog.ual.entry import (
     OWNER_KV,
     OWNER_QUEUE,
     OWNER_STREAM,
@@ -29,7 +27,9 @@ from ual.entry import (
     TYPE_NOOP,
     Draft,
 )
-from ual.notes import ApplyNotes
+from onelog.ual.notes import ApplyNotes
+from tests.projections.histories import Writer
+from tests.projections.world import NAMESPACE, SECOND, MemorySpill, VoidNotes, World, replay
 
 
 def test_an_entry_that_was_applied_is_skipped() -> None:

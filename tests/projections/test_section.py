@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.errors import CorruptSection
-from projections.kv_commands import Delete, Put
-from projections.limits import CHUNK_SIZE_MAX
-from projections.payload import U8, U16, U32, U64
-from projections.section import SectionReader, chunked
+from onelog.projections.errors import CorruptSection
+from onelog.projections.kv_commands import Delete, Put
+from onelog.projections.limits import CHUNK_SIZE_MAX
+from onelog.projections.payload import U8, U16, U32, U64
+from onelog.projections.section import SectionReader, chunked
+from onelog.ual.entry import OWNER_KV, OWNER_SYSTEM
 from tests.projections.histories import Writer
 from tests.projections.world import NAMESPACE, World, cut
-from ual.entry import OWNER_KV, OWNER_SYSTEM
 
 
 @given(parts=st.lists(st.integers(0, 3 * CHUNK_SIZE_MAX), max_size=6))

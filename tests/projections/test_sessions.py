@@ -4,13 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.kv_commands import Get, Increment, Put, Transaction, encode_command
-from projections.limits import SESSION_RESULTS_SIZE_MAX, SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN
-from projections.namespaces import Limits
-from projections.payload import SessionRef
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Duplicate, Refused
-from projections.system_commands import (
+from onelog.projections.kv_commands import Get, Increment, Put, Transaction, encode_command
+from onelog.projections.limits import (
+    SESSION_RESULTS_SIZE_MAX,
+    SESSION_TTL_NS_MAX,
+    SESSION_TTL_NS_MIN,
+)
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import SessionRef
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Duplicate, Refused
+from onelog.projections.system_commands import (
     NamespaceCreate,
     SessionClose,
     SessionKeepalive,
@@ -161,7 +165,7 @@ def test_a_session_lives_between_a_second_and_a_day(world: World, ttl_ns: int) -
 
 
 def test_the_number_of_sessions_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projections.sessions.SESSIONS_MAX", 2)
+    monkeypatch.setattr("onelog.projections.sessions.SESSIONS_MAX", 2)
     open_session(world)
     open_session(world)
 

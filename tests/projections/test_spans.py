@@ -7,20 +7,20 @@ from random import Random
 
 import pytest
 
-from projections import kv_commands as kv
-from projections import queue_commands as queues
-from projections import stream_commands as streams
-from projections.conditions import Condition, Target
-from projections.kv import KV
-from projections.kv_reads import Range
-from projections.limits import KEYS_RESERVED
-from projections.namespaces import Limits
-from projections.payload import SessionRef
-from projections.projection import Handler
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue
-from projections.reasons import Reason
-from projections.result import (
+from onelog.projections import kv_commands as kv
+from onelog.projections import queue_commands as queues
+from onelog.projections import stream_commands as streams
+from onelog.projections.conditions import Condition, Target
+from onelog.projections.kv import KV
+from onelog.projections.kv_reads import Range
+from onelog.projections.limits import KEYS_RESERVED
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import SessionRef
+from onelog.projections.projection import Handler
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.reasons import Reason
+from onelog.projections.result import (
     APPLIED,
     PENDING,
     Applied,
@@ -30,18 +30,17 @@ from projections.result import (
     Result,
     Skipped,
 )
-from projections.router import SPAN_ENTRIES_MAX
-from projections.stream_record import Append
-from projections.system_commands import (
+from onelog.projections.router import SPAN_ENTRIES_MAX
+from onelog.projections.stream_record import Append
+from onelog.projections.system_commands import (
     NamespaceConfigure,
     NamespaceCreate,
     SessionClose,
     SessionOpen,
     encode_batch,
 )
-from projections.system_commands import encode_command as encode_system
-from tests.projections.world import NAMESPACE, SECOND, World
-from ual.entry import (
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.ual.entry import (
     FLAG_CONDITIONAL,
     FLAG_ZSTD,
     TYPE_NOOP,
@@ -50,6 +49,7 @@ from ual.entry import (
     decode_group,
     encode_group,
 )
+from tests.projections.world import NAMESPACE, SECOND, World
 
 OTHER = "other"
 KEYS = [b"k%d" % number for number in range(60)]
@@ -236,8 +236,8 @@ def one_by_one(world: World, entries: list[Entry]) -> list[Result]:
 @pytest.fixture
 def small_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that are soon full, by count or by size."""
-    monkeypatch.setattr("projections.sessions.SESSION_RESULTS_MAX", 30)
-    monkeypatch.setattr("projections.sessions.SESSION_RESULTS_SIZE_MAX", 600)
+    monkeypatch.setattr("onelog.projections.sessions.SESSION_RESULTS_MAX", 30)
+    monkeypatch.setattr("onelog.projections.sessions.SESSION_RESULTS_SIZE_MAX", 600)
 
 
 @pytest.mark.usefixtures("small_sessions")

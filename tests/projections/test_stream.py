@@ -3,11 +3,11 @@
 import pytest
 from crc32c import crc32c
 
-from projections.limits import U64_MAX
-from projections.namespaces import Limits
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
-from projections.stream_commands import (
+from onelog.projections.limits import U64_MAX
+from onelog.projections.namespaces import Limits
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
+from onelog.projections.stream_commands import (
     Cause,
     Configure,
     Create,
@@ -18,15 +18,15 @@ from projections.stream_commands import (
     describe_stream_command,
     encode_command,
 )
-from projections.stream_group_commands import GroupCommit, GroupCreate
-from projections.stream_limits import STREAMS_MAX, partition_id
-from projections.stream_operations import DUPLICATE
-from projections.stream_pages import EVERYTHING, Gap, Page, Record, RecordFilter
-from projections.stream_record import Append, ProducerRef
-from projections.system_commands import NamespaceConfigure, NamespaceCreate, NamespaceDelete
+from onelog.projections.stream_group_commands import GroupCommit, GroupCreate
+from onelog.projections.stream_limits import STREAMS_MAX, partition_id
+from onelog.projections.stream_operations import DUPLICATE
+from onelog.projections.stream_pages import EVERYTHING, Gap, Page, Record, RecordFilter
+from onelog.projections.stream_record import Append, ProducerRef
+from onelog.projections.system_commands import NamespaceConfigure, NamespaceCreate, NamespaceDelete
+from onelog.ual.entry import FLAG_ZSTD
 from tests.projections.stream_world import MemoryLog, StreamWorld, replay
 from tests.projections.world import NAMESPACE, SECOND
-from ual.entry import FLAG_ZSTD
 
 
 @pytest.fixture
@@ -126,8 +126,8 @@ def test_a_new_epoch_fences_the_old_one(world: StreamWorld) -> None:
 def test_too_many_producers_push_out_those_that_wrote_longest_ago(
     world: StreamWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("projections.stream_producers.PRODUCERS_MAX", 4)
-    monkeypatch.setattr("projections.stream_producers.PRODUCERS_FORGOTTEN", 2)
+    monkeypatch.setattr("onelog.projections.stream_producers.PRODUCERS_MAX", 4)
+    monkeypatch.setattr("onelog.projections.stream_producers.PRODUCERS_FORGOTTEN", 2)
     world.create("s")
     for producer in (1, 2, 3, 4):
         world.append("s", producer=ProducerRef(producer, 0, 0))
@@ -384,7 +384,7 @@ def test_streams_are_listed_and_limited(
     world: StreamWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert STREAMS_MAX == 10_000
-    monkeypatch.setattr("projections.stream_operations.STREAMS_MAX", 3)
+    monkeypatch.setattr("onelog.projections.stream_operations.STREAMS_MAX", 3)
     for name in ("b", "a", "ab"):
         world.create(name)
     assert world.run(Create("c")) == Refused(Reason.STREAMS_FULL, 3)

@@ -4,14 +4,14 @@ from random import Random
 
 import pytest
 
-from projections.conditions import Condition, Target
-from projections.kv_commands import Put
-from projections.kv_commands import encode_command as encode_kv
-from projections.limits import U64_MAX
-from projections.payload import SessionRef
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Duplicate, Pending, Refused
-from projections.stream_commands import (
+from onelog.projections.conditions import Condition, Target
+from onelog.projections.kv_commands import Put
+from onelog.projections.kv_commands import encode_command as encode_kv
+from onelog.projections.limits import U64_MAX
+from onelog.projections.payload import SessionRef
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Duplicate, Pending, Refused
+from onelog.projections.stream_commands import (
     Cause,
     Command,
     Configure,
@@ -21,7 +21,7 @@ from projections.stream_commands import (
     Trim,
     encode_command,
 )
-from projections.stream_group_commands import (
+from onelog.projections.stream_group_commands import (
     Ack,
     Deliver,
     GroupCommit,
@@ -29,12 +29,12 @@ from projections.stream_group_commands import (
     GroupCreate,
     GroupJoin,
 )
-from projections.stream_record import Append, ProducerRef
-from projections.system_commands import SessionOpen, encode_batch
+from onelog.projections.stream_record import Append, ProducerRef
+from onelog.projections.system_commands import SessionOpen, encode_batch
+from onelog.ual.entry import TYPE_NOOP, Draft
 from tests.projections.stream_histories import answers, random_commands
 from tests.projections.stream_world import StreamWorld, replay
 from tests.projections.world import NAMESPACE, SECOND
-from ual.entry import TYPE_NOOP, Draft
 
 FAILS = encode_command(Append("nowhere", b""), NAMESPACE)
 

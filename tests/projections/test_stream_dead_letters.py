@@ -2,11 +2,11 @@
 
 import pytest
 
-from projections.limits import U64_MAX
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
-from projections.stream_commands import Cause, Delete, Trim
-from projections.stream_group_commands import (
+from onelog.projections.limits import U64_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
+from onelog.projections.stream_commands import Cause, Delete, Trim
+from onelog.projections.stream_group_commands import (
     Ack,
     Deliver,
     GroupCommit,
@@ -17,10 +17,16 @@ from projections.stream_group_commands import (
     GroupSeek,
     Nack,
 )
-from projections.stream_group_operations import Claimed, decode_dead_count
-from projections.stream_pages import HEADER_OFFSET, HEADER_REASON, HEADER_RETRIES, Page, Record
-from projections.stream_reads import GroupDescription
-from projections.stream_record import TYPE_DEAD_LETTER, DeadLetter
+from onelog.projections.stream_group_operations import Claimed, decode_dead_count
+from onelog.projections.stream_pages import (
+    HEADER_OFFSET,
+    HEADER_REASON,
+    HEADER_RETRIES,
+    Page,
+    Record,
+)
+from onelog.projections.stream_reads import GroupDescription
+from onelog.projections.stream_record import TYPE_DEAD_LETTER, DeadLetter
 from tests.projections.stream_group_world import SHARED, GroupWorld
 from tests.projections.world import NAMESPACE, SECOND
 
@@ -230,7 +236,7 @@ def test_dead_letters_wait_while_their_stream_is_full_or_gone(
     world: GroupWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("stream", "stream_operations"):
-        monkeypatch.setattr(f"projections.{module}.DEAD_LETTERS_MAX", 1)
+        monkeypatch.setattr(f"onelog.projections.{module}.DEAD_LETTERS_MAX", 1)
     world.open(1, GroupConfig(shared=True, max_deliveries=1, dead_letter="dead"))
     offsets = [world.append("s", b"%d" % number) for number in range(3)]
     member = world.join(60)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from projections.limits import U64_MAX
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
-from projections.stream_commands import Cause, Delete, Trim
-from projections.stream_group_commands import (
+from onelog.projections.limits import U64_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
+from onelog.projections.stream_commands import Cause, Delete, Trim
+from onelog.projections.stream_group_commands import (
     Ack,
     Claim,
     Deliver,
@@ -21,12 +21,12 @@ from projections.stream_group_commands import (
     GroupSeek,
     Nack,
 )
-from projections.stream_group_operations import Claimed, decode_assignment
-from projections.stream_groups import assign
-from projections.stream_limits import PARTITION_ANY
-from projections.stream_pages import Gap, Page
-from projections.stream_reads import GroupDescription
-from projections.system_commands import Expire
+from onelog.projections.stream_group_operations import Claimed, decode_assignment
+from onelog.projections.stream_groups import assign
+from onelog.projections.stream_limits import PARTITION_ANY
+from onelog.projections.stream_pages import Gap, Page
+from onelog.projections.stream_reads import GroupDescription
+from onelog.projections.system_commands import Expire
 from tests.projections.stream_group_world import GroupWorld
 from tests.projections.world import NAMESPACE, SECOND
 
@@ -290,9 +290,9 @@ def test_a_group_behind_a_trim_sees_the_gap(world: GroupWorld) -> None:
 def test_a_group_is_not_given_more_than_it_can_hold(
     world: GroupWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("projections.stream_group_operations.PENDING_MAX", 3)
-    monkeypatch.setattr("projections.stream_group_operations.MEMBERS_MAX", 1)
-    monkeypatch.setattr("projections.stream_group_operations.GROUPS_MAX", 1)
+    monkeypatch.setattr("onelog.projections.stream_group_operations.PENDING_MAX", 3)
+    monkeypatch.setattr("onelog.projections.stream_group_operations.MEMBERS_MAX", 1)
+    monkeypatch.setattr("onelog.projections.stream_group_operations.GROUPS_MAX", 1)
     world.open()
     for _ in range(5):
         world.append("s")

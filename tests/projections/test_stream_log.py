@@ -5,21 +5,27 @@ from random import Random
 import numpy as np
 import pytest
 
-from projections.limits import U64_MAX
-from projections.reasons import Reason
-from projections.result import Applied, Refused
-from projections.stream_commands import Cause, Create, Retention, Trim, encode_command
-from projections.stream_group_commands import Deliver, GroupConfig, GroupCreate, GroupJoin, Nack
-from projections.stream_pages import Gap, Page, Record
-from projections.stream_record import Append
-from projections.table import Projections, build_projections
+from onelog.projections.limits import U64_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused
+from onelog.projections.stream_commands import Cause, Create, Retention, Trim, encode_command
+from onelog.projections.stream_group_commands import (
+    Deliver,
+    GroupConfig,
+    GroupCreate,
+    GroupJoin,
+    Nack,
+)
+from onelog.projections.stream_pages import Gap, Page, Record
+from onelog.projections.stream_record import Append
+from onelog.projections.table import Projections, build_projections
+from onelog.ual.compaction import compact_segment
+from onelog.ual.entry import Draft
+from onelog.ual.log import Log
+from onelog.ual.sealed import SealedSegment
 from tests.projections.world import NAMESPACE, SECOND
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import make_shard, open_shard, settle_to
-from ual.compaction import compact_segment
-from ual.entry import Draft
-from ual.log import Log
-from ual.sealed import SealedSegment
 
 
 class Shard:

@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, resource, sys
 from pathlib import Path
-from projections.stream_commands import Create, Retention, encode_command
-from projections.stream_group_commands import Deliver, GroupConfig, GroupCreate, GroupJoin
-from projections.stream_record import Append, ProducerRef
-from projections.table import build_projections
-from ual.entry import Entry
+from onelog.projections.stream_commands import Create, Retention, encode_command
+from onelog.projections.stream_group_commands import Deliver, GroupConfig, GroupCreate, GroupJoin
+from onelog.projections.stream_record import Append, ProducerRef
+from onelog.projections.table import build_projections
+from onelog.ual.entry import Entry
 
 class Notes:
     def add_record(self, stream_id, index): pass

@@ -11,12 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from projections import system_commands
-from projections.limits import U64_MAX
-from projections.payload import U64, read_prefix
-from projections.reasons import Reason
-from projections.result import Applied, Outcome, Refused, Result
-from projections.stream_commands import (
+from onelog.projections import system_commands
+from onelog.projections.limits import U64_MAX
+from onelog.projections.payload import U64, read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Outcome, Refused, Result
+from onelog.projections.stream_commands import (
     Cause,
     Command,
     Trim,
@@ -24,17 +24,17 @@ from projections.stream_commands import (
     encode_body,
     encode_command,
 )
-from projections.stream_group_commands import GroupJoin, GroupLeave
-from projections.stream_pages import Record
-from projections.stream_reads import GroupDescription, StreamDescription
-from projections.system_commands import Expire, encode_batch
+from onelog.projections.stream_group_commands import GroupJoin, GroupLeave
+from onelog.projections.stream_pages import Record
+from onelog.projections.stream_reads import GroupDescription, StreamDescription
+from onelog.projections.system_commands import Expire, encode_batch
+from onelog.ual.entry import OWNER_STREAM, Draft
 from tests.projections.stream_group_model import ModelGroup
 from tests.projections.stream_histories import NAMESPACE, answers, draw_command
 from tests.projections.stream_model import ModelStream, StreamModel
 from tests.projections.stream_model_rows import Turn
 from tests.projections.stream_world import StreamWorld, replay
 from tests.projections.world import SECOND
-from ual.entry import OWNER_STREAM, Draft
 
 
 class StreamMachine(RuleBasedStateMachine):

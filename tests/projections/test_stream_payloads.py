@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.errors import BadPayload, BadResult
-from projections.payload import Prefix, SessionRef, encode_prefix, read_prefix
-from projections.result import Applied, Refused
-from projections.stream_commands import OPERATIONS, Cause, decode_command, encode_command
-from projections.stream_group_operations import decode_assignment, decode_claimed
-from projections.stream_limits import HEADERS_MAX
-from projections.stream_record import Append, ProducerRef, decode_record, open_append
-from projections.system_commands import TYPE_EXPIRE, Expire
-from projections.system_commands import encode_command as encode_system
+from onelog.projections.errors import BadPayload, BadResult
+from onelog.projections.payload import Prefix, SessionRef, encode_prefix, read_prefix
+from onelog.projections.result import Applied, Refused
+from onelog.projections.stream_commands import OPERATIONS, Cause, decode_command, encode_command
+from onelog.projections.stream_group_operations import decode_assignment, decode_claimed
+from onelog.projections.stream_limits import HEADERS_MAX
+from onelog.projections.stream_record import Append, ProducerRef, decode_record, open_append
+from onelog.projections.system_commands import TYPE_EXPIRE, Expire
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, OWNER_STREAM, Draft
 from tests.formats.golden import golden_path, load_golden, parse_hex
 from tests.projections import stream_payload_samples as samples
 from tests.projections.stream_histories import NAMESPACE, draw_command, random_commands
 from tests.projections.stream_world import StreamWorld
-from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, OWNER_STREAM, Draft
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "streams.md"
 BLOCK = re.compile(r"^```hex (\S+)\n((?:.*\n)*?)^```$", re.MULTILINE)

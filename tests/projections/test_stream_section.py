@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.errors import CorruptSection
-from projections.limits import CHUNK_SIZE_MAX
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.stream_commands import Cause, Configure, Retention, Trim
-from projections.stream_limits import MARKS_MAX, TRIMS_MAX
-from projections.stream_pages import Gap
-from projections.stream_retention import MARK_ROW
+from onelog.projections.errors import CorruptSection
+from onelog.projections.limits import CHUNK_SIZE_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.stream_commands import Cause, Configure, Retention, Trim
+from onelog.projections.stream_limits import MARKS_MAX, TRIMS_MAX
+from onelog.projections.stream_pages import Gap
+from onelog.projections.stream_retention import MARK_ROW
+from onelog.ual.entry import OWNER_STREAM
 from tests.projections.stream_histories import answers, random_commands
 from tests.projections.stream_world import StreamWorld
 from tests.projections.world import NAMESPACE, SECOND
-from ual.entry import OWNER_STREAM
 
 
 def busy_world(seed: int = 5, steps: int = 80) -> StreamWorld:

@@ -2,15 +2,15 @@
 
 import pytest
 
-from projections.kv import EXPIRE_KEY, EXPIRE_LEASE
-from projections.kv_commands import Delete, LeaseGrant, LeaseKeepalive, Put, Touch
-from projections.kv_reads import History, PastVersion
-from projections.limits import EXPIRE_IDS_MAX, U64_MAX, VALUE_SIZE_MAX
-from projections.namespaces import Limits
-from projections.payload import U8, U64, Reader, encode_sized, read_prefix
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
-from projections.system_commands import (
+from onelog.projections.kv import EXPIRE_KEY, EXPIRE_LEASE
+from onelog.projections.kv_commands import Delete, LeaseGrant, LeaseKeepalive, Put, Touch
+from onelog.projections.kv_reads import History, PastVersion
+from onelog.projections.limits import EXPIRE_IDS_MAX, U64_MAX, VALUE_SIZE_MAX
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import U8, U64, Reader, encode_sized, read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
+from onelog.projections.system_commands import (
     TYPE_EXPIRE,
     Expire,
     NamespaceConfigure,
@@ -19,8 +19,8 @@ from projections.system_commands import (
     SessionOpen,
     decode_command,
 )
+from onelog.ual.entry import OWNER_KV, OWNER_SYSTEM, Draft
 from tests.projections.world import NAMESPACE, SECOND, World
-from ual.entry import OWNER_KV, OWNER_SYSTEM, Draft
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_leases_with_many_keys_are_spread_over_entries(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One entry must not delete a million keys, however few ids it names."""
-    monkeypatch.setattr("projections.router.EXPIRE_WEIGHT_MAX", 10)
+    monkeypatch.setattr("onelog.projections.router.EXPIRE_WEIGHT_MAX", 10)
     leases = []
     for _ in range(3):
         world.kv(LeaseGrant(SECOND))
@@ -226,7 +226,7 @@ def test_a_namespace_needs_a_name_of_bounded_size(world: World) -> None:
 
 
 def test_the_number_of_namespaces_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projections.system.NAMESPACES_MAX", 2)
+    monkeypatch.setattr("onelog.projections.system.NAMESPACES_MAX", 2)
     world.system(NamespaceCreate(Limits()), "one")
 
     assert world.system(NamespaceCreate(Limits()), "two") == Refused(Reason.NAMESPACES_FULL, 2)

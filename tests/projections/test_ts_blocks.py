@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.payload import read_prefix
-from projections.reasons import Reason
-from projections.result import APPLIED, Refused
-from projections.system_commands import encode_batch as encode_transaction
-from projections.ts_batch import Run
-from projections.ts_blocks import (
+from onelog.projections.payload import read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Refused
+from onelog.projections.system_commands import encode_batch as encode_transaction
+from onelog.projections.ts_batch import Run
+from onelog.projections.ts_blocks import (
     CorruptBlock,
     bits_from,
     decode_block,
@@ -21,7 +21,7 @@ from projections.ts_blocks import (
     make_block,
     resolve,
 )
-from projections.ts_commands import (
+from onelog.projections.ts_commands import (
     TYPE_BLOCK,
     Block,
     ConfigureMeasurement,
@@ -30,9 +30,9 @@ from projections.ts_commands import (
     decode_command,
     encode_command,
 )
-from projections.ts_limits import BLOCK_POINTS_MAX, BUFFER_POINTS
-from projections.ts_names import series_name
-from projections.ts_types import Config, FieldType, Policy
+from onelog.projections.ts_limits import BLOCK_POINTS_MAX, BUFFER_POINTS
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_types import Config, FieldType, Policy
 from tests.projections.ts_world import NAMESPACE, SECOND, SeriesWorld
 
 A = series_name("cpu", {"host": "a"})

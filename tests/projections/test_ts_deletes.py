@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
-from projections.system_commands import encode_batch
-from projections.ts_batch import Run
-from projections.ts_commands import (
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
+from onelog.projections.system_commands import encode_batch
+from onelog.projections.ts_batch import Run
+from onelog.projections.ts_commands import (
     Command,
     ConfigureMeasurement,
     CreateMeasurement,
@@ -17,10 +17,10 @@ from projections.ts_commands import (
     Write,
     encode_command,
 )
-from projections.ts_deletes import decode_cursor
-from projections.ts_limits import DELETED_RANGES_MAX, TIME_NS_MAX
-from projections.ts_names import Matcher, Operator, series_name
-from projections.ts_types import Config, FieldType
+from onelog.projections.ts_deletes import decode_cursor
+from onelog.projections.ts_limits import DELETED_RANGES_MAX, TIME_NS_MAX
+from onelog.projections.ts_names import Matcher, Operator, series_name
+from onelog.projections.ts_types import Config, FieldType
 from tests.projections.ts_world import NAMESPACE, SECOND, SeriesWorld
 
 A = series_name("cpu", {"host": "a"})
@@ -105,8 +105,8 @@ def test_a_column_keeps_so_many_deleted_ranges_and_no_more() -> None:
 
 
 def test_a_delete_goes_on_where_the_last_one_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projections.ts_deletes.DELETE_VISITS_MAX", 10)
-    monkeypatch.setattr("projections.ts_deletes.DELETE_SERIES_MAX", 3)
+    monkeypatch.setattr("onelog.projections.ts_deletes.DELETE_VISITS_MAX", 10)
+    monkeypatch.setattr("onelog.projections.ts_deletes.DELETE_SERIES_MAX", 3)
     world = SeriesWorld()
     for number in range(40):
         tags = {"host": f"h{number:02}", "odd": str(number % 2)}
@@ -128,7 +128,7 @@ def test_a_delete_goes_on_where_the_last_one_stopped(monkeypatch: pytest.MonkeyP
 
 
 def test_a_measurement_is_dropped_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projections.ts_deletes.DELETE_SERIES_MAX", 3)
+    monkeypatch.setattr("onelog.projections.ts_deletes.DELETE_SERIES_MAX", 3)
     world = SeriesWorld()
     for number in range(8):
         world.write(series_name("cpu", {"host": str(number)}), 1, f=1.0)
@@ -231,7 +231,7 @@ def test_a_trim_is_checked_against_the_clock_of_the_log() -> None:
 
 
 def test_a_sweep_over_many_series_takes_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projections.ts_deletes.TRIM_COLUMNS_MAX", 3)
+    monkeypatch.setattr("onelog.projections.ts_deletes.TRIM_COLUMNS_MAX", 3)
     world = kept(100)
     for number in range(10):
         name = series_name("cpu", {"host": str(number)})
@@ -254,7 +254,7 @@ def test_a_point_for_a_series_that_a_sweep_has_passed_is_trimmed_in_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The sweep says in the end how old the oldest point is that it left: this one as well."""
-    monkeypatch.setattr("projections.ts_deletes.TRIM_COLUMNS_MAX", 1)
+    monkeypatch.setattr("onelog.projections.ts_deletes.TRIM_COLUMNS_MAX", 1)
     hour = 3_600 * SECOND
     world = SeriesWorld()
     world.now_ns = 0

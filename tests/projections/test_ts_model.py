@@ -17,13 +17,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from projections.payload import read_prefix
-from projections.reasons import Reason
-from projections.result import Applied, Refused, Result
-from projections.system_commands import encode_batch
-from projections.ts_aggregate import Function
-from projections.ts_batch import Run, batch_runs
-from projections.ts_commands import (
+from onelog.projections.payload import read_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused, Result
+from onelog.projections.system_commands import encode_batch
+from onelog.projections.ts_aggregate import Function
+from onelog.projections.ts_batch import Run, batch_runs
+from onelog.projections.ts_commands import (
     BeginRollup,
     ConfigureMeasurement,
     CreateMeasurement,
@@ -37,15 +37,15 @@ from projections.ts_commands import (
     decode_command,
     encode_command,
 )
-from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from projections.ts_listing import SeriesPage
-from projections.ts_names import Matcher, Operator, parse_series, series_name
-from projections.ts_rules import Aggregate, Rule
-from projections.ts_types import Config, FieldType, Policy, Value
+from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.ts_listing import SeriesPage
+from onelog.projections.ts_names import Matcher, Operator, parse_series, series_name
+from onelog.projections.ts_rules import Aggregate, Rule
+from onelog.projections.ts_types import Config, FieldType, Policy, Value
+from onelog.ual.entry import Draft
 from tests.projections import ts_histories
 from tests.projections.ts_twin import Point, Twin, TwinMeasurement, fold_window
 from tests.projections.ts_world import NAMESPACE, ROUNDS_MAX, SECOND, SeriesWorld
-from ual.entry import Draft
 
 KINDS = {"f": FieldType.F64, "n": FieldType.I64, "b": FieldType.BOOL}
 NAMES = [

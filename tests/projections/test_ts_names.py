@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.errors import BadPayload
-from projections.reasons import Reason
-from projections.ts_index import TagIndex
-from projections.ts_limits import (
+from onelog.projections.errors import BadPayload
+from onelog.projections.reasons import Reason
+from onelog.projections.ts_index import TagIndex
+from onelog.projections.ts_limits import (
     PATTERN_DEPTH_MAX,
     PATTERN_REPEAT_MAX,
     PATTERN_SIZE_MAX,
     TAGS_MAX,
 )
-from projections.ts_names import (
+from onelog.projections.ts_names import (
     Matcher,
     Operator,
     SeriesName,
@@ -26,8 +26,8 @@ from projections.ts_names import (
     passes_all,
     series_name,
 )
-from projections.ts_regex import Pattern
-from projections.undo import UndoLog
+from onelog.projections.ts_regex import Pattern
+from onelog.projections.undo import UndoLog
 
 texts = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=9

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.payload import Reader, encode_prefix, read_prefix
-from projections.result import Applied, Refused
-from projections.ts_batch import Run, WriteBatch, encode_batch, read_batch
-from projections.ts_blocks import decode_block
-from projections.ts_commands import (
+from onelog.projections.payload import Reader, encode_prefix, read_prefix
+from onelog.projections.result import Applied, Refused
+from onelog.projections.ts_batch import Run, WriteBatch, encode_batch, read_batch
+from onelog.projections.ts_blocks import decode_block
+from onelog.projections.ts_commands import (
     OPERATIONS,
     CreateMeasurement,
     Rollup,
@@ -21,13 +21,13 @@ from projections.ts_commands import (
     encode_body,
     encode_command,
 )
-from projections.ts_describe import describe_timeseries_command
-from projections.ts_names import series_name
-from projections.ts_types import Config, FieldType, Policy
+from onelog.projections.ts_describe import describe_timeseries_command
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_types import Config, FieldType, Policy
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft, Entry
 from tests.formats.golden import golden_path, load_golden, parse_hex
 from tests.projections import ts_histories, ts_samples
 from tests.projections.ts_world import NAMESPACE, SeriesWorld
-from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft, Entry
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "timeseries.md"
 BLOCK = re.compile(r"^```hex (\S+)\n((?:.*\n)*?)^```$", re.MULTILINE)

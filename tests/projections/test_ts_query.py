@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.reasons import Reason
-from projections.result import Refused
-from projections.ts_aggregate import Function
-from projections.ts_batch import Run
-from projections.ts_blocks import CorruptBlock
-from projections.ts_commands import ConfigureMeasurement, CreateMeasurement, Delete
-from projections.ts_index import TagIndex
-from projections.ts_names import Matcher, Operator, compile_matchers, series_name
-from projections.ts_query import Bounds, Found, Plan, Query, QueryEngine, Reader, plan_query
-from projections.ts_types import Config, FieldType, Policy, Value
-from projections.undo import UndoLog
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.ts_aggregate import Function
+from onelog.projections.ts_batch import Run
+from onelog.projections.ts_blocks import CorruptBlock
+from onelog.projections.ts_commands import ConfigureMeasurement, CreateMeasurement, Delete
+from onelog.projections.ts_index import TagIndex
+from onelog.projections.ts_names import Matcher, Operator, compile_matchers, series_name
+from onelog.projections.ts_query import Bounds, Found, Plan, Query, QueryEngine, Reader, plan_query
+from onelog.projections.ts_types import Config, FieldType, Policy, Value
+from onelog.projections.undo import UndoLog
 from tests.projections.ts_twin import Twin, TwinMeasurement
 from tests.projections.ts_world import SECOND, SeriesWorld
 
@@ -197,12 +197,12 @@ def test_a_query_that_cannot_be_has_its_reason(query: Query, refused: Refused) -
 
 def test_a_query_that_reads_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     world = filled(3_000)
-    monkeypatch.setattr("projections.ts_query.QUERY_POINTS_MAX", 5_000)
+    monkeypatch.setattr("onelog.projections.ts_query.QUERY_POINTS_MAX", 5_000)
 
     refused = world.engine.query("default", Query("m", "f"))
     assert isinstance(refused, Refused)
     assert refused.reason is Reason.QUERY_TOO_LARGE
-    monkeypatch.setattr("projections.ts_query.QUERY_SERIES_MAX", 3)
+    monkeypatch.setattr("onelog.projections.ts_query.QUERY_SERIES_MAX", 3)
     assert world.engine.query("default", Query("m", "f")) == Refused(Reason.QUERY_TOO_LARGE, 4)
 
 

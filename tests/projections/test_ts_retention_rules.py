@@ -2,23 +2,23 @@
 
 import numpy as np
 
-from projections.reasons import Reason
-from projections.result import APPLIED, Refused, Result
-from projections.ts_batch import Run
-from projections.ts_commands import (
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Refused, Result
+from onelog.projections.ts_batch import Run
+from onelog.projections.ts_commands import (
     ConfigureMeasurement,
     CreateMeasurement,
     DropRule,
     SetRule,
     Trim,
 )
-from projections.ts_limits import TIME_NS_MIN, TRIM_GRACE_NS
-from projections.ts_names import series_name
-from projections.ts_rules import Aggregate, Rule
-from projections.ts_types import Config, FieldType
+from onelog.projections.ts_limits import TIME_NS_MIN, TRIM_GRACE_NS
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_rules import Aggregate, Rule
+from onelog.projections.ts_types import Config, FieldType
+from onelog.ual.entry import Draft
 from tests.projections.ts_rules_world import A_MINUTES, ALL, MINUTE, A, decoded, opened, ruled
 from tests.projections.ts_world import SECOND, SeriesWorld
-from ual.entry import Draft
 
 DAY = 86_400 * SECOND
 SHORT = Config(retention_ns=10 * MINUTE)

@@ -7,12 +7,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from projections.payload import Reader
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Refused
-from projections.ts_aggregate import Function
-from projections.ts_batch import Run, encode_batch, read_batch
-from projections.ts_commands import (
+from onelog.projections.payload import Reader
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Refused
+from onelog.projections.ts_aggregate import Function
+from onelog.projections.ts_batch import Run, encode_batch, read_batch
+from onelog.projections.ts_commands import (
     BeginRollup,
     CreateMeasurement,
     Delete,
@@ -20,7 +20,7 @@ from projections.ts_commands import (
     Rollup,
     SetRule,
 )
-from projections.ts_limits import (
+from onelog.projections.ts_limits import (
     BATCH_FIELDS_MAX,
     BATCH_SERIES_MAX,
     BUFFER_POINTS,
@@ -28,9 +28,9 @@ from projections.ts_limits import (
     RULES_MAX,
     TIME_NS_MIN,
 )
-from projections.ts_names import series_name
-from projections.ts_rules import START, Aggregate, Rule
-from projections.ts_types import Config, FieldType
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_rules import START, Aggregate, Rule
+from onelog.projections.ts_types import Config, FieldType
 from tests.projections.ts_rules_world import (
     A_MINUTES,
     ALL,
@@ -105,7 +105,7 @@ def test_a_point_that_comes_late_corrects_its_window() -> None:
 def test_many_series_take_several_entries_and_a_new_leader_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("projections.ts_rollups.ROLLUP_POINTS_MAX", 25)
+    monkeypatch.setattr("onelog.projections.ts_rollups.ROLLUP_POINTS_MAX", 25)
     world = ruled(Aggregate.MEAN)
     names = [series_name("cpu", {"host": f"{number:02}"}) for number in range(12)]
     times = np.arange(600) * SECOND
@@ -134,7 +134,7 @@ def test_a_late_point_in_the_middle_of_a_slice_has_its_window_written_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not at once: were a slice given up for each late point, it might never come to its end."""
-    monkeypatch.setattr("projections.ts_rollups.ROLLUP_POINTS_MAX", 1)
+    monkeypatch.setattr("onelog.projections.ts_rollups.ROLLUP_POINTS_MAX", 1)
     world = ruled(Aggregate.COUNT)
     names = [series_name("cpu", {"host": str(number)}) for number in range(3)]
     for name in names:
@@ -243,7 +243,7 @@ def test_points_that_come_during_a_slice_of_several_entries_add_no_windows_to_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Backfill before the first point must not make a column larger than an entry."""
-    monkeypatch.setattr("projections.ts_rollups.ROLLUP_POINTS_MAX", 10)
+    monkeypatch.setattr("onelog.projections.ts_rollups.ROLLUP_POINTS_MAX", 10)
     world = ruled(Aggregate.COUNT)
     names = [series_name("cpu", {"host": str(number)}) for number in range(3)]
     times = (1_000 + np.arange(10)) * MINUTE
@@ -348,8 +348,8 @@ def test_blocks_and_buffers_are_rolled_up_alike() -> None:
 
 
 def test_a_long_past_is_caught_up_in_bounded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projections.ts_rollups.ROLLUP_POINTS_MAX", 10)
-    monkeypatch.setattr("projections.ts_rollups.ROLLUP_READ_POINTS_MAX", 400)
+    monkeypatch.setattr("onelog.projections.ts_rollups.ROLLUP_POINTS_MAX", 10)
+    monkeypatch.setattr("onelog.projections.ts_rollups.ROLLUP_READ_POINTS_MAX", 400)
     world = ruled(Aggregate.COUNT)
     for start in range(0, 3_000, 300):
         world.batch(

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from projections.errors import CorruptSection
-from projections.limits import CHUNK_SIZE_MAX
-from projections.ts_entities import Field, Room
-from projections.ts_rules import Aggregate, Progress, Rule
-from projections.ts_store import Store
-from projections.ts_types import Config, FieldType
+from onelog.projections.errors import CorruptSection
+from onelog.projections.limits import CHUNK_SIZE_MAX
+from onelog.projections.ts_entities import Field, Room
+from onelog.projections.ts_rules import Aggregate, Progress, Rule
+from onelog.projections.ts_store import Store
+from onelog.projections.ts_types import Config, FieldType
 from tests.projections import ts_histories
 from tests.projections.ts_world import SECOND, SeriesWorld
 
@@ -131,12 +131,12 @@ PROGRAM = """
 import json, resource, sys
 from pathlib import Path
 import numpy as np
-from projections.ts_batch import Run, encode_batch
-from projections.ts_commands import encode_write_batch
-from projections.ts_names import series_name
-from projections.ts_types import FieldType
+from onelog.projections.ts_batch import Run, encode_batch
+from onelog.projections.ts_commands import encode_write_batch
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_types import FieldType
 from tests.projections.ts_world import SeriesWorld
-from ual.entry import Entry
+from onelog.ual.entry import Entry
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

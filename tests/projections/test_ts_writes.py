@@ -6,26 +6,26 @@ import struct
 import numpy as np
 import pytest
 
-from projections import ts_limits
-from projections.namespaces import Limits
-from projections.payload import SessionRef, encode_prefix
-from projections.reasons import Reason
-from projections.result import APPLIED, Applied, Duplicate, Refused
-from projections.system_commands import NamespaceCreate, NamespaceDelete, SessionOpen
-from projections.ts_batch import Run, encode_batch
-from projections.ts_commands import (
+from onelog.projections import ts_limits
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import SessionRef, encode_prefix
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Duplicate, Refused
+from onelog.projections.system_commands import NamespaceCreate, NamespaceDelete, SessionOpen
+from onelog.projections.ts_batch import Run, encode_batch
+from onelog.projections.ts_commands import (
     TYPE_WRITE_BATCH,
     ConfigureMeasurement,
     CreateMeasurement,
     Write,
 )
-from projections.ts_entities import Measurement, measurement_item
-from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from projections.ts_names import Matcher, Operator, series_name
-from projections.ts_query import Query
-from projections.ts_types import Config, FieldType, Policy, Value
+from onelog.projections.ts_entities import Measurement, measurement_item
+from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.ts_names import Matcher, Operator, series_name
+from onelog.projections.ts_query import Query
+from onelog.projections.ts_types import Config, FieldType, Policy, Value
+from onelog.ual.entry import Draft
 from tests.projections.ts_world import NAMESPACE, SECOND, SeriesWorld
-from ual.entry import Draft
 
 A = series_name("cpu", {"host": "a"})
 B = series_name("cpu", {"host": "b"})
@@ -172,9 +172,9 @@ def test_cardinality_has_a_limit_and_a_clear_reason() -> None:
 
 def test_fields_and_measurements_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     world = SeriesWorld()
-    monkeypatch.setattr("projections.ts_writes.FIELDS_MAX", 2)
-    monkeypatch.setattr("projections.ts_writes.MEASUREMENTS_MAX", 2)
-    monkeypatch.setattr("projections.timeseries.MEASUREMENTS_MAX", 2)
+    monkeypatch.setattr("onelog.projections.ts_writes.FIELDS_MAX", 2)
+    monkeypatch.setattr("onelog.projections.ts_writes.MEASUREMENTS_MAX", 2)
+    monkeypatch.setattr("onelog.projections.timeseries.MEASUREMENTS_MAX", 2)
     world.write(A, 5, f=1.0)
 
     assert world.write(A, 5, g=1.0, h=1.0) == Refused(Reason.FIELDS_FULL, 2)
@@ -194,7 +194,7 @@ def test_the_fields_of_an_entry_are_made_at_once(monkeypatch: pytest.MonkeyPatch
         hashed.append(len(measurement.fields))
         return measurement_item(measurement)
 
-    monkeypatch.setattr("projections.ts_store.measurement_item", count)
+    monkeypatch.setattr("onelog.projections.ts_store.measurement_item", count)
     fields = [f"field-{number:03}" for number in range(900)]
     world.batch(*(Run(A, field, FieldType.F64, [1], [1.0]) for field in fields))
     world.write(A, 2, **{f"more-{number}": 1.0 for number in range(50)})

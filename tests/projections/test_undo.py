@@ -2,7 +2,7 @@
 
 import pytest
 
-from projections.undo import UndoLog
+from onelog.projections.undo import UndoLog
 
 
 def test_changes_are_taken_back_from_the_newest_to_the_oldest() -> None:

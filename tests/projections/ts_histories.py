@@ -9,11 +9,11 @@ from random import Random
 
 import numpy as np
 
-from projections.timeseries import TimeSeries
-from projections.ts_aggregate import Function
-from projections.ts_batch import Run, encode_batch
-from projections.ts_blocks import make_block
-from projections.ts_commands import (
+from onelog.projections.timeseries import TimeSeries
+from onelog.projections.ts_aggregate import Function
+from onelog.projections.ts_batch import Run, encode_batch
+from onelog.projections.ts_blocks import make_block
+from onelog.projections.ts_commands import (
     Command,
     ConfigureMeasurement,
     CreateMeasurement,
@@ -25,13 +25,13 @@ from projections.ts_commands import (
     encode_command,
     encode_write_batch,
 )
-from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from projections.ts_names import Matcher, Operator, series_name
-from projections.ts_query import Query, QueryEngine
-from projections.ts_read import ReadBlock
-from projections.ts_rules import Aggregate, Rule
-from projections.ts_types import Config, FieldType, Policy, Value
-from ual.entry import Draft
+from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.ts_names import Matcher, Operator, series_name
+from onelog.projections.ts_query import Query, QueryEngine
+from onelog.projections.ts_read import ReadBlock
+from onelog.projections.ts_rules import Aggregate, Rule
+from onelog.projections.ts_types import Config, FieldType, Policy, Value
+from onelog.ual.entry import Draft
 
 SECOND = 1_000_000_000
 MEASUREMENTS = ["cpu", "disk", "net"]

@@ -1,8 +1,8 @@
 """A measurement with a rule, and the entries that a leader proposes for it, one by one."""
 
-from projections.payload import read_prefix
-from projections.result import Applied, Result
-from projections.ts_commands import (
+from onelog.projections.payload import read_prefix
+from onelog.projections.result import Applied, Result
+from onelog.projections.ts_commands import (
     BeginRollup,
     Command,
     CreateMeasurement,
@@ -10,11 +10,11 @@ from projections.ts_commands import (
     SetRule,
     decode_command,
 )
-from projections.ts_names import series_name
-from projections.ts_rules import Aggregate, Progress, Rule
-from projections.ts_types import Config
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_rules import Aggregate, Progress, Rule
+from onelog.projections.ts_types import Config
+from onelog.ual.entry import Draft
 from tests.projections.ts_world import SECOND, SeriesWorld
-from ual.entry import Draft
 
 MINUTE = 60 * SECOND
 A, A_MINUTES = (series_name(name, {"host": "a"}) for name in ("cpu", "cpu_1m"))

@@ -7,9 +7,9 @@ together with its version.
 
 import sys
 
-from projections.payload import Reader, encode_prefix
-from projections.ts_batch import Run, encode_batch, read_batch
-from projections.ts_commands import (
+from onelog.projections.payload import Reader, encode_prefix
+from onelog.projections.ts_batch import Run, encode_batch, read_batch
+from onelog.projections.ts_commands import (
     BeginRollup,
     Block,
     Command,
@@ -24,11 +24,11 @@ from projections.ts_commands import (
     Write,
     encode_command,
 )
-from projections.ts_names import Matcher, Operator, series_name
-from projections.ts_rules import START, Aggregate, Rule
-from projections.ts_types import Config, FieldType, Policy
+from onelog.projections.ts_names import Matcher, Operator, series_name
+from onelog.projections.ts_rules import START, Aggregate, Rule
+from onelog.projections.ts_types import Config, FieldType, Policy
+from onelog.ual.entry import Draft
 from tests.formats.golden import golden_path, render_hex
-from ual.entry import Draft
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000

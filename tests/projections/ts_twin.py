@@ -5,10 +5,10 @@ import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from projections.ts_aggregate import Function
-from projections.ts_names import Matcher, Operator
-from projections.ts_query import Query
-from projections.ts_types import Config, Policy, Value
+from onelog.projections.ts_aggregate import Function
+from onelog.projections.ts_names import Matcher, Operator
+from onelog.projections.ts_query import Query
+from onelog.projections.ts_types import Config, Policy, Value
 
 Point = tuple[int, Value]
 LAST_TIME = 2**62 - 1

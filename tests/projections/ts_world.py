@@ -5,23 +5,23 @@ Entries pass through the bytes of the log. Blocks are read back from there, as a
 
 from collections.abc import Sequence
 
-from projections import system_commands
-from projections.kv import KV
-from projections.kv_reads import KeyValue
-from projections.payload import SessionRef
-from projections.projection import Position, Projection
-from projections.result import Applied, Result
-from projections.router import ProjectionRouter
-from projections.system import System
-from projections.timeseries import TimeSeries
-from projections.ts_batch import Run, encode_batch
-from projections.ts_blocks import make_block
-from projections.ts_buffers import Column
-from projections.ts_commands import Command, Write, encode_command, encode_write_batch
-from projections.ts_entities import Series
-from projections.ts_query import Query, QueryEngine, Row
-from projections.ts_types import Value
-from ual.entry import OWNER_KV, OWNER_TIMESERIES, Draft, Entry, decode_group, encode_group
+from onelog.projections import system_commands
+from onelog.projections.kv import KV
+from onelog.projections.kv_reads import KeyValue
+from onelog.projections.payload import SessionRef
+from onelog.projections.projection import Position, Projection
+from onelog.projections.result import Applied, Result
+from onelog.projections.router import ProjectionRouter
+from onelog.projections.system import System
+from onelog.projections.timeseries import TimeSeries
+from onelog.projections.ts_batch import Run, encode_batch
+from onelog.projections.ts_blocks import make_block
+from onelog.projections.ts_buffers import Column
+from onelog.projections.ts_commands import Command, Write, encode_command, encode_write_batch
+from onelog.projections.ts_entities import Series
+from onelog.projections.ts_query import Query, QueryEngine, Row
+from onelog.projections.ts_types import Value
+from onelog.ual.entry import OWNER_KV, OWNER_TIMESERIES, Draft, Entry, decode_group, encode_group
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000

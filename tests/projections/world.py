@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from projections import kv_commands, system_commands
-from projections.errors import SpillLost
-from projections.kv_reads import KeyValue
-from projections.payload import SessionRef
-from projections.result import Result
-from projections.table import Projections, build_projections
-from ual.entry import Draft, Entry, decode_group, encode_group
+from onelog.projections import kv_commands, system_commands
+from onelog.projections.errors import SpillLost
+from onelog.projections.kv_reads import KeyValue
+from onelog.projections.payload import SessionRef
+from onelog.projections.result import Result
+from onelog.projections.table import Projections, build_projections
+from onelog.ual.entry import Draft, Entry, decode_group, encode_group
 
 NAMESPACE = "default"
 SECOND = 1_000_000_000

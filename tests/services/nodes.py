@@ -10,18 +10,18 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 
-from node.config import (
+from onelog.errors import OnelogError
+from onelog.node.config import (
     AdvertiseSettings,
     ClusterSettings,
     Config,
     ListenSettings,
     NodeSettings,
 )
-from node.context import NodeContext
-from node.server import Server
-from node.services import SERVICES
-from node.settings import Address
-from onelog.errors import OnelogError
+from onelog.node.context import NodeContext
+from onelog.node.server import Server
+from onelog.node.services import SERVICES
+from onelog.node.settings import Address
 from onelog.status import error_of
 from onelog.v1 import (
     admin_pb2_grpc,

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from node.edge import edge_of
+from onelog.node.edge import edge_of
 from onelog.v1 import queue_pb2 as q
 from tests.services.nodes import Node, run, single
 

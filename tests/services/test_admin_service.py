@@ -8,15 +8,15 @@ from uuid import uuid4
 
 import grpc.aio  # type: ignore[import-untyped]
 
-from cluster.member import LEADER
-from node.config import LimitSettings
-from node.members import Members
 from onelog import errors
+from onelog.cluster.member import LEADER
+from onelog.node.config import LimitSettings
+from onelog.node.members import Members
+from onelog.ual.log import Log
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import log_pb2
 from tests.services.nodes import WAIT_S, cluster, eventually, refusal, run, single, until
-from ual.log import Log
 
 
 def has_applied(log: Log, index: int) -> bool:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from node.config import LimitSettings
 from onelog import errors
 from onelog.client.aio import AsyncClient
+from onelog.node.config import LimitSettings
+from onelog.projections import limits as projection_limits
 from onelog.status import error_of_result
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
-from projections import limits as projection_limits
 from tests.services.nodes import Node, cluster, refusal, run, single
 
 MESSAGE_BYTES_MAX = 256 << 10
@@ -148,7 +148,7 @@ def test_a_batch_get_that_is_too_much_says_so(tmp_path: Path, shards: int) -> No
 def test_a_page_over_several_shards_is_no_larger_than_one_of_a_single_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("projections.kv_reads", "node.services.kv"):
+    for module in ("onelog.projections.kv_reads", "onelog.node.services.kv"):
         monkeypatch.setattr(f"{module}.SCAN_SIZE_MAX", 100_000)
     assert projection_limits.SCAN_SIZE_MAX > 100_000
 

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from node.as_of import Past
-from node.as_of_build import PastBuild
-from node.config import AsOfSettings, LogSettings
-from node.requests import Results
 from onelog.errors import OutOfRange, ResourceExhausted, Unavailable
+from onelog.node.as_of import Past
+from onelog.node.as_of_build import PastBuild
+from onelog.node.config import AsOfSettings, LogSettings
+from onelog.node.requests import Results
+from onelog.projections import kv_commands
+from onelog.projections.kv_reads import Range
+from onelog.projections.system_commands import encode_batch
+from onelog.projections.table import Projections
+from onelog.ual.entry import Draft
+from onelog.ual.routing import partition_of
 from onelog.v1 import common_pb2 as common
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
-from projections import kv_commands
-from projections.kv_reads import Range
-from projections.system_commands import encode_batch
-from projections.table import Projections
 from tests.projections import queue_histories, stream_histories, ts_histories
 from tests.services.nodes import Node, refusal, run, single, until
-from ual.entry import Draft
-from ual.routing import partition_of
 
 NAMESPACE = "default"
 SMALL_LOG = LogSettings(segment_bytes_max=64 << 10, free_bytes_min=0)

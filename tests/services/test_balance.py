@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from node import members
-from node.balance import chosen_leader, transfer
-from node.config import ClusterSettings
+from onelog.node import members
+from onelog.node.balance import chosen_leader, transfer
+from onelog.node.config import ClusterSettings
 from onelog.v1 import admin_pb2 as admin
 from tests.services.nodes import Node, cluster, eventually, run, until
 

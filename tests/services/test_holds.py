@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from node.config import LogSettings, SnapshotSettings
-from node.holds import Holding
-from node.shard_driver import ShardDriver
-from node.snapshot_schedule import SnapshotSchedule
 from onelog import AsyncClient, errors
+from onelog.node.config import LogSettings, SnapshotSettings
+from onelog.node.holds import Holding
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.snapshot_schedule import SnapshotSchedule
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import kv_pb2 as kv
 from tests.services.nodes import (
@@ -202,9 +202,9 @@ def test_a_disk_that_runs_short_breaks_the_hold_and_takes_no_new_one(
             assert await trimmed(node) <= index
             # As if all that is free were needed, on a replica that cannot propose to break it.
             with monkeypatch.context() as patch:
-                patch.setattr("node.holds.breaks", lambda _shard: [])
-                patch.setattr("node.holds.RESERVE_BYTES", 1 << 60)
-                patch.setattr("node.shipping.LAST_BYTES", 1 << 60)
+                patch.setattr("onelog.node.holds.breaks", lambda _shard: [])
+                patch.setattr("onelog.node.holds.RESERVE_BYTES", 1 << 60)
+                patch.setattr("onelog.node.shipping.LAST_BYTES", 1 << 60)
                 await until(lambda: log.first_index > index, DEADLINE_S)  # without a snapshot
                 assert await alarms_of(node) == [("HOLD_NOT_KEPT", 0)]
                 (hold,) = await holds_of(node)

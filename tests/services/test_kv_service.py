@@ -8,8 +8,8 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
-from node.services import kv as kv_service
 from onelog import errors
+from onelog.node.services import kv as kv_service
 from onelog.v1 import admin_pb2, common_pb2
 from onelog.v1 import kv_pb2 as kv
 from tests.services.nodes import Node, refusal, run, single, until

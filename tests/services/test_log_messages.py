@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from node.services.log_messages import (
+from onelog.node.services.log_messages import (
     FRAME_OVERHEAD_MAX,
     VOID_BYTES_MAX,
     Wanted,
@@ -15,13 +15,13 @@ from node.services.log_messages import (
     frame_limits,
     next_frame,
 )
+from onelog.snapshot.store import SnapshotStore
+from onelog.ual.entry import HEADER_SIZE
+from onelog.ual.frames import Frame
+from onelog.ual.log_config import LogConfig
 from onelog.v1 import log_pb2
-from snapshot.store import SnapshotStore
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import SECOND, append_one, fill, make_shard, open_shard, settle_to
-from ual.entry import HEADER_SIZE
-from ual.frames import Frame
-from ual.log_config import LogConfig
 
 ROOMY = LogConfig(segment_bytes_max=8 << 20, unsynced_bytes_max=8 << 20, free_bytes_min=0)
 TOP = (1 << 64) - 1

@@ -11,22 +11,22 @@ import grpc.aio  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from node.config import LimitSettings
 from onelog import errors
 from onelog.errors import OnelogError
+from onelog.node.config import LimitSettings
 from onelog.status import error_of
+from onelog.ual.compaction import compact_segment
+from onelog.ual.entry import HEADER_SIZE, Entry, check_entry
+from onelog.ual.files import DiskFiles
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import ENTRIES_OFFSET
+from onelog.ual.unsealed import UnsealedSegment
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import log_pb2
 from tests.services import test_workers
 from tests.services.nodes import Node, cluster, eventually, refusal, run, single, until
 from tests.services.test_as_of import SMALL_LOG, History, put, snapshot, trim, write
-from ual.compaction import compact_segment
-from ual.entry import HEADER_SIZE, Entry, check_entry
-from ual.files import DiskFiles
-from ual.sealed import SealedSegment
-from ual.segment_format import ENTRIES_OFFSET
-from ual.unsealed import UnsealedSegment
 
 SMALL: dict[str, Any] = {"shards": 1, "log": SMALL_LOG}
 # So slow that a stream has not ended before something happens to it; frames have 16 KiB then.

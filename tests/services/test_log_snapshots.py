@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 
 from onelog import errors
+from onelog.snapshot.format import HEADER_SIZE, SnapshotHeader
 from onelog.v1 import log_pb2
-from snapshot.format import HEADER_SIZE, SnapshotHeader
 from tests.services.nodes import Node, run, single, until
 from tests.services.test_as_of import put, snapshot, write
 from tests.services.test_log_service import describe, failure

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-import node.services.pipeline
+import onelog.node.services.pipeline
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
@@ -16,7 +16,7 @@ from tests.services.test_pipeline_service import get, message, put
 def test_reads_of_a_message_that_want_different_things_fail_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node.services.pipeline, "MESSAGE_DEADLINE_S", 0.5)
+    monkeypatch.setattr(onelog.node.services.pipeline, "MESSAGE_DEADLINE_S", 0.5)
 
     async def test() -> None:
         async with single(tmp_path, shards=1) as server:

@@ -9,16 +9,16 @@ import grpc.aio  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.durability import Durability
-from node.services.execute_message import Message
-from node.services.operation_table import ANSWERS, OPERATIONS
-from node.services.transact import BATCHED
 from onelog import errors
+from onelog.node.durability import Durability
+from onelog.node.services.execute_message import Message
+from onelog.node.services.operation_table import ANSWERS, OPERATIONS
+from onelog.node.services.transact import BATCHED
+from onelog.projections.kv_commands import Put, encode_command
+from onelog.projections.payload import SessionRef
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
-from projections.kv_commands import Put, encode_command
-from projections.payload import SessionRef
 from tests.services.nodes import Node, refusal, run, single
 
 Operation = pipeline.Operation

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any, cast
 
-from node.status_mapping import class_of_reason
 from onelog import errors
 from onelog.errors import class_of
+from onelog.node.status_mapping import class_of_reason
+from onelog.projections.reasons import Reason
 from onelog.v1 import common_pb2
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import queue_pb2 as q
-from projections.reasons import Reason
 from tests.services.nodes import refusal
 from tests.services.queues import Jobs, on_a_node
 

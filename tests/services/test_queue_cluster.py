@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import node.services.queue
-from node.edge import Edge
-from node.waits import own_task
+import onelog.node.services.queue
 from onelog import AsyncClient
 from onelog.errors import LeaseLost, NotFound, OutcomeUnknown, Unavailable
+from onelog.node.edge import Edge
+from onelog.node.waits import own_task
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import queue_pb2 as q
 from tests.services.nodes import Node, cluster, eventually, refusal, run, single, until
@@ -113,7 +113,7 @@ def test_a_purge_keeps_its_bound_and_its_count_when_the_leader_changes_in_its_mi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D14: what came after its first entry is left alone, without a session too."""
-    monkeypatch.setattr(node.services.queue, "PURGE_MESSAGES_MAX", 2)
+    monkeypatch.setattr(onelog.node.services.queue, "PURGE_MESSAGES_MAX", 2)
 
     async def test() -> None:
         async with cluster(tmp_path, shards=1) as nodes:
@@ -146,7 +146,7 @@ def test_a_purge_that_stopped_half_way_does_not_say_that_nothing_was_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is told so would make the call again, with another bound."""
-    monkeypatch.setattr(node.services.queue, "PURGE_MESSAGES_MAX", 2)
+    monkeypatch.setattr(onelog.node.services.queue, "PURGE_MESSAGES_MAX", 2)
 
     async def test() -> None:
         async with single(tmp_path, shards=1) as server:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from onelog.projections import queue_changes
+from onelog.projections.queue_changes import Kind
 from onelog.v1 import common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import queue_pb2 as q
-from projections import queue_changes
-from projections.queue_changes import Kind
 from tests.services.nodes import Node, eventually, refusal, run, single
 from tests.services.queues import Jobs
 from tests.services.test_watch import Watcher

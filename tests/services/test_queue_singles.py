@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from node.edge import edge_of
-from node.services.execute_message import Message
-from node.services.execute_runs import Operation, Singles
+from onelog.node.edge import edge_of
+from onelog.node.services.execute_message import Message
+from onelog.node.services.execute_runs import Operation, Singles
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline

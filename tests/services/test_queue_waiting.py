@@ -11,9 +11,9 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
-from node import calls
-from node.edge import Edge, edge_of
-from node.services import queue as queue_service
+from onelog.node import calls
+from onelog.node.edge import Edge, edge_of
+from onelog.node.services import queue as queue_service
 from onelog.status import error_of
 from onelog.v1 import common_pb2, queue_pb2_grpc
 from onelog.v1 import pipeline_pb2 as pipeline
@@ -365,7 +365,7 @@ def test_a_stream_whose_client_does_not_read_is_dropped_and_its_messages_come_ag
 def test_there_is_a_limit_to_those_who_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.waits.WAITERS_MAX", 1)
+    monkeypatch.setattr("onelog.node.waits.WAITERS_MAX", 1)
 
     async def test(jobs: Jobs) -> None:
         poll = asyncio.create_task(jobs.lease(wait_ms=WAIT_MS))

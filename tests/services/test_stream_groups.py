@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from node.edge import Edge
-from node.stream_fetch import Fetches
 from onelog import errors
+from onelog.node.edge import Edge
+from onelog.node.stream_fetch import Fetches
 from onelog.v1 import admin_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import stream_pb2 as pb

@@ -11,14 +11,14 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
-from node import stream_tail, watch_feeds
-from node.config import LimitSettings
 from onelog import errors
+from onelog.node import stream_tail, watch_feeds
+from onelog.node.config import LimitSettings
+from onelog.projections import stream_pages
 from onelog.v1 import admin_pb2, common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import stream_pb2 as pb
-from projections import stream_pages
 from tests.services.nodes import Node, cluster, eventually, refusal, run, until
 from tests.services.streams import S, append, new, on_a_node, values
 from tests.services.test_stream_groups import create, join

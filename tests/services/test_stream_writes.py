@@ -6,14 +6,14 @@ from typing import Any
 
 from crc32c import crc32c
 
-from node.services.execute_appends import take_appends
-from node.services.stream_operations import append_drafts
 from onelog import errors
+from onelog.node.services.execute_appends import take_appends
+from onelog.node.services.stream_operations import append_drafts
+from onelog.projections.payload import SessionRef
 from onelog.v1 import common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import stream_pb2 as pb
-from projections.payload import SessionRef
 from tests.services.nodes import Node, refusal
 from tests.services.streams import (
     S,

@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from node.status_mapping import class_of_reason
 from onelog import errors
+from onelog.node.status_mapping import class_of_reason
+from onelog.projections.reasons import Reason
 from onelog.v1 import common_pb2
 from onelog.v1 import timeseries_pb2 as ts
-from projections.reasons import Reason
 from tests.services.nodes import Node, refusal, run, single
 from tests.services.test_timeseries_service import column, matcher, points
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from node import calls, series_reads
 from onelog import errors
+from onelog.node import calls, series_reads
+from onelog.projections import ts_index, ts_query, ts_read
+from onelog.ual.errors import IndexDropped
 from onelog.v1 import common_pb2, pipeline_pb2
 from onelog.v1 import timeseries_pb2 as ts
-from projections import ts_index, ts_query, ts_read
 from tests.services.nodes import Node, refusal, until
 from tests.services.test_timeseries_service import (
     FOREVER,
@@ -26,7 +27,6 @@ from tests.services.test_timeseries_service import (
     until_blocks,
     write,
 )
-from ual.errors import IndexDropped
 
 
 class Gate:

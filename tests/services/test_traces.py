@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from node import tracing
-from node.config import RaftSettings
-from node.errors import ConfigError
+from onelog.node import tracing
+from onelog.node.config import RaftSettings
+from onelog.node.errors import ConfigError
 from onelog.v1 import kv_pb2, pipeline_pb2
 from tests.services.nodes import cluster, config_of, refusal, run, single, start, until
 from tests.services.otlp import (

@@ -9,14 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.services.execute_puts import batched_puts
 from onelog import errors
-from onelog.v1 import admin_pb2, common_pb2, queue_pb2, stream_pb2
-from onelog.v1 import kv_pb2 as kv
-from onelog.v1 import pipeline_pb2 as pipeline
-from projections import kv_commands
-from projections.conditions import Condition, Target
-from projections.kv_commands import (
+from onelog.node.services.execute_puts import batched_puts
+from onelog.projections import kv_commands
+from onelog.projections.conditions import Condition, Target
+from onelog.projections.kv_commands import (
     TYPE_PUT,
     TYPE_PUT_MANY,
     Delete,
@@ -25,16 +22,19 @@ from projections.kv_commands import (
     PutMany,
     encode_command,
 )
-from projections.kv_reads import History
-from projections.namespaces import Limits
-from projections.payload import SessionRef, read_prefix
-from projections.result import Applied, Refused
-from projections.system_commands import NamespaceConfigure, encode_batch
-from projections.system_commands import encode_command as encode_system
+from onelog.projections.kv_reads import History
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import SessionRef, read_prefix
+from onelog.projections.result import Applied, Refused
+from onelog.projections.system_commands import NamespaceConfigure, encode_batch
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.ual.entry import Draft
+from onelog.v1 import admin_pb2, common_pb2, queue_pb2, stream_pb2
+from onelog.v1 import kv_pb2 as kv
+from onelog.v1 import pipeline_pb2 as pipeline
 from tests.projections.world import NAMESPACE, World
 from tests.services.nodes import Node, cluster, refusal, run, single
 from tests.services.test_watch import Watcher
-from ual.entry import Draft
 
 Operation = pipeline.TransactOperation
 Request = pipeline.TransactRequest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.shard_driver import ShardDriver
+from onelog.node.shard_driver import ShardDriver
 from onelog.v1 import common_pb2, queue_pb2, stream_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline

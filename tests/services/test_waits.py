@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from node.edge import edge_of
-from node.waits import Waits
+from onelog.node.edge import edge_of
+from onelog.node.waits import Waits
 from onelog.v1 import kv_pb2
 from tests.services.nodes import WAIT_S, Node, run, single, until
 

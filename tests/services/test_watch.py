@@ -12,10 +12,10 @@ from typing import Any, cast
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
-from node import watch_feeds
-from node.config import AsOfSettings
-from node.watch import WATCH_METHOD
 from onelog import errors
+from onelog.node import watch_feeds
+from onelog.node.config import AsOfSettings
+from onelog.node.watch import WATCH_METHOD
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from node import watch
-from node.waits import Waits
 from onelog import errors
+from onelog.node import watch
+from onelog.node.waits import Waits
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv
 from tests.services.nodes import Node, cluster, eventually, refusal, run

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from node.stream_tail import TAIL_METHOD, RecordPage
-from node.waits import Timeouts
-from node.watch import MESSAGES_WAITING_MAX, Follower, Others
-from node.watch_feeds import PAGE_BYTES_MAX
 from onelog.client.options import Scope
 from onelog.client.tail import AsyncTail
 from onelog.errors import OutOfRange
+from onelog.node.stream_tail import TAIL_METHOD, RecordPage
+from onelog.node.waits import Timeouts
+from onelog.node.watch import MESSAGES_WAITING_MAX, Follower, Others
+from onelog.node.watch_feeds import PAGE_BYTES_MAX
 from onelog.v1 import common_pb2
 from onelog.v1 import stream_pb2 as pb
 from tests.services.nodes import run, until

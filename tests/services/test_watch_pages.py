@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from node.config import LimitSettings
-from node.events import KeyHappening
-from node.events_stream import StreamHappening
-from node.happening import Happening
-from node.stream_tail import RecordPage
-from node.watch_feeds import PAGE_BYTES_MAX, EventPage, Feed
 from onelog.client.aio import AsyncClient
+from onelog.node.config import LimitSettings
+from onelog.node.events import KeyHappening
+from onelog.node.events_stream import StreamHappening
+from onelog.node.happening import Happening
+from onelog.node.stream_tail import RecordPage
+from onelog.node.watch_feeds import PAGE_BYTES_MAX, EventPage, Feed
+from onelog.projections.kv_changes import Change
+from onelog.projections.kv_reads import KeyValue
+from onelog.projections.limits import KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, VALUE_SIZE_MAX
+from onelog.ual.entry import OWNER_KV, Entry
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import queue_pb2
-from projections.kv_changes import Change
-from projections.kv_reads import KeyValue
-from projections.limits import KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, VALUE_SIZE_MAX
 from tests.services.nodes import Node, run, single, until
 from tests.services.streams import S, append, on_a_node
 from tests.services.test_stream_tail import Tail, at, create_streams
 from tests.services.test_watch import Watcher
 from tests.services.test_watch_past import History, applied, position, read_all
-from ual.entry import OWNER_KV, Entry
 
 MESSAGE_BYTES_MAX = LimitSettings().message_bytes_max
 RECORDS = 40

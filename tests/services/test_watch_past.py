@@ -11,22 +11,23 @@ from typing import Any
 
 import pytest
 
-from node import as_of, as_of_build, watch_past
-from node.as_of_build import PastBuild
-from node.calls import Call
-from node.config import AsOfSettings
-from node.edge import edge_of
-from node.watch import WATCH_METHOD, Watches
-from node.watch_feeds import PAGE_EVENTS_MAX
 from onelog.errors import OutOfRange, ResourceExhausted
+from onelog.node import as_of, as_of_build, watch_past
+from onelog.node.as_of_build import PastBuild
+from onelog.node.calls import Call
+from onelog.node.config import AsOfSettings
+from onelog.node.edge import edge_of
+from onelog.node.watch import WATCH_METHOD, Watches
+from onelog.node.watch_feeds import PAGE_EVENTS_MAX
+from onelog.projections import kv_commands as commands
+from onelog.projections.queue_commands import QueueDelete
+from onelog.projections.queue_commands import encode_command as encode_queue
+from onelog.projections.system_commands import encode_batch
+from onelog.projections.table import Projections, build_projections
+from onelog.ual.entry import Draft
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline
-from projections import kv_commands as commands
-from projections.queue_commands import QueueDelete
-from projections.queue_commands import encode_command as encode_queue
-from projections.system_commands import encode_batch
-from projections.table import Projections, build_projections
 from tests.projections import queue_histories, stream_histories, ts_histories
 from tests.services.nodes import Node, refusal, run, single, until
 from tests.services.queues import Jobs
@@ -42,7 +43,6 @@ from tests.services.test_as_of import (
     write,
 )
 from tests.services.test_watch import Watcher
-from ual.entry import Draft
 
 NOTES_SIZE_MAX = 4_000
 WINDOW_MAX = 24

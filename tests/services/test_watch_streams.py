@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from node import watch_feeds
 from onelog.client.aio import AsyncClient
 from onelog.client.watch import Event, Watched
+from onelog.node import watch_feeds
+from onelog.projections.stream_gone import GoneStream, GoneStreams
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import stream_pb2 as pb
-from projections.stream_gone import GoneStream, GoneStreams
 from tests.services.nodes import Node, until
 from tests.services.streams import S, append, on_a_node
 from tests.services.test_as_of import snapshot

@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from node.server import Server, new_node
-from node.services import SERVICES
-from node.settings import Address
+from onelog.node.server import Server, new_node
+from onelog.node.services import SERVICES
+from onelog.node.settings import Address
 from onelog.v1 import admin_pb2, pipeline_pb2, stream_pb2
 from onelog.v1 import kv_pb2 as kv
 from tests.services.nodes import Node, config_of, run, until

@@ -6,11 +6,11 @@ member must hold it in the end, unless power failed. What was not answered may b
 
 from random import Random
 
-from cluster.errors import ClusterError, NotLeader
-from node.durability import Durability, Received
-from node.requests import Outcome
-from projections import kv_commands
-from projections.result import Refused
+from onelog.cluster.errors import ClusterError, NotLeader
+from onelog.node.durability import Durability, Received
+from onelog.node.requests import Outcome
+from onelog.projections import kv_commands
+from onelog.projections.result import Refused
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
 

@@ -7,14 +7,14 @@ operation takes effect once however often it was sent.
 from collections.abc import Callable
 from random import Random
 
-from cluster.errors import ClusterError, NotLeader
-from node.requests import Outcome
-from projections import system_commands
-from projections.payload import SessionRef
-from projections.result import Applied, Duplicate, Refused, Result
+from onelog.cluster.errors import ClusterError, NotLeader
+from onelog.node.requests import Outcome
+from onelog.projections import system_commands
+from onelog.projections.payload import SessionRef
+from onelog.projections.result import Applied, Duplicate, Refused, Result
+from onelog.ual.entry import Draft
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
-from ual.entry import Draft
 
 NAMESPACE = "default"
 SESSION_TTL_NS = 86_400 * 10**9  # longer than the jumps of wall clocks together

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from cluster.errors import ClusterError
-from node.stale_reads import Level
-from projections import kv_commands
-from projections.result import Applied, Refused
+from onelog.cluster.errors import ClusterError
+from onelog.node.stale_reads import Level
+from onelog.projections import kv_commands
+from onelog.projections.result import Applied, Refused
 from tests.simulation.caller import NAMESPACE, RETRY_S, Caller
 from tests.simulation.linearizability import Operation
 from tests.simulation.replica import Replica

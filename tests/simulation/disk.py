@@ -32,7 +32,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from ual.files import File, FileLock
+from onelog.ual.files import File, FileLock
 
 PAGE_SIZE = 4096
 FREE_BYTES_UNLIMITED = 1 << 60

@@ -7,17 +7,17 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from cluster.errors import ClusterError
-from cluster.member import FOLLOWER, LEADER
-from cluster.membership import Membership
-from node.shard import Shard
+from onelog.cluster.errors import ClusterError
+from onelog.cluster.member import FOLLOWER, LEADER
+from onelog.cluster.membership import Membership
+from onelog.node.shard import Shard
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import HEADER_SIZE
 from tests.simulation.disk import CrashPolicy, Operation
 from tests.simulation.network import Network
 from tests.simulation.profile import Profile
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
-from ual.sealed import SealedSegment
-from ual.segment_format import HEADER_SIZE
 
 # With these gone a replica fails, and must be well again after a restart.
 FAILING: list[Operation] = ["write", "sync", "truncate", "rename", "remove", "sync_directory"]

@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from cluster.member import LEADER
-from cluster.messages import Append, Message, Vote, VoteRequest
-from node.shard import Shard
-from projections.result import Refused
-from projections.table import build_projections
-from snapshot.replay import replay
+from onelog.cluster.member import LEADER
+from onelog.cluster.messages import Append, Message, Vote, VoteRequest
+from onelog.node.shard import Shard
+from onelog.projections.result import Refused
+from onelog.projections.table import build_projections
+from onelog.snapshot.replay import replay
+from onelog.ual.entry import decode_entries
+from onelog.ual.errors import CorruptFile
+from onelog.ual.notes import ApplyNotes
 from tests.simulation.caller import NAMESPACE
 from tests.simulation.clients import COUNTERS, History
 from tests.simulation.linearizability import Operation, is_linearizable
 from tests.simulation.replica import Replica
-from ual.entry import decode_entries
-from ual.errors import CorruptFile
-from ual.notes import ApplyNotes
 
 Fail = Callable[[str], None]
 

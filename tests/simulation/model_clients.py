@@ -16,24 +16,24 @@ from random import Random
 
 import numpy as np
 
-from node.shard import Shard
-from projections import queue_commands, ts_commands
-from projections.payload import SessionRef
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue, decode_message
-from projections.queue_reads import Peeked
-from projections.queue_results import decode_leased, decode_verdicts
-from projections.reasons import Reason
-from projections.result import Applied, Refused
-from projections.ts_batch import Run, encode_batch
-from projections.ts_names import series_name
-from projections.ts_query import Query, QueryEngine
-from projections.ts_types import FieldType
+from onelog.node.shard import Shard
+from onelog.projections import queue_commands, ts_commands
+from onelog.projections.payload import SessionRef
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue, decode_message
+from onelog.projections.queue_reads import Peeked
+from onelog.projections.queue_results import decode_leased, decode_verdicts
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused
+from onelog.projections.ts_batch import Run, encode_batch
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_query import Query, QueryEngine
+from onelog.projections.ts_types import FieldType
+from onelog.ual.entry import Draft
+from onelog.ual.errors import UalError
 from tests.simulation.caller import NAMESPACE, Caller
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
-from ual.entry import Draft
-from ual.errors import UalError
 
 SECOND_NS = 10**9
 GROUPS = (b"", b"", b"left", b"right")

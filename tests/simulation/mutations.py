@@ -1,8 +1,9 @@
 """Every protection, taken away: a simulator that does not notice proves nothing.
 
-A mutation is a set of switches (``cluster.config.Protections``), or a replacement for the method
-that protects, and the weather in which its absence should show. Replacements do what the code
-would do without the protection, and what pysyncobj does as it ships where that is the question.
+A mutation is a set of switches (``onelog.cluster.config.Protections``), or a replacement for the
+method that protects, and the weather in which its absence should show. Replacements do what the
+code would do without the protection, and what pysyncobj does as it ships where that is the
+question.
 """
 
 from collections.abc import Iterator
@@ -11,18 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from cluster import journal as journal_module
-from cluster.config import ALL_ON, Protections, RaftConfig
-from cluster.journal import KIND_DATA, RaftJournal
-from cluster.leadership import Leadership
-from cluster.lease import Lease
-from cluster.member import RaftMember
-from cluster.pre_vote import PreVote
-from cluster.staleness import Freshness
+from onelog.cluster import journal as journal_module
+from onelog.cluster.config import ALL_ON, Protections, RaftConfig
+from onelog.cluster.journal import KIND_DATA, RaftJournal
+from onelog.cluster.leadership import Leadership
+from onelog.cluster.lease import Lease
+from onelog.cluster.member import RaftMember
+from onelog.cluster.pre_vote import PreVote
+from onelog.cluster.staleness import Freshness
+from onelog.ual.hard_state import HardStateFile
+from onelog.ual.jobs import SyncJob
+from onelog.ual.log import Log
 from tests.simulation.profile import MEMBERSHIP, Profile
-from ual.hard_state import HardStateFile
-from ual.jobs import SyncJob
-from ual.log import Log
 
 Patches = tuple[tuple[Any, str, Any], ...]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from cluster.config import RaftConfig
+from onelog.cluster.config import RaftConfig
 
 # How often each misfortune strikes, relative to the others.
 USUAL = {

@@ -6,24 +6,24 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from cluster.config import Protections, RaftConfig, ShippingConfig
-from cluster.errors import StateDiverged
-from cluster.membership import Membership
-from cluster.messages import Message
-from node.jobs import ShipJob
-from node.requests import ShardConfig
-from node.shard import Shard
-from projections.table import build_projections
-from snapshot.build import Capture, build_in_process, plan_build
-from snapshot.errors import NotDurable
+from onelog.cluster.config import Protections, RaftConfig, ShippingConfig
+from onelog.cluster.errors import StateDiverged
+from onelog.cluster.membership import Membership
+from onelog.cluster.messages import Message
+from onelog.node.jobs import ShipJob
+from onelog.node.requests import ShardConfig
+from onelog.node.shard import Shard
+from onelog.projections.table import build_projections
+from onelog.snapshot.build import Capture, build_in_process, plan_build
+from onelog.snapshot.errors import NotDurable
+from onelog.ual.errors import CorruptFile, DiskFull, LogFailed
+from onelog.ual.jobs import ManifestJob, SealJob, SyncJob
+from onelog.ual.log_config import LogConfig
+from onelog.ual.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.simulation.network import Network
 from tests.simulation.schedule import Schedule
 from tests.ual.shards import make_shard
-from ual.errors import CorruptFile, DiskFull, LogFailed
-from ual.jobs import ManifestJob, SealJob, SyncJob
-from ual.log_config import LogConfig
-from ual.sealed import SealedSegment
 
 LOG = LogConfig(
     ring_bytes=16 << 10, segment_bytes_max=2 << 10, unsynced_bytes_max=8 << 10, free_bytes_min=0

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from cluster.errors import ClusterError, Expired, ReplicaStopped, StaleBoundExceeded
-from node.shard import Shard
-from node.stale_reads import Level
+from onelog.cluster.errors import ClusterError, Expired, ReplicaStopped, StaleBoundExceeded
+from onelog.node.shard import Shard
+from onelog.node.stale_reads import Level
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
 

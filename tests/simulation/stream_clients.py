@@ -8,12 +8,12 @@
 
 from collections.abc import Callable
 
-from node.shard import Shard
-from projections.payload import SessionRef
-from projections.reasons import Reason
-from projections.result import Applied, Refused
-from projections.stream_commands import Command, Create, Retention, encode_command
-from projections.stream_group_commands import (
+from onelog.node.shard import Shard
+from onelog.projections.payload import SessionRef
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused
+from onelog.projections.stream_commands import Command, Create, Retention, encode_command
+from onelog.projections.stream_group_commands import (
     Ack,
     Claim,
     Deliver,
@@ -24,15 +24,15 @@ from projections.stream_group_commands import (
     Nack,
     Place,
 )
-from projections.stream_group_operations import decode_claimed
-from projections.stream_operations import DUPLICATE
-from projections.stream_pages import Page, Record
-from projections.stream_reads import GroupDescription
-from projections.stream_record import Append, ProducerRef
+from onelog.projections.stream_group_operations import decode_claimed
+from onelog.projections.stream_operations import DUPLICATE
+from onelog.projections.stream_pages import Page, Record
+from onelog.projections.stream_reads import GroupDescription
+from onelog.projections.stream_record import Append, ProducerRef
+from onelog.ual.entry import Draft
+from onelog.ual.errors import UalError
 from tests.simulation.caller import NAMESPACE
 from tests.simulation.model_clients import SECOND_NS, Finish, ModelClient
-from ual.entry import Draft
-from ual.errors import UalError
 
 STREAM = "events"
 DEAD = "lost"

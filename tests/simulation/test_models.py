@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from projections import stream_group_operations
-from projections.queue_store import QueueState, Total
-from projections.stream import Stream
-from projections.stream_group_commands import Nack
-from projections.stream_groups import Group
-from projections.stream_limits import partition_id
-from projections.stream_operations import Moment
-from projections.stream_producers import Producers
+from onelog.projections import stream_group_operations
+from onelog.projections.queue_store import QueueState, Total
+from onelog.projections.stream import Stream
+from onelog.projections.stream_group_commands import Nack
+from onelog.projections.stream_groups import Group
+from onelog.projections.stream_limits import partition_id
+from onelog.projections.stream_operations import Moment
+from onelog.projections.stream_producers import Producers
+from onelog.ual.entry import decode_entries
 from tests.simulation.profile import Profile
 from tests.simulation.world import Violation, World
-from ual.entry import decode_entries
 
 # Little goes wrong, so that much gets done.
 CALM = Profile(faults_s=30.0, models=True, weights={"crash": 1.0}, between_s=5.0, stale_readers=0)

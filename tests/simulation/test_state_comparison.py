@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cluster.member import LEADER
-from projections.kv_commands import TYPE_PUT
+from onelog.cluster.member import LEADER
+from onelog.projections.kv_commands import TYPE_PUT
+from onelog.ual.entry import OWNER_KV, Entry
 from tests.simulation.mutations import CALM
 from tests.simulation.replica import Replica
 from tests.simulation.world import World
-from ual.entry import OWNER_KV, Entry
 
 SMUGGLED_S = 3.0
 FOUND_S = 6.0

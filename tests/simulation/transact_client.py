@@ -5,22 +5,22 @@ record and writes a point. Some have a last part that cannot be done: what the o
 been taken back.
 """
 
-from node.shard import Shard
-from projections import kv_commands, queue_commands, stream_commands, ts_commands
-from projections.payload import SessionRef
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue, decode_message
-from projections.queue_reads import Peeked
-from projections.reasons import Reason
-from projections.result import Applied, Refused
-from projections.stream_commands import Retention
-from projections.stream_record import Append
-from projections.system_commands import encode_batch
-from projections.ts_names import series_name
+from onelog.node.shard import Shard
+from onelog.projections import kv_commands, queue_commands, stream_commands, ts_commands
+from onelog.projections.payload import SessionRef
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue, decode_message
+from onelog.projections.queue_reads import Peeked
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused
+from onelog.projections.stream_commands import Retention
+from onelog.projections.stream_record import Append
+from onelog.projections.system_commands import encode_batch
+from onelog.projections.ts_names import series_name
+from onelog.ual.entry import Draft
 from tests.simulation.caller import NAMESPACE
 from tests.simulation.model_clients import SECOND_NS, ModelClient, points_of
 from tests.simulation.stream_clients import RECORDS_KEPT, records_of
-from ual.entry import Draft
 
 NEVER = 2**62  # no key has this version
 

@@ -12,10 +12,10 @@ from random import Random
 from typing import NoReturn
 from uuid import UUID
 
-from cluster.config import ALL_ON, Protections
-from cluster.member import LEADER
-from cluster.membership import Membership
-from cluster.messages import Message
+from onelog.cluster.config import ALL_ON, Protections
+from onelog.cluster.member import LEADER
+from onelog.cluster.membership import Membership
+from onelog.cluster.messages import Message
 from tests.simulation.async_writer import AsyncWriter
 from tests.simulation.clients import Client, History
 from tests.simulation.faults import Faults

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from snapshot.format import SnapshotHeader
-from snapshot.reader import SnapshotReader
-from snapshot.writer import write_snapshot
+from onelog.snapshot.format import SnapshotHeader
+from onelog.snapshot.reader import SnapshotReader
+from onelog.snapshot.writer import write_snapshot
 from tests.simulation.disk import SimDisk
 
 SNAPS = Path("/snaps")

@@ -5,8 +5,8 @@ from pathlib import Path
 from random import Random
 from typing import Generic
 
-from projections.conditions import Condition, Target
-from projections.kv_commands import (
+from onelog.projections.conditions import Condition, Target
+from onelog.projections.kv_commands import (
     Append,
     Delete,
     Increment,
@@ -15,20 +15,20 @@ from projections.kv_commands import (
     Touch,
     encode_command,
 )
-from projections.namespaces import Limits
-from projections.payload import SessionRef
-from projections.system_commands import NamespaceCreate, SessionOpen, encode_batch
-from projections.system_commands import encode_command as encode_system
-from snapshot.build import BuildResult, Capture, build_in_process, plan_build
-from snapshot.progress import Progress, no_progress
-from snapshot.recovery import Recovered, recover_state
-from snapshot.state import StateT, hash_text
-from snapshot.store import SnapshotStore
+from onelog.projections.namespaces import Limits
+from onelog.projections.payload import SessionRef
+from onelog.projections.system_commands import NamespaceCreate, SessionOpen, encode_batch
+from onelog.projections.system_commands import encode_command as encode_system
+from onelog.snapshot.build import BuildResult, Capture, build_in_process, plan_build
+from onelog.snapshot.progress import Progress, no_progress
+from onelog.snapshot.recovery import Recovered, recover_state
+from onelog.snapshot.state import StateT, hash_text
+from onelog.snapshot.store import SnapshotStore
+from onelog.ual.entry import Draft, Entry
+from onelog.ual.files import Files
+from onelog.ual.log_config import LogConfig
+from onelog.ual.notes import ApplyNotes
 from tests.ual.shards import make_shard, open_shard
-from ual.entry import Draft, Entry
-from ual.files import Files
-from ual.log_config import LogConfig
-from ual.notes import ApplyNotes
 
 DATA = Path("/data")
 SECOND = 1_000_000_000

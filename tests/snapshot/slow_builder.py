@@ -7,8 +7,8 @@ import json
 import os
 import sys
 
-from snapshot.build import BuildRequest
-from snapshot.format import temporary_name
+from onelog.snapshot.build import BuildRequest
+from onelog.snapshot.format import temporary_name
 
 JUNK_SHARD = 1
 SILENT_SHARD = 2

@@ -5,15 +5,15 @@ from dataclasses import asdict
 
 import pytest
 
-from projections.table import Projections, build_projections
-from snapshot.build import BuildRequest, BuildResult, Capture, build_in_process, plan_build
-from snapshot.errors import LogGap, StateMismatch
-from snapshot.progress import Phase
-from snapshot.reader import SnapshotReader
+from onelog.projections.table import Projections, build_projections
+from onelog.snapshot.build import BuildRequest, BuildResult, Capture, build_in_process, plan_build
+from onelog.snapshot.errors import LogGap, StateMismatch
+from onelog.snapshot.progress import Phase
+from onelog.snapshot.reader import SnapshotReader
+from onelog.ual.errors import DiskFull, IndexDropped
 from tests.simulation.disk import SimDisk
 from tests.snapshot.live import LiveShard, Work, put
 from tests.snapshot.toys import Toy, toy_drafts
-from ual.errors import DiskFull, IndexDropped
 
 
 def planned(live: LiveShard[Projections] | LiveShard[Toy]) -> BuildRequest:

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from projections.table import Projections, build_projections
-from snapshot.build import BuildRequest, Capture, plan_build
-from snapshot.builder_process import NICENESS, BuilderProcess
-from snapshot.errors import BuilderCancelled, BuilderFailed, BuilderTimeout
-from snapshot.progress import Phase
+from onelog.projections.table import Projections, build_projections
+from onelog.snapshot.build import BuildRequest, Capture, plan_build
+from onelog.snapshot.builder_process import NICENESS, BuilderProcess
+from onelog.snapshot.errors import BuilderCancelled, BuilderFailed, BuilderTimeout
+from onelog.snapshot.progress import Phase
+from onelog.ual.directory import shard_paths
+from onelog.ual.files import DiskFiles
+from onelog.ual.log_config import LogConfig
+from onelog.ual.manifest import SnapshotRecord
+from onelog.ual.sealed import SealedSegment
 from tests.snapshot.live import LiveShard, Work, put
 from tests.snapshot.slow_builder import JUNK_SHARD, SILENT_SHARD
-from ual.directory import shard_paths
-from ual.files import DiskFiles
-from ual.log_config import LogConfig
-from ual.manifest import SnapshotRecord
-from ual.sealed import SealedSegment
 
 ROOT = Path(__file__).parents[2]
 CONFIG = LogConfig(ring_bytes=4096, segment_bytes_max=20_000, free_bytes_min=0)
@@ -209,7 +209,7 @@ def test_cancelling_after_the_result_does_not_take_the_file(tmp_path: Path) -> N
 def run_builder(request: BuildRequest) -> subprocess.CompletedProcess[str]:
     """Run the builder with an end of stdin right behind the request."""
     return subprocess.run(
-        [sys.executable, "-m", "snapshot.builder"],
+        [sys.executable, "-m", "onelog.snapshot.builder"],
         input=request.encode() + "\n",
         capture_output=True,
         text=True,

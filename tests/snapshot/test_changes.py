@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from projections import system_commands
-from projections.conditions import Condition, Target
-from projections.kv_commands import (
+from onelog.projections import system_commands
+from onelog.projections.conditions import Condition, Target
+from onelog.projections.kv_commands import (
     Append,
     Delete,
     DeleteRange,
@@ -24,22 +24,22 @@ from projections.kv_commands import (
     encode_command,
     put_bodies,
 )
-from projections.limits import VALUE_SIZE_MAX
-from projections.namespaces import Limits
-from projections.queue_commands import Cancel, QueueCreate, QueueDelete
-from projections.queue_commands import encode_command as encode_queue
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue
-from projections.queue_store import INCOMING, OUTGOING
-from projections.system_commands import encode_batch
-from projections.table import Projections
-from snapshot.changes import KeyChange, QueueEvent, key_changes, queue_events
-from snapshot.errors import LogGap
-from snapshot.offline import fresh_projections
-from snapshot.past import Entries, PastState
+from onelog.projections.limits import VALUE_SIZE_MAX
+from onelog.projections.namespaces import Limits
+from onelog.projections.queue_commands import Cancel, QueueCreate, QueueDelete
+from onelog.projections.queue_commands import encode_command as encode_queue
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.queue_store import INCOMING, OUTGOING
+from onelog.projections.system_commands import encode_batch
+from onelog.projections.table import Projections
+from onelog.snapshot.changes import KeyChange, QueueEvent, key_changes, queue_events
+from onelog.snapshot.errors import LogGap
+from onelog.snapshot.offline import fresh_projections
+from onelog.snapshot.past import Entries, PastState
+from onelog.ual.entry import Entry
 from tests.projections.histories import Writer
 from tests.projections.world import SECOND, World
-from ual.entry import Entry
 
 STEPS = 350
 Keys = dict[tuple[str, bytes], tuple[bytes, int, int | None, int | None]]

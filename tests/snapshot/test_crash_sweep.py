@@ -18,14 +18,14 @@ from random import Random
 
 import pytest
 
-from projections.table import Projections, build_projections
-from snapshot.state import State, StateT
+from onelog.projections.table import Projections, build_projections
+from onelog.snapshot.state import State, StateT
+from onelog.ual.entry import Draft
+from onelog.ual.notes import ApplyNotes
+from onelog.ual.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import SMALL, LiveShard, Work
 from tests.snapshot.toys import TYPE_RECORD, VOID_SIZE, Toy, stream_of, toy_drafts
-from ual.entry import Draft
-from ual.notes import ApplyNotes
-from ual.sealed import SealedSegment
 
 STEPS = 24
 DEEP_EVERY = 3  # crashes after which everything is sealed too, which costs most of the time

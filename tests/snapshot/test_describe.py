@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.kv_commands import Put, Touch, Transaction, encode_command
-from projections.payload import encode_prefix
-from projections.queue_commands import describe_queue_entry
-from snapshot.describe import DESCRIPTION_SIZE_MAX, describe_command, describe_entry
+from onelog.projections.kv_commands import Put, Touch, Transaction, encode_command
+from onelog.projections.payload import encode_prefix
+from onelog.projections.queue_commands import describe_queue_entry
+from onelog.snapshot.describe import DESCRIPTION_SIZE_MAX, describe_command, describe_entry
+from onelog.ual.entry import FLAG_ZSTD, Draft, Entry
 from tests.projections import payload_samples, queue_samples, stream_payload_samples, ts_samples
-from ual.entry import FLAG_ZSTD, Draft, Entry
 
 PREFIX = encode_prefix("default")
 SAMPLES = {

@@ -6,33 +6,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from projections.kv_commands import Increment, encode_command
-from projections.kv_reads import KeyValue
-from projections.system_commands import encode_batch
-from projections.table import Projections, build_projections
-from snapshot.errors import NoSnapshot
-from snapshot.notes_section import CoveredNotes
-from snapshot.offline import LastRecords, make_snapshot, read_key, rebuild_state, shards_of
-from snapshot.progress import Phase
-from snapshot.proof import Verdict, prove_shard
-from snapshot.reader import SnapshotReader
-from snapshot.state import hash_text, write_state
-from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.snapshot.live import DATA, SMALL, LiveShard, Work, put
-from ual.compaction import compact_segment
-from ual.directory import DataDirectory
-from ual.errors import (
+from onelog.projections.kv_commands import Increment, encode_command
+from onelog.projections.kv_reads import KeyValue
+from onelog.projections.system_commands import encode_batch
+from onelog.projections.table import Projections, build_projections
+from onelog.snapshot.errors import NoSnapshot
+from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.offline import LastRecords, make_snapshot, read_key, rebuild_state, shards_of
+from onelog.snapshot.progress import Phase
+from onelog.snapshot.proof import Verdict, prove_shard
+from onelog.snapshot.reader import SnapshotReader
+from onelog.snapshot.state import hash_text, write_state
+from onelog.ual.compaction import compact_segment
+from onelog.ual.directory import DataDirectory
+from onelog.ual.errors import (
     CorruptFile,
     DirectoryError,
     DirectoryInUse,
     IndexInFuture,
     MissingSegment,
 )
-from ual.manifest import load as load_manifest
-from ual.manifest import save as save_manifest
-from ual.notes import ApplyNotes, SegmentNotes
-from ual.offline import ReadOnlyFiles
-from ual.sealed import SealedSegment
+from onelog.ual.manifest import load as load_manifest
+from onelog.ual.manifest import save as save_manifest
+from onelog.ual.notes import ApplyNotes, SegmentNotes
+from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.sealed import SealedSegment
+from tests.simulation.disk import CrashPolicy, SimDisk
+from tests.snapshot.live import DATA, SMALL, LiveShard, Work, put
 
 
 def lived(seed: int = 1, groups: int = 40, snapshot_every: int = 12) -> LiveShard[Projections]:

@@ -5,14 +5,14 @@ from random import Random
 import numpy as np
 import pytest
 
-import snapshot.points
-from projections.ts_batch import Run, encode_batch
-from projections.ts_blocks import make_block
-from projections.ts_commands import Delete, encode_command, encode_write_batch
-from projections.ts_names import series_name
-from projections.ts_query import Query, QueryEngine
-from projections.ts_types import FieldType
-from snapshot.points import find_columns, read_points
+import onelog.snapshot.points
+from onelog.projections.ts_batch import Run, encode_batch
+from onelog.projections.ts_blocks import make_block
+from onelog.projections.ts_commands import Delete, encode_command, encode_write_batch
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_query import Query, QueryEngine
+from onelog.projections.ts_types import FieldType
+from onelog.snapshot.points import find_columns, read_points
 from tests.projections.world import World
 
 BLOCKS = 12
@@ -40,7 +40,7 @@ def blocks_that_overlap(seed: int) -> World:
 def test_windows_of_a_column_are_the_whole_of_it(
     window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot.points, "WINDOW_POINTS", window)
+    monkeypatch.setattr(onelog.snapshot.points, "WINDOW_POINTS", window)
     world = blocks_that_overlap(window)
     payloads = {entry.index: entry.plain_payload() for entry in world.entries}
     (answer,) = QueryEngine(world.state.series, payloads.__getitem__).query(  # type: ignore[misc]

@@ -9,9 +9,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot import reader as reader_module
-from snapshot.errors import CorruptSnapshot
-from snapshot.format import (
+from onelog.snapshot import reader as reader_module
+from onelog.snapshot.errors import CorruptSnapshot
+from onelog.snapshot.format import (
     FOOTER_SIZE,
     HEADER_SIZE,
     SECTION_HEADER_SIZE,
@@ -22,11 +22,11 @@ from snapshot.format import (
     snapshot_name,
     temporary_name,
 )
-from snapshot.progress import Phase
-from snapshot.reader import SnapshotReader
+from onelog.snapshot.progress import Phase
+from onelog.snapshot.reader import SnapshotReader
+from onelog.ual.errors import CorruptFile, UnknownVersion
 from tests.simulation.disk import SimDisk
 from tests.snapshot.files_of import HEADER, SNAPS, read, section_maps, write
-from ual.errors import CorruptFile, UnknownVersion
 
 SECTIONS = {0: b"system", 1: b"some keys and values", 4: b"", 16: b"notes"}
 

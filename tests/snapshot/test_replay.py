@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from projections.table import build_projections
-from snapshot.errors import LogGap, StateMismatch
-from snapshot.progress import Phase
-from snapshot.replay import PROGRESS_ENTRIES, Replayed, replay
-from snapshot.state import hash_text
+from onelog.projections.table import build_projections
+from onelog.snapshot.errors import LogGap, StateMismatch
+from onelog.snapshot.progress import Phase
+from onelog.snapshot.replay import PROGRESS_ENTRIES, Replayed, replay
+from onelog.snapshot.state import hash_text
+from onelog.ual.entry import Entry, decode_group, encode_group
+from onelog.ual.notes import ApplyNotes
 from tests.snapshot.live import Work
 from tests.snapshot.toys import Toy
-from ual.entry import Entry, decode_group, encode_group
-from ual.notes import ApplyNotes
 
 
 def entries_of(sizes: Sequence[int], first_index: int = 1) -> list[Entry]:

@@ -4,13 +4,13 @@ import errno
 
 import pytest
 
-from projections.table import build_projections
-from snapshot.errors import NoSnapshot, NotDurable, StateMismatch
+from onelog.projections.table import build_projections
+from onelog.snapshot.errors import NoSnapshot, NotDurable, StateMismatch
+from onelog.ual.errors import DiskFull
+from onelog.ual.manifest import load as load_manifest
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import LiveShard, put
 from tests.snapshot.toys import Toy, toy_drafts
-from ual.errors import DiskFull
-from ual.manifest import load as load_manifest
 
 
 def shard_with(count: int) -> LiveShard[Toy]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.trigger import Cause, Growth, TriggerConfig, snapshot_due
+from onelog.snapshot.trigger import Cause, Growth, TriggerConfig, snapshot_due
 
 MIB = 1 << 20
 CONFIG = TriggerConfig()

@@ -3,13 +3,13 @@
 import pytest
 from crc32c import crc32c
 
-from projections.table import Projections, build_projections
-from snapshot.verification import VERIFIERS
+from onelog.projections.table import Projections, build_projections
+from onelog.snapshot.verification import VERIFIERS
+from onelog.ual.findings import Finding, Level
+from onelog.ual.manifest import Manifest, load, save
+from onelog.ual.verification import verify
 from tests.simulation.disk import SimDisk
 from tests.snapshot.live import DATA, SMALL, LiveShard, put
-from ual.findings import Finding, Level
-from ual.manifest import Manifest, load, save
-from ual.verification import verify
 
 
 def lived() -> LiveShard[Projections]:

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from snapshot import writer as writer_module
-from snapshot.progress import Phase
-from snapshot.writer import write_snapshot
+from onelog.snapshot import writer as writer_module
+from onelog.snapshot.progress import Phase
+from onelog.snapshot.writer import write_snapshot
+from onelog.ual.errors import DiskFull
 from tests.simulation.disk import CrashPolicy, Operation, SimDisk
 from tests.snapshot.files_of import CREATED_S, HEADER, SNAPS, read, write
-from ual.errors import DiskFull
 
 SECTIONS = {0: b"system" * 5, 1: bytes(range(256)) * 3, 16: b""}
 NAME = "0000001234-1700000000.fsnap"

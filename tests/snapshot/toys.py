@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from xxhash import xxh3_64_intdigest
 
-from projections.errors import CorruptSection
-from ual.entry import Draft, Entry
-from ual.notes import ApplyNotes
+from onelog.projections.errors import CorruptSection
+from onelog.ual.entry import Draft, Entry
+from onelog.ual.notes import ApplyNotes
 
 TYPE_RECORD = 0x0401
 TYPE_OTHER = 0x0101

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from onelog.spark.columns.block import Block, Transactions, cut_blocks
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
-from ual.entry import Draft, encode_group
-from ual.tables import ENTRY_DTYPE
+from onelog.ual.entry import Draft, encode_group
+from onelog.ual.tables import ENTRY_DTYPE
 
 SHARD = 3
 TERM = 2

@@ -6,8 +6,8 @@ The commands have every value that a field can hold; they are encoded and never 
 from collections.abc import Callable
 from random import Random
 
-from projections.conditions import Comparison, Condition, Target
-from projections.kv_commands import (
+from onelog.projections.conditions import Comparison, Condition, Target
+from onelog.projections.kv_commands import (
     Append,
     Command,
     Delete,
@@ -30,11 +30,11 @@ from projections.kv_commands import (
     encode_command,
     put_bodies,
 )
-from projections.kv_json import Path, Step
-from projections.limits import I64_MAX, I64_MIN, TTL_NS_MAX
-from projections.payload import SessionRef, read_prefix
+from onelog.projections.kv_json import Path, Step
+from onelog.projections.limits import I64_MAX, I64_MIN, TTL_NS_MAX
+from onelog.projections.payload import SessionRef, read_prefix
+from onelog.ual.entry import OWNER_KV, Draft, Entry
 from tests.spark.entries import Row
-from ual.entry import OWNER_KV, Draft, Entry
 
 NAMESPACES = ("default", "d", "ä" * 20, "orders-" + "x" * 50)
 NAMES: dict[type[Command], str] = {

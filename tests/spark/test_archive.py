@@ -52,9 +52,12 @@ print(log.VIEW.name)
     assert (done.returncode, done.stdout) == (0, "log\n"), done.stderr
 
 
-def test_no_command_and_no_bytecode_is_in_it(tmp_path: Path) -> None:
+def test_no_command_no_server_and_no_bytecode_is_in_it(tmp_path: Path) -> None:
     path = tmp_path / "onelog.zip"
     write_zip(path)
     names = zipfile.ZipFile(path).namelist()
     assert "onelog/spark/columns/block.py" in names
-    assert not [name for name in names if name.startswith("onelog/cli/") or "__pycache__" in name]
+    assert "onelog/ual/entry.py" in names
+    assert {name.partition("/")[0] for name in names} == {"onelog"}
+    left_out = ("onelog/cli/", "onelog/cluster/", "onelog/node/")
+    assert not [name for name in names if name.startswith(left_out) or "__pycache__" in name]

@@ -12,18 +12,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from onelog.client.aio import AsyncClient
 from onelog.errors import InvalidArgument, OnelogError, OutOfRange
+from onelog.snapshot.changes import key_changes, queue_events
+from onelog.snapshot.offline import fresh_projections, open_shard
+from onelog.snapshot.past import PastState
 from onelog.spark.changes import CHANGE_VIEWS, ChangesTable
 from onelog.spark.columns.operations import OPERATIONS
 from onelog.spark.source import OnelogDataSource
 from onelog.spark.streaming import OnelogStreamReader
+from onelog.ual.files import DiskFiles
 from onelog.v1 import admin_pb2
-from snapshot.changes import key_changes, queue_events
-from snapshot.offline import fresh_projections, open_shard
-from snapshot.past import PastState
 from tests.services.nodes import run, single
 from tests.spark.shard_dirs import Shard
 from tests.spark.written import write_history
-from ual.files import DiskFiles
 
 Row = dict[str, Any]
 STATES = ("ready", "delayed", "leased")

@@ -9,11 +9,11 @@ import pytest
 from onelog.spark.columns.selection import Selection
 from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.pieces import open_sealed, sealed_pieces
+from onelog.ual.compaction import compact_segment
+from onelog.ual.files import DiskFiles
+from onelog.ual.offline import ReadOnlyFiles
 from tests.spark.shard_dirs import LARGE, Shard, read_all, rows_of
 from tests.spark.test_directory import range_of, sealed_files
-from ual.compaction import compact_segment
-from ual.files import DiskFiles
-from ual.offline import ReadOnlyFiles
 
 EVERYTHING = Selection()
 

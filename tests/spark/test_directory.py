@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from onelog.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, OutOfRange
+from onelog.projections import limits
 from onelog.spark import directory as directory_module
 from onelog.spark.columns.log import VIEW
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request
 from onelog.spark.directory import BATCH_ENTRIES_MAX, DirectoryOrigin
 from onelog.spark.origin import Range, Split
-from projections import limits
+from onelog.ual.compaction import compact_segment
+from onelog.ual.directory import DataDirectory, Topology
+from onelog.ual.files import DiskFiles, File
+from onelog.ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer
 from tests.spark.shard_dirs import LARGE, Row, Shard, read_all, rows_of
-from ual.compaction import compact_segment
-from ual.directory import DataDirectory, Topology
-from ual.files import DiskFiles, File
-from ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer
 
 EVERYTHING = Selection()
 SMALL_SPLIT = 700

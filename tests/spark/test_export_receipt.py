@@ -20,8 +20,8 @@ from onelog.spark.export.receipt import (
     decode_receipt,
 )
 from onelog.spark.origin import Range, ShardCut
+from onelog.ual.tables import ENTRY_DTYPE
 from tests.documents import blocks_of
-from ual.tables import ENTRY_DTYPE
 
 CONTENTS = Contents(
     cluster_id="a7f9",

@@ -194,7 +194,7 @@ def test_a_missing_library_is_named_before_anything_is_written(
     shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
-    with pytest.raises(FailedPrecondition, match=r"pip install 'onelog\[iceberg\]'") as caught:
+    with pytest.raises(FailedPrecondition, match=r"pip install 'onelogdb\[iceberg\]'") as caught:
         export(shard.path, directory(tmp_path / "out"), as_table="iceberg")
     assert caught.value.reason == "ICEBERG_MISSING"
     assert not (tmp_path / "out").exists()

@@ -19,8 +19,11 @@ from tests.spark.shard_dirs import Shard
     ("imported", "forbidden"),
     [
         ("onelog.spark", ("pyspark", "pyarrow", "grpc")),
-        ("onelog.spark.columns.views", ("pyspark", "grpc", "snapshot", "projections")),
-        ("onelog.spark.table", ("pyspark", "grpc", "snapshot", "projections")),
+        (
+            "onelog.spark.columns.views",
+            ("pyspark", "grpc", "onelog.snapshot", "onelog.projections"),
+        ),
+        ("onelog.spark.table", ("pyspark", "grpc", "onelog.snapshot", "onelog.projections")),
     ],
 )
 def test_no_more_is_imported_than_is_needed(imported: str, forbidden: tuple[str, ...]) -> None:

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-import snapshot.points
+import onelog.snapshot.points
 from onelog.client.aio import AsyncClient
 from onelog.client.timeseries import MeasurementConfig
 from onelog.errors import OutOfRange
+from onelog.projections.ts_names import parse_series
+from onelog.projections.ts_query import Query, QueryEngine
+from onelog.snapshot.offline import rebuild_state
+from onelog.snapshot.offline_entries import read_entry
 from onelog.spark.source import OnelogDataSource
 from onelog.spark.state import StateTable
-from projections.ts_names import parse_series
-from projections.ts_query import Query, QueryEngine
-from snapshot.offline import rebuild_state
-from snapshot.offline_entries import read_entry
+from onelog.ual.compaction import compact_segment
+from onelog.ual.files import DiskFiles
 from tests.services.nodes import run, single
 from tests.spark.written import write_history
-from ual.compaction import compact_segment
-from ual.files import DiskFiles
 
 Row = dict[str, Any]
 Points = dict[tuple[str, str, str], list[tuple[int, float]]]
@@ -117,7 +117,7 @@ def test_a_long_column_is_read_in_windows_of_time(
 ) -> None:
     """Blocks overlap, and a time may be in several of them: the windows must not show it."""
     whole = table_of(path=str(data_dir))
-    monkeypatch.setattr(snapshot.points, "WINDOW_POINTS", 100)
+    monkeypatch.setattr(onelog.snapshot.points, "WINDOW_POINTS", 100)
     assert table_of(path=str(data_dir)) == whole
 
 

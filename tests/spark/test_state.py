@@ -8,15 +8,15 @@ import pytest
 
 from onelog.client.aio import AsyncClient
 from onelog.errors import InvalidArgument, NotFound, OnelogError, OutOfRange
+from onelog.projections.kv_reads import Range as KeyRange
+from onelog.snapshot.offline import make_snapshot, rebuild_state
 from onelog.spark.source import OnelogDataSource
 from onelog.spark.state import STATE_VIEWS, StateTable
+from onelog.ual.files import DiskFiles
 from onelog.v1 import admin_pb2
-from projections.kv_reads import Range as KeyRange
-from snapshot.offline import make_snapshot, rebuild_state
 from tests.services.nodes import run, single
 from tests.spark.shard_dirs import Shard
 from tests.spark.written import write_history
-from ual.files import DiskFiles
 
 
 def table_of(**options: str) -> StateTable:

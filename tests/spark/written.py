@@ -11,24 +11,24 @@ from pathlib import Path
 
 import zstandard
 
-from projections import (
+from onelog.projections import (
     kv_commands,
     queue_commands,
     stream_commands,
     system_commands,
     ts_commands,
 )
-from projections.payload import read_prefix
-from projections.table import Projections, build_projections
+from onelog.projections.payload import read_prefix
+from onelog.projections.table import Projections, build_projections
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft, Entry
+from onelog.ual.files import DiskFiles
+from onelog.ual.log_config import LogConfig
+from onelog.ual.sealed import SealedSegment
 from tests.formats.independent_reader import Entry as ReadEntry
 from tests.formats.independent_reader import Segment
 from tests.formats.independent_shard import read_shard
 from tests.projections.histories import Writer
 from tests.snapshot.live import LiveShard
-from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft, Entry
-from ual.files import DiskFiles
-from ual.log_config import LogConfig
-from ual.sealed import SealedSegment
 
 CONFIG = LogConfig(ring_bytes=1 << 20, segment_bytes_max=30_000, free_bytes_min=0)
 SYNC_GROUPS = 100

@@ -19,26 +19,26 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cluster.config import ShippingConfig
-from cluster.errors import ClusterError, NotLeader
-from cluster.membership import Membership
-from node.driver import run_until_complete
-from node.durability import Durability, Received
-from node.replicas import Replicas, ReplicasConfig
-from node.requests import ShardConfig
-from node.shard import Shard
-from node.shard_driver import ShardDriver
-from node.stale_reads import Level
-from projections import kv_commands, system_commands
-from projections.payload import SessionRef
-from projections.result import Applied, Duplicate, Refused, Result
-from projections.table import build_projections
-from snapshot.build import Capture, build_in_process, plan_build
-from snapshot.errors import NotDurable
-from ual.directory import Topology
-from ual.entry import Draft, Entry
-from ual.files import DiskFiles, File
-from ual.log_config import LogConfig
+from onelog.cluster.config import ShippingConfig
+from onelog.cluster.errors import ClusterError, NotLeader
+from onelog.cluster.membership import Membership
+from onelog.node.driver import run_until_complete
+from onelog.node.durability import Durability, Received
+from onelog.node.replicas import Replicas, ReplicasConfig
+from onelog.node.requests import ShardConfig
+from onelog.node.shard import Shard
+from onelog.node.shard_driver import ShardDriver
+from onelog.node.stale_reads import Level
+from onelog.projections import kv_commands, system_commands
+from onelog.projections.payload import SessionRef
+from onelog.projections.result import Applied, Duplicate, Refused, Result
+from onelog.projections.table import build_projections
+from onelog.snapshot.build import Capture, build_in_process, plan_build
+from onelog.snapshot.errors import NotDurable
+from onelog.ual.directory import Topology
+from onelog.ual.entry import Draft, Entry
+from onelog.ual.files import DiskFiles, File
+from onelog.ual.log_config import LogConfig
 
 NAMESPACE = "default"
 SESSION_TTL_NS = 3600 * 10**9

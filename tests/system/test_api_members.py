@@ -5,10 +5,10 @@ from pathlib import Path
 
 from onelog import Client
 from onelog.errors import FailedPrecondition, NotFound, OnelogError
+from onelog.ual.directory import read_node
+from onelog.ual.files import DiskFiles
 from tests.node.test_formation import SMALL, newcomer
 from tests.system.nodes import ServeProcess, nodes, until
-from ual.directory import read_node
-from ual.files import DiskFiles
 
 KEYS = 60
 

@@ -12,14 +12,14 @@ from uuid import UUID
 
 import pytest
 
-from cluster import wire
-from cluster.handshake import Identity
-from cluster.messages import Append, Message, Vote, VoteRequest
-from cluster.wire_errors import Reason
+from onelog.cluster import wire
+from onelog.cluster.handshake import Identity
+from onelog.cluster.messages import Append, Message, Vote, VoteRequest
+from onelog.cluster.wire_errors import Reason
+from onelog.ual.entry import TYPE_NOOP, Draft, encode_group
 from onelog.v1 import peer_pb2
 from tests.cluster.pairs import heard
 from tests.system.processes import Cluster, Process, cluster, until
-from ual.entry import TYPE_NOOP, Draft, encode_group
 
 CLUSTER_ID = UUID(int=1000)
 TEST_S_MAX = 60.0

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from onelog.ual.directory import read_node
+from onelog.ual.files import DiskFiles
 from tests.node.test_formation import newcomer
 from tests.system.nodes import nodes
 from tests.system.processes import ROOT
-from ual.directory import read_node
-from ual.files import DiskFiles
 
 PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
 

@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from onelog.ual.files import DiskFiles
+from onelog.ual.sealed import SealedSegment
 from tests.system.load import Load
 from tests.system.processes import Cluster, Status, cluster, until
 from tests.system.test_kills import run
-from ual.files import DiskFiles
-from ual.sealed import SealedSegment
 
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 64 << 10,

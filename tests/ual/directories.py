@@ -7,15 +7,15 @@ from random import Random
 
 import numpy as np
 
+from onelog.ual.compaction import compact_segment
+from onelog.ual.directory import ShardPaths
+from onelog.ual.entry import Entry
+from onelog.ual.files import Files
+from onelog.ual.findings import Finding
+from onelog.ual.segment_format import segment_name
+from onelog.ual.verification import verify
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import SMALL, make_shard, open_shard
-from ual.compaction import compact_segment
-from ual.directory import ShardPaths
-from ual.entry import Entry
-from ual.files import Files
-from ual.findings import Finding
-from ual.segment_format import segment_name
-from ual.verification import verify
 
 SECOND = 1_000_000_000
 START_NS = 1_767_225_600 * SECOND  # 2026-01-01

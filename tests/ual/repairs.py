@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from onelog.ual.entry import Entry
+from onelog.ual.offline_log import OfflineLog
+from onelog.ual.repair import Repair, apply_repairs, plan_repairs
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.directories import UNSYNCED_MAX, Built, check, tree
 from tests.ual.shards import open_shard
-from ual.entry import Entry
-from ual.offline_log import OfflineLog
-from ual.repair import Repair, apply_repairs, plan_repairs
 
 STAMP = "20260101T000000Z"
 COPIES = Path(f"/data/repair-{STAMP}")

@@ -11,14 +11,14 @@ from random import Random
 
 from hypothesis import strategies as st
 
+from onelog.ual.entry import FLAG_CONDITIONAL, Entry, Group, decode_group, encode_group
+from onelog.ual.errors import UalError
+from onelog.ual.files import Files
+from onelog.ual.notes import ApplyNotes, SegmentNotes
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.sealing import seal_segment
+from onelog.ual.segment_format import ENTRIES_OFFSET, SegmentHeader, unsealed_name
 from tests.simulation.disk import CrashPolicy, SimDisk
-from ual.entry import FLAG_CONDITIONAL, Entry, Group, decode_group, encode_group
-from ual.errors import UalError
-from ual.files import Files
-from ual.notes import ApplyNotes, SegmentNotes
-from ual.sealed import SealedSegment
-from ual.sealing import seal_segment
-from ual.segment_format import ENTRIES_OFFSET, SegmentHeader, unsealed_name
 
 DIRECTORY = Path("/segs")
 SECOND_NS = 1_000_000_000

@@ -4,13 +4,13 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
+from onelog.ual.directory import DataDirectory, ShardPaths, Topology
+from onelog.ual.files import Files
+from onelog.ual.log import Log
+from onelog.ual.log_config import LogConfig
+from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.recovery import Survey
 from tests.simulation.disk import SimDisk
-from ual.directory import DataDirectory, ShardPaths, Topology
-from ual.files import Files
-from ual.log import Log
-from ual.log_config import LogConfig
-from ual.opening import open_hard_state, open_log
-from ual.recovery import Survey
 
 SECOND = 1_000_000_000
 

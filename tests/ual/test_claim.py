@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
+from onelog.ual.directory import Claim, DataDirectory, Founder, Node, System, Topology
+from onelog.ual.errors import DirectoryInUse, NotADataDirectory, TopologyMismatch
 from tests.simulation.disk import CrashPolicy, SimDisk
-from ual.directory import Claim, DataDirectory, Founder, Node, System, Topology
-from ual.errors import DirectoryInUse, NotADataDirectory, TopologyMismatch
 
 PATH = Path("/var/data")
 NODE = Node(UUID(int=1), "n1", "2026-01-01T00:00:00Z")

@@ -10,6 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onelog.ual.compaction import compact_segment
+from onelog.ual.errors import CorruptFile, DataError, IndexDropped
+from onelog.ual.files import DiskFiles
+from onelog.ual.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.segment_files import (
     DIRECTORY,
@@ -23,10 +27,6 @@ from tests.ual.segment_files import (
     seal,
     segment_models,
 )
-from ual.compaction import compact_segment
-from ual.errors import CorruptFile, DataError, IndexDropped
-from ual.files import DiskFiles
-from ual.sealed import SealedSegment
 
 MODEL = make_model(Random(21), group_sizes=[3, 300, 1, 200], first_index=1000, payload_size_max=30)
 

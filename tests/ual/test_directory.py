@@ -10,9 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.simulation.disk import CrashPolicy, SimDisk
-from ual.directory import DataDirectory, Topology
-from ual.errors import (
+from onelog.ual.directory import DataDirectory, Topology
+from onelog.ual.errors import (
     CorruptFile,
     DirectoryError,
     DirectoryInUse,
@@ -21,8 +20,9 @@ from ual.errors import (
     UnknownVersion,
     WrongNode,
 )
-from ual.files import DiskFiles, Files
-from ual.json_file import encode_json_file
+from onelog.ual.files import DiskFiles, Files
+from onelog.ual.json_file import encode_json_file
+from tests.simulation.disk import CrashPolicy, SimDisk
 
 CLUSTER, OTHER_CLUSTER = UUID(int=0xC1), UUID(int=0xC2)
 NODE, OTHER_NODE = UUID(int=0x01), UUID(int=0x02)
@@ -136,9 +136,9 @@ def test_another_process_is_kept_out_until_this_one_is_done(created: Path) -> No
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from ual.directory import DataDirectory\n"
-        "from ual.errors import DirectoryInUse\n"
-        "from ual.files import DiskFiles\n"
+        "from onelog.ual.directory import DataDirectory\n"
+        "from onelog.ual.errors import DirectoryInUse\n"
+        "from onelog.ual.files import DiskFiles\n"
         "try:\n"
         "    DataDirectory.open_existing(DiskFiles(), Path(sys.argv[1]), lock=True)\n"
         "except DirectoryInUse:\n"

@@ -11,8 +11,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ual.compression import COMPRESS_SIZE_MIN, compress, decompress
-from ual.entry import (
+from onelog.ual.compression import COMPRESS_SIZE_MIN, compress, decompress
+from onelog.ual.entry import (
     FLAG_CONDITIONAL,
     FLAG_ZSTD,
     GROUP_ENTRIES_MAX,
@@ -30,7 +30,7 @@ from ual.entry import (
     decode_group,
     encode_group,
 )
-from ual.errors import (
+from onelog.ual.errors import (
     CorruptEntry,
     CorruptPayload,
     EntryError,

@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
+from onelog.ual.files import DiskFile, DiskFiles, Files, replace_file
 from tests.simulation.disk import CrashPolicy, SimDisk
-from ual.files import DiskFile, DiskFiles, Files, replace_file
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 LOCK_HOLDER = """
 import sys
 from pathlib import Path
-from ual.files import DiskFiles
+from onelog.ual.files import DiskFiles
 lock = DiskFiles().lock(Path(sys.argv[1]))
 sys.stdout.write("refused\\n" if lock is None else "held\\n")
 sys.stdout.flush()

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onelog.ual.compaction import compact_segment
+from onelog.ual.entry import HEADER_SIZE, Entry, check_entry
+from onelog.ual.errors import CorruptFile, IndexDropped
+from onelog.ual.frames import Frame, read_frame
+from onelog.ual.log import Log
+from onelog.ual.log_config import LogConfig
+from onelog.ual.notes import ApplyNotes
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_set import SegmentSet
+from onelog.ual.unsealed import UnsealedSegment
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import SECOND, append_one, new_log, settle
-from ual.compaction import compact_segment
-from ual.entry import HEADER_SIZE, Entry, check_entry
-from ual.errors import CorruptFile, IndexDropped
-from ual.frames import Frame, read_frame
-from ual.log import Log
-from ual.log_config import LogConfig
-from ual.notes import ApplyNotes
-from ual.sealed import SealedSegment
-from ual.segment_set import SegmentSet
-from ual.unsealed import UnsealedSegment
 
 KINDS = (0x0001, 0x0101, 0x0201, 0x0401)
 LARGE = LogConfig(segment_bytes_max=1 << 20, unsynced_bytes_max=1 << 20, free_bytes_min=0)

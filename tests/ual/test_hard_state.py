@@ -11,10 +11,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulation.disk import CrashPolicy, Operation, SimDisk
-from ual.errors import CorruptFile, DiskFull, LogFailed, UnknownVersion
-from ual.files import DiskFiles
-from ual.hard_state import (
+from onelog.ual.errors import CorruptFile, DiskFull, LogFailed, UnknownVersion
+from onelog.ual.files import DiskFiles
+from onelog.ual.hard_state import (
     FILE_SIZE,
     HINT_OFFSET,
     SLOT_SIZE,
@@ -23,6 +22,7 @@ from ual.hard_state import (
     Hint,
     inspect_hard_state,
 )
+from tests.simulation.disk import CrashPolicy, Operation, SimDisk
 
 PATH = Path("/shard/RAFT")
 ALICE, BOB = UUID(int=0xA11CE), UUID(int=0xB0B)

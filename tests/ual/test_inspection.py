@@ -9,12 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.simulation.disk import SimDisk
-from tests.ual.directories import KEPT, STREAM_IDS, Built, built_disk, fork, is_void, stream_of
-from tests.ual.shards import make_shard, new_log
-from ual.compaction import compact_segment
-from ual.entry import Entry
-from ual.errors import (
+from onelog.ual.compaction import compact_segment
+from onelog.ual.entry import Entry
+from onelog.ual.errors import (
     CorruptFile,
     DirectoryError,
     IndexDropped,
@@ -22,11 +19,14 @@ from ual.errors import (
     MissingSegment,
     NotADataDirectory,
 )
-from ual.inspection import FileReport, ShardReport, inspect_directory
-from ual.manifest import load, save
-from ual.offline import ReadOnlyFiles
-from ual.offline_log import OfflineLog, open_offline_log
-from ual.segment_format import tomb_name, unsealed_name
+from onelog.ual.inspection import FileReport, ShardReport, inspect_directory
+from onelog.ual.manifest import load, save
+from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.offline_log import OfflineLog, open_offline_log
+from onelog.ual.segment_format import tomb_name, unsealed_name
+from tests.simulation.disk import SimDisk
+from tests.ual.directories import KEPT, STREAM_IDS, Built, built_disk, fork, is_void, stream_of
+from tests.ual.shards import make_shard, new_log
 
 
 @pytest.fixture(scope="module")

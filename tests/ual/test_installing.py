@@ -5,19 +5,19 @@ from random import Random
 
 import pytest
 
+from onelog.ual.directory import ShardPaths
+from onelog.ual.entry import Draft
+from onelog.ual.errors import DiskFull
+from onelog.ual.findings import Finding, Level
+from onelog.ual.installing import Installation, install
+from onelog.ual.log import Log
+from onelog.ual.manifest import Base, SnapshotRecord
+from onelog.ual.notes import ApplyNotes
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import SegmentHeader, received_name
+from onelog.ual.verification import verify
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import fill, make_shard, open_shard, settle, settle_to
-from ual.directory import ShardPaths
-from ual.entry import Draft
-from ual.errors import DiskFull
-from ual.findings import Finding, Level
-from ual.installing import Installation, install
-from ual.log import Log
-from ual.manifest import Base, SnapshotRecord
-from ual.notes import ApplyNotes
-from ual.sealed import SealedSegment
-from ual.segment_format import SegmentHeader, received_name
-from ual.verification import verify
 
 HASH = "00"
 

@@ -10,10 +10,10 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ual import json_file
-from ual.errors import CorruptFile, UnknownVersion
-from ual.files import DiskFiles
-from ual.json_file import (
+from onelog.ual import json_file
+from onelog.ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.files import DiskFiles
+from onelog.ual.json_file import (
     U64_MAX,
     Fields,
     decode_json_file,

@@ -8,6 +8,12 @@ from random import Random
 
 import pytest
 
+from onelog.ual.entry import Entry, check_group, encode_group
+from onelog.ual.errors import GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
+from onelog.ual.files import DiskFiles
+from onelog.ual.log import Log
+from onelog.ual.log_config import LogConfig
+from onelog.ual.sealed import SealedSegment
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import (
     SECOND,
@@ -19,12 +25,6 @@ from tests.ual.shards import (
     open_shard,
     settle,
 )
-from ual.entry import Entry, check_group, encode_group
-from ual.errors import GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
-from ual.files import DiskFiles
-from ual.log import Log
-from ual.log_config import LogConfig
-from ual.sealed import SealedSegment
 
 
 def test_every_tier_gives_the_same_entries() -> None:

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulation.disk import CrashPolicy, SimDisk
-from ual.errors import CorruptFile, UnknownVersion
-from ual.files import DiskFiles
-from ual.json_file import U64_MAX, encode_json_file
-from ual.manifest import (
+from onelog.ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.files import DiskFiles
+from onelog.ual.json_file import U64_MAX, encode_json_file
+from onelog.ual.manifest import (
     Checkpoint,
     ColdRange,
     Manifest,
@@ -24,6 +23,7 @@ from ual.manifest import (
     load,
     save,
 )
+from tests.simulation.disk import CrashPolicy, SimDisk
 
 EMPTY = Manifest(Checkpoint(1, 1, 0, 0, 0, 0, "", 0))
 SAMPLE = Manifest(

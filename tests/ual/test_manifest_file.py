@@ -6,11 +6,11 @@ from threading import Thread
 
 import pytest
 
+from onelog.ual.errors import DiskFull, LogFailed
+from onelog.ual.jobs import ManifestJob
+from onelog.ual.log import Log
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import append_one, fill, make_shard, new_log, open_shard
-from ual.errors import DiskFull, LogFailed
-from ual.jobs import ManifestJob
-from ual.log import Log
 
 
 def sealed_log(disk: SimDisk) -> Log:

@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from onelog.ual import notes as notes_module
+from onelog.ual.notes import ApplyNotes, SegmentNotes
 from tests.ual.segment_files import ranges_of
-from ual import notes as notes_module
-from ual.notes import ApplyNotes, SegmentNotes
 
 WHOLE = (1, 1 << 40)
 

@@ -9,18 +9,18 @@ from random import Random
 import numpy as np
 import pytest
 
+from onelog.ual.entry import Entry
+from onelog.ual.errors import CorruptFile, DataError, IndexInFuture, MissingSegment
+from onelog.ual.findings import Level
+from onelog.ual.inspection import inspect_directory
+from onelog.ual.manifest import load, save
+from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.offline_log import NotCommitted, OfflineLog, open_offline_log
+from onelog.ual.sealed import ENTRIES_CHECKED_SINGLY_MAX, SealedSegment
 from tests.faults.test_crash_sweep import Workload
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.directories import KEPT, Built, built_disk, check, fork
 from tests.ual.shards import SMALL, append_one, make_shard, open_shard, settle
-from ual.entry import Entry
-from ual.errors import CorruptFile, DataError, IndexInFuture, MissingSegment
-from ual.findings import Level
-from ual.inspection import inspect_directory
-from ual.manifest import load, save
-from ual.offline import ReadOnlyFiles
-from ual.offline_log import NotCommitted, OfflineLog, open_offline_log
-from ual.sealed import ENTRIES_CHECKED_SINGLY_MAX, SealedSegment
 
 LONG = 3 * ENTRIES_CHECKED_SINGLY_MAX  # entries of the long segment: more than a block or two
 

@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onelog.ual.compaction import compact_segment
+from onelog.ual.damaged import DamagedSegment
+from onelog.ual.errors import CorruptFile, RangeNotWhole
+from onelog.ual.joining import join_pieces
+from onelog.ual.log import Log
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.pieces import Piece, cut_piece
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.sealed_check import check_sealed
+from onelog.ual.segment_set import Segment
+from onelog.ual.unsealed import UnsealedSegment
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import SECOND, SMALL, make_shard, open_shard
-from ual.compaction import compact_segment
-from ual.damaged import DamagedSegment
-from ual.errors import CorruptFile, RangeNotWhole
-from ual.joining import join_pieces
-from ual.log import Log
-from ual.notes import SegmentNotes
-from ual.pieces import Piece, cut_piece
-from ual.sealed import SealedSegment
-from ual.sealed_check import check_sealed
-from ual.segment_set import Segment
-from ual.unsealed import UnsealedSegment
 
 
 def noted_log(boundaries: int, *, groups: int = 40) -> tuple[SimDisk, Log]:

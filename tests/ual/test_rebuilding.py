@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
+from onelog.ual.findings import RebuildTables
+from onelog.ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer
 from tests.simulation.disk import SimDisk
 from tests.ual.directories import Built, built_disk, fork, tree
 from tests.ual.repairs import apply, plan_for, repaired
-from ual.findings import RebuildTables
-from ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer
 
 
 @pytest.fixture(scope="module")

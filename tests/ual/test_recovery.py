@@ -7,18 +7,18 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
+from onelog.ual.directory import ShardPaths
+from onelog.ual.errors import CorruptFile, DataError, MissingSegment, UnknownVersion
+from onelog.ual.hard_state import HardStateFile
+from onelog.ual.log import Log
+from onelog.ual.log_config import LogConfig
+from onelog.ual.manifest import load as load_manifest
+from onelog.ual.manifest import save as save_manifest
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.segment_format import SegmentHeader
+from onelog.ual.tidying import Cut, Remove
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import make_shard, open_shard
-from ual.directory import ShardPaths
-from ual.errors import CorruptFile, DataError, MissingSegment, UnknownVersion
-from ual.hard_state import HardStateFile
-from ual.log import Log
-from ual.log_config import LogConfig
-from ual.manifest import load as load_manifest
-from ual.manifest import save as save_manifest
-from ual.sealed import SealedSegment
-from ual.segment_format import SegmentHeader
-from ual.tidying import Cut, Remove
 
 CONFIG = LogConfig(
     ring_bytes=4096, segment_bytes_max=1200, unsynced_bytes_max=600, free_bytes_min=0

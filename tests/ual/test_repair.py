@@ -8,27 +8,27 @@ from random import Random
 import pytest
 from crc32c import crc32c
 
+from onelog.ual.errors import DirectoryError, DirectoryInUse, DiskFull, UalError
+from onelog.ual.findings import (
+    Level,
+    RebuildManifest,
+    RewriteHardState,
+)
+from onelog.ual.hard_state import HINT_OFFSET, SLOT_SIZE
+from onelog.ual.manifest import load
+from onelog.ual.repair import apply_repairs, plan_repairs
+from onelog.ual.segment_format import (
+    compacting_name,
+    tomb_name,
+    unsealed_name,
+)
+from onelog.ual.tidying import Cut, Remove
+from onelog.ual.verification import verify
 from tests.faults.test_crash_sweep import Workload, contents
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.directories import UNSYNCED_MAX, Built, built_disk, check, fork, tree
 from tests.ual.repairs import COPIES, STAMP, apply, plan_for, readable, repaired
 from tests.ual.shards import open_shard
-from ual.errors import DirectoryError, DirectoryInUse, DiskFull, UalError
-from ual.findings import (
-    Level,
-    RebuildManifest,
-    RewriteHardState,
-)
-from ual.hard_state import HINT_OFFSET, SLOT_SIZE
-from ual.manifest import load
-from ual.repair import apply_repairs, plan_repairs
-from ual.segment_format import (
-    compacting_name,
-    tomb_name,
-    unsealed_name,
-)
-from ual.tidying import Cut, Remove
-from ual.verification import verify
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ual.entry import Group, encode_group
-from ual.ring import SIZE_BYTES_MIN, HotRing
+from onelog.ual.entry import Group, encode_group
+from onelog.ual.ring import SIZE_BYTES_MIN, HotRing
 
 
 def make_group(first_index: int, sizes: list[int], fill: int = 0) -> Group:

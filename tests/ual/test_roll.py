@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from onelog.ual.entry import HEADER_SIZE
+from onelog.ual.log import Log
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import append_one, make_shard, new_log, open_shard
-from ual.entry import HEADER_SIZE
-from ual.log import Log
 
 
 def roll(log: Log) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ual.routing import partition_of, routing_key, shard_of
+from onelog.ual.routing import partition_of, routing_key, shard_of
 
 
 @pytest.mark.parametrize(

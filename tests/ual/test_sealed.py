@@ -12,6 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onelog.ual.entry import Entry
+from onelog.ual.files import DiskFiles, File
+from onelog.ual.sealed import BLOCK_ENTRIES, SealedSegment
+from onelog.ual.segment_format import FOOTER_SIZE, HEADER_SIZE
 from tests.simulation.disk import SimDisk
 from tests.ual.segment_files import (
     DIRECTORY,
@@ -27,10 +31,6 @@ from tests.ual.segment_files import (
     sealed_bytes,
     segment_models,
 )
-from ual.entry import Entry
-from ual.files import DiskFiles, File
-from ual.sealed import BLOCK_ENTRIES, SealedSegment
-from ual.segment_format import FOOTER_SIZE, HEADER_SIZE
 
 SMALL = make_model(Random(3), group_sizes=[1, 2, 1], payload_size_max=4, stream_count=0)
 SMALL = replace(SMALL, records={7: [1, 3], 300: [2]}, void_indexes=[2, 4])
@@ -266,8 +266,8 @@ def test_a_reader_survives_what_another_process_does_to_the_file(tmp_path: Path)
 import sys
 from pathlib import Path
 import numpy as np
-from ual.compaction import compact_segment
-from ual.files import DiskFiles, File
+from onelog.ual.compaction import compact_segment
+from onelog.ual.files import DiskFiles, File
 path = Path(sys.argv[1])
 left = compact_segment(DiskFiles(), path, np.array([50, 51], np.uint64))
 assert left.entry_count == 2

@@ -8,15 +8,21 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
+from onelog.ual.chain_check import Link, check_chain
+from onelog.ual.findings import Level
+from onelog.ual.recovery import Known
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.sealed_check import Part
+from onelog.ual.sealing import sealed_image
+from onelog.ual.segment_format import (
+    ENTRIES_OFFSET,
+    FOOTER_SIZE,
+    HEADER_SIZE,
+    Footer,
+    SegmentHeader,
+)
 from tests.simulation.disk import SimDisk
 from tests.ual.directories import Built, built_disk, check, fork, only
-from ual.chain_check import Link, check_chain
-from ual.findings import Level
-from ual.recovery import Known
-from ual.sealed import SealedSegment
-from ual.sealed_check import Part
-from ual.sealing import sealed_image
-from ual.segment_format import ENTRIES_OFFSET, FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader
 
 
 @pytest.fixture(scope="module")

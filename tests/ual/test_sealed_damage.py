@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
+from onelog.ual.entry import Entry
+from onelog.ual.errors import CorruptFile, DataError, UnknownVersion
+from onelog.ual.sealed import ENTRIES_CHECKED_SINGLY_MAX, SealedSegment
+from onelog.ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, TableSpan
 from tests.simulation.disk import SimDisk
 from tests.ual.segment_files import (
     DIRECTORY,
@@ -17,10 +21,6 @@ from tests.ual.segment_files import (
     make_model,
     sealed_bytes,
 )
-from ual.entry import Entry
-from ual.errors import CorruptFile, DataError, UnknownVersion
-from ual.sealed import ENTRIES_CHECKED_SINGLY_MAX, SealedSegment
-from ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, TableSpan
 
 SMALL = make_model(Random(3), group_sizes=[1, 2, 1], payload_size_max=4, stream_count=0)
 SMALL = replace(SMALL, records={7: [1, 3], 300: [2]}, void_indexes=[2, 4])

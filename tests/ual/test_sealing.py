@@ -12,6 +12,13 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onelog.ual.entry import Group, check_groups
+from onelog.ual.errors import CorruptFile
+from onelog.ual.files import DiskFiles
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.sealed import SealedSegment
+from onelog.ual.sealing import seal_segment
+from onelog.ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.segment_files import (
     DIRECTORY,
@@ -23,13 +30,6 @@ from tests.ual.segment_files import (
     sealed_bytes,
     segment_models,
 )
-from ual.entry import Group, check_groups
-from ual.errors import CorruptFile
-from ual.files import DiskFiles
-from ual.notes import SegmentNotes
-from ual.sealed import SealedSegment
-from ual.sealing import seal_segment
-from ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader
 
 MODEL = make_model(Random(11), group_sizes=[1, 3, 2], first_index=500, stream_count=2)
 

@@ -8,8 +8,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ual.errors import CorruptFile, UnknownVersion
-from ual.segment_format import (
+from onelog.ual.errors import CorruptFile, UnknownVersion
+from onelog.ual.segment_format import (
     FOOTER_SIZE,
     HEADER_SIZE,
     INDEX_MAX,

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onelog.ual.compaction import compact_segment
+from onelog.ual.errors import CorruptFile, IndexDropped
+from onelog.ual.files import DiskFiles
+from onelog.ual.log import Log
+from onelog.ual.segment_set import MAPPED_SEGMENTS_MAX, check_touching
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import SECOND, append_one, make_shard, new_log, open_shard, settle
-from ual.compaction import compact_segment
-from ual.errors import CorruptFile, IndexDropped
-from ual.files import DiskFiles
-from ual.log import Log
-from ual.segment_set import MAPPED_SEGMENTS_MAX, check_touching
 
 
 def sealed_log(disk: SimDisk) -> Log:

@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from ual.files import DiskFiles
+from onelog.ual.files import DiskFiles
 
 WAIT_S = 10.0
 

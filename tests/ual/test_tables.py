@@ -14,13 +14,13 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from onelog.ual import tables
+from onelog.ual.entry import HEADER, HEADER_SIZE
+from onelog.ual.errors import CorruptFile
+from onelog.ual.notes import SegmentNotes
+from onelog.ual.segment_format import TIME_STEP_NS, SegmentHeader, TableSpan
+from onelog.ual.tables import StreamTable, Table
 from tests.ual.segment_files import make_model
-from ual import tables
-from ual.entry import HEADER, HEADER_SIZE
-from ual.errors import CorruptFile
-from ual.notes import SegmentNotes
-from ual.segment_format import TIME_STEP_NS, SegmentHeader, TableSpan
-from ual.tables import StreamTable, Table
 
 TraceFunction = Callable[[FrameType, str, object], Any]
 U64_MAX = (1 << 64) - 1

@@ -13,25 +13,25 @@ from random import Random
 import pytest
 from crc32c import crc32c
 
-from snapshot import errors as snapshot_errors
-from tests.faults.test_crash_sweep import Workload
-from tests.simulation.disk import CrashPolicy, SimDisk
-from tests.ual.directories import UNSYNCED_MAX, Built, built_disk, check, fork, only
-from tests.ual.shards import open_shard
-from ual import errors
-from ual.errors import DirectoryError, NotADataDirectory
-from ual.files import Files
-from ual.findings import REASONS, Finding, Level
-from ual.hard_state import SLOT_SIZE
-from ual.manifest import load, save
-from ual.offline import ReadOnlyFiles
-from ual.segment_format import (
+from onelog.snapshot import errors as snapshot_errors
+from onelog.ual import errors
+from onelog.ual.errors import DirectoryError, NotADataDirectory
+from onelog.ual.files import Files
+from onelog.ual.findings import REASONS, Finding, Level
+from onelog.ual.hard_state import SLOT_SIZE
+from onelog.ual.manifest import load, save
+from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.segment_format import (
     compacting_name,
     segment_name,
     tomb_name,
     unsealed_name,
 )
-from ual.verification import verify
+from onelog.ual.verification import verify
+from tests.faults.test_crash_sweep import Workload
+from tests.simulation.disk import CrashPolicy, SimDisk
+from tests.ual.directories import UNSYNCED_MAX, Built, built_disk, check, fork, only
+from tests.ual.shards import open_shard
 
 ROOT = Path(__file__).parent.parent.parent
 FLIPS_PER_FILE = int(os.environ.get("VERIFY_FLIPS", "80"))

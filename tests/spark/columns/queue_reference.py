@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any
 
-from projections.payload import SessionRef, read_prefix
-from projections.queue_commands import (
+from onelog.projections.payload import SessionRef, read_prefix
+from onelog.projections.queue_commands import (
     Ack,
     Cancel,
     Command,
@@ -27,10 +27,10 @@ from projections.queue_commands import (
     decode_command,
     encode_command,
 )
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue, ScheduleCreate
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue, ScheduleCreate
+from onelog.ual.entry import Draft
 from tests.spark.columns.rows_of import Row, readable, signed
-from ual.entry import Draft
 
 # The name of each operation, as docs/queue.md has it.
 NAMES: dict[type[Command], str] = {

@@ -1,18 +1,24 @@
 """What random histories seldom leave behind: lifetimes, leases, dead records, trimmed series."""
 
-from projections import queue_commands, stream_commands, ts_commands
-from projections.kv_commands import Delete, LeaseGrant, Put, encode_command
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue
-from projections.result import Applied
-from projections.stream_group_commands import Deliver, GroupConfig, GroupCreate, GroupJoin, Nack
-from projections.stream_reads import GroupDescription
-from projections.stream_record import Append
-from projections.ts_commands import CreateMeasurement, Write
-from projections.ts_names import series_name
-from projections.ts_types import Config, Policy
+from onelog.projections import queue_commands, stream_commands, ts_commands
+from onelog.projections.kv_commands import Delete, LeaseGrant, Put, encode_command
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue
+from onelog.projections.result import Applied
+from onelog.projections.stream_group_commands import (
+    Deliver,
+    GroupConfig,
+    GroupCreate,
+    GroupJoin,
+    Nack,
+)
+from onelog.projections.stream_reads import GroupDescription
+from onelog.projections.stream_record import Append
+from onelog.projections.ts_commands import CreateMeasurement, Write
+from onelog.projections.ts_names import series_name
+from onelog.projections.ts_types import Config, Policy
+from onelog.ual.entry import Draft
 from tests.projections.world import NAMESPACE, SECOND, World
-from ual.entry import Draft
 
 HOUR = 3_600 * SECOND
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from onelog.spark.columns.block import Block, Transactions, cut_blocks
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import ENTRY_FIELDS, Request, View
-from ual.entry import Draft, encode_group
+from onelog.ual.entry import Draft, encode_group
 
 Row = dict[str, object]
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from onelog.spark.columns.block import Block, Transactions, cut_blocks
-from onelog.spark.columns.selection import Selection
-from projections.payload import Reader, SessionRef, read_prefix
-from projections.ts_batch import Run, WriteBatch, encode_batch, read_batch
-from projections.ts_commands import (
+from onelog.projections.payload import Reader, SessionRef, read_prefix
+from onelog.projections.ts_batch import Run, WriteBatch, encode_batch, read_batch
+from onelog.projections.ts_commands import (
     BeginRollup,
     Command,
     ConfigureMeasurement,
@@ -30,13 +28,23 @@ from projections.ts_commands import (
     decode_command,
     encode_command,
 )
-from projections.ts_commands import Block as PointBlock
-from projections.ts_describe import _SIGNS
-from projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from projections.ts_names import Matcher, Operator, parse_series, series_name
-from projections.ts_rules import Aggregate, Rule
-from projections.ts_types import TYPE_NAMES, Config, FieldType, Policy, Value, type_of, value_of
-from ual.entry import Draft, encode_group
+from onelog.projections.ts_commands import Block as PointBlock
+from onelog.projections.ts_describe import _SIGNS
+from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.ts_names import Matcher, Operator, parse_series, series_name
+from onelog.projections.ts_rules import Aggregate, Rule
+from onelog.projections.ts_types import (
+    TYPE_NAMES,
+    Config,
+    FieldType,
+    Policy,
+    Value,
+    type_of,
+    value_of,
+)
+from onelog.spark.columns.block import Block, Transactions, cut_blocks
+from onelog.spark.columns.selection import Selection
+from onelog.ual.entry import Draft, encode_group
 
 SHARD = 3
 TERM = 7

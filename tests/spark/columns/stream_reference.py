@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any
 
-from projections.payload import SessionRef, read_prefix
-from projections.stream_commands import (
+from onelog.projections.payload import SessionRef, read_prefix
+from onelog.projections.stream_commands import (
     Cause,
     Command,
     Configure,
@@ -16,7 +16,7 @@ from projections.stream_commands import (
     decode_command,
     encode_command,
 )
-from projections.stream_group_commands import (
+from onelog.projections.stream_group_commands import (
     Ack,
     Claim,
     Deliver,
@@ -31,10 +31,10 @@ from projections.stream_group_commands import (
     GroupSeek,
     Nack,
 )
-from projections.stream_limits import PARTITION_ANY
-from projections.stream_record import Append, DeadLetter, ProducerRef
+from onelog.projections.stream_limits import PARTITION_ANY
+from onelog.projections.stream_record import Append, DeadLetter, ProducerRef
+from onelog.ual.entry import Draft
 from tests.spark.columns.rows_of import Row, readable, signed
-from ual.entry import Draft
 
 # The name of each operation, as docs/streams.md has it.
 NAMES: dict[type[Command], str] = {

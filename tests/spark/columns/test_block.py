@@ -10,6 +10,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onelog.projections.conditions import Condition, Target
+from onelog.projections.kv_commands import Put, encode_command
+from onelog.projections.system_commands import encode_batch
 from onelog.spark.columns import block as block_module
 from onelog.spark.columns.block import (
     TYPE_BATCH,
@@ -19,14 +22,11 @@ from onelog.spark.columns.block import (
     plain_payloads,
 )
 from onelog.spark.columns.selection import Selection
-from projections.conditions import Condition, Target
-from projections.kv_commands import Put, encode_command
-from projections.system_commands import encode_batch
+from onelog.ual.compression import PLAIN_SIZE_MAX, decompress
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft
+from onelog.ual.errors import CorruptPayload, PayloadTooLarge
+from onelog.ual.tables import gather_headers
 from tests.spark.entries import NO_VOIDS, SHARD, cut, encode
-from ual.compression import PLAIN_SIZE_MAX, decompress
-from ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft
-from ual.errors import CorruptPayload, PayloadTooLarge
-from ual.tables import gather_headers
 
 # Small and large ones, of which some are packed, some are not worth it, and some are empty.
 payloads = st.one_of(

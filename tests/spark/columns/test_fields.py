@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onelog.projections.payload import SessionRef, encode_prefix
 from onelog.spark.columns.fields import Fields, Spans, gather
-from projections.payload import SessionRef, encode_prefix
-from ual.errors import CorruptPayload
+from onelog.ual.errors import CorruptPayload
 
 NUMBERS = {"u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q", "i64": "<q"}
 SIZED = {"bytes8": "<B", "bytes16": "<H", "bytes32": "<I"}

@@ -8,15 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from onelog.spark.columns import kv, view
-from onelog.spark.columns.block import Block
-from onelog.spark.columns.kv import VIEW, entries_with_prefix
-from onelog.spark.columns.operations import OPERATIONS, types_of
-from onelog.spark.columns.selection import Selection
-from onelog.spark.columns.view import Request
-from projections.conditions import Condition, Target
-from projections.errors import BadPayload
-from projections.kv_commands import (
+from onelog.projections.conditions import Condition, Target
+from onelog.projections.errors import BadPayload
+from onelog.projections.kv_commands import (
     Command,
     Delete,
     DeleteRange,
@@ -31,14 +25,20 @@ from projections.kv_commands import (
     prefix_end,
     put_bodies,
 )
-from projections.payload import SessionRef
-from projections.reasons import Reason
+from onelog.projections.payload import SessionRef
+from onelog.projections.reasons import Reason
+from onelog.spark.columns import kv, view
+from onelog.spark.columns.block import Block
+from onelog.spark.columns.kv import VIEW, entries_with_prefix
+from onelog.spark.columns.operations import OPERATIONS, types_of
+from onelog.spark.columns.selection import Selection
+from onelog.spark.columns.view import Request
+from onelog.ual.entry import Draft, Entry, decode_entry
+from onelog.ual.errors import CorruptPayload
 from tests.formats.golden import FORMATS, load_golden
 from tests.projections import payload_samples
 from tests.spark.entries import SHARD, Row, cut, encode, payload_block, rows_of
 from tests.spark.kv_rows import NAMES, Commands, expected_rows
-from ual.entry import Draft, Entry, decode_entry
-from ual.errors import CorruptPayload
 
 # Random payloads that are compared; make spark-test sets more.
 PAYLOADS = int(os.environ.get("SPARK_PAYLOADS", "12000"))

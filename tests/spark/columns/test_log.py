@@ -11,23 +11,23 @@ from random import Random
 import numpy as np
 import pytest
 
+from onelog.projections import queue_commands, stream_commands, system_commands, ts_commands
+from onelog.projections.kv_commands import KV_OPERATIONS, Put, encode_command
+from onelog.projections.ts_names import SeriesName, format_series, parse_series
 from onelog.spark.columns import kv, log
 from onelog.spark.columns.block import Block, Transactions, cut_blocks
 from onelog.spark.columns.operations import OPERATIONS, OWNERS, TYPES, types_of
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.spark.columns.views import VIEWS
-from projections import queue_commands, stream_commands, system_commands, ts_commands
-from projections.kv_commands import KV_OPERATIONS, Put, encode_command
-from projections.ts_names import SeriesName, format_series, parse_series
+from onelog.ual.compaction import compact_segment
+from onelog.ual.entry import Draft, Entry
+from onelog.ual.files import DiskFiles
 from tests.formats.independent_reader import Entry as ReadEntry
 from tests.formats.independent_shard import read_shard
 from tests.spark.entries import Row, cut, encode, rows_of
 from tests.spark.kv_rows import expected_rows, text_or_none
 from tests.spark.written import OPAQUE, Written, plain, said_by, write_history
-from ual.compaction import compact_segment
-from ual.entry import Draft, Entry
-from ual.files import DiskFiles
 
 SEEDS = (1, 2)
 STEPS = 1_000

@@ -6,16 +6,25 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from onelog.projections.errors import BadPayload
+from onelog.projections.payload import encode_prefix
+from onelog.projections.queue_commands import (
+    Ack,
+    Cancel,
+    Lease,
+    QueueCreate,
+    QueueDelete,
+    encode_command,
+)
+from onelog.projections.queue_config import QueueConfig
+from onelog.projections.queue_message import Enqueue
 from onelog.spark.columns import view as views
 from onelog.spark.columns.operations import types_of
 from onelog.spark.columns.queue import VIEW
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request
-from projections.errors import BadPayload
-from projections.payload import encode_prefix
-from projections.queue_commands import Ack, Cancel, Lease, QueueCreate, QueueDelete, encode_command
-from projections.queue_config import QueueConfig
-from projections.queue_message import Enqueue
+from onelog.ual.entry import Draft
+from onelog.ual.errors import CorruptPayload
 from tests.formats.golden import load_golden
 from tests.projections import queue_histories, queue_samples
 from tests.projections.queue_world import QueueWorld
@@ -32,8 +41,6 @@ from tests.spark.columns.rows_of import (
     blocks_of,
     rows_of,
 )
-from ual.entry import Draft
-from ual.errors import CorruptPayload
 
 CHUNK = 5_000
 

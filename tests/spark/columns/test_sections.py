@@ -6,24 +6,24 @@ from random import Random
 import numpy as np
 import pytest
 
+from onelog.projections.kv_commands import Put
+from onelog.projections.namespaces import Limits
+from onelog.projections.system_commands import NamespaceCreate
+from onelog.projections.table import Projections, build_projections
+from onelog.snapshot.format import SnapshotHeader
+from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.reader import SnapshotReader
+from onelog.snapshot.state import load_state, write_state
 from onelog.spark.columns import kv_section, section_bytes, series_section
 from onelog.spark.columns.sections import SECTION_TABLES
-from projections.kv_commands import Put
-from projections.namespaces import Limits
-from projections.system_commands import NamespaceCreate
-from projections.table import Projections, build_projections
-from snapshot.format import SnapshotHeader
-from snapshot.notes_section import CoveredNotes
-from snapshot.reader import SnapshotReader
-from snapshot.state import load_state, write_state
+from onelog.ual.errors import CorruptPayload
+from onelog.ual.files import DiskFiles
+from onelog.ual.notes import SegmentNotes
 from tests.projections.histories import Writer
 from tests.projections.world import SECOND, VoidNotes, World
 from tests.spark.columns.rare_state import add_rare_state
 from tests.spark.columns.section_rows import EXPECTED, Row
 from tests.spark.columns.series_rows import micros
-from ual.errors import CorruptPayload
-from ual.files import DiskFiles
-from ual.notes import SegmentNotes
 
 STEPS = 400
 TABLES = sorted(SECTION_TABLES)

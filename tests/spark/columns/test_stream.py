@@ -6,16 +6,18 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from onelog.projections.errors import BadPayload
+from onelog.projections.payload import encode_prefix
+from onelog.projections.stream_commands import Delete, encode_command
+from onelog.projections.stream_group_commands import Ack
+from onelog.projections.stream_record import Append, DeadLetter
 from onelog.spark.columns import stream, stream_operations
 from onelog.spark.columns import view as views
 from onelog.spark.columns.operations import types_of
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
-from projections.errors import BadPayload
-from projections.payload import encode_prefix
-from projections.stream_commands import Delete, encode_command
-from projections.stream_group_commands import Ack
-from projections.stream_record import Append, DeadLetter
+from onelog.ual.entry import Draft
+from onelog.ual.errors import CorruptPayload
 from tests.formats.golden import load_golden
 from tests.projections import stream_histories, stream_payload_samples
 from tests.projections.stream_world import StreamWorld
@@ -28,8 +30,6 @@ from tests.spark.columns.rows_of import (
     rows_of,
 )
 from tests.spark.columns.stream_reference import NAMES, StreamDraws, is_record, stream_rows
-from ual.entry import Draft
-from ual.errors import CorruptPayload
 
 RECORDS, OPERATIONS = stream.VIEW, stream_operations.VIEW
 CHUNK = 5_000

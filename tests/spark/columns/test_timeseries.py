@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 
+from onelog.projections.errors import BadPayload
+from onelog.projections.payload import encode_prefix
+from onelog.projections.ts_batch import Run, encode_batch
+from onelog.projections.ts_commands import Write, encode_command, encode_write_batch
+from onelog.projections.ts_names import parse_series, series_name
+from onelog.projections.ts_types import FieldType
 from onelog.spark.columns import log, timeseries, view
 from onelog.spark.columns.operations import OPERATIONS
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.series_names import parse_series_name
 from onelog.spark.columns.timeseries import entries_with_measurement
 from onelog.spark.columns.view import Request
-from projections.errors import BadPayload
-from projections.payload import encode_prefix
-from projections.ts_batch import Run, encode_batch
-from projections.ts_commands import Write, encode_command, encode_write_batch
-from projections.ts_names import parse_series, series_name
-from projections.ts_types import FieldType
+from onelog.ual.entry import Draft
+from onelog.ual.errors import CorruptPayload
 from tests.formats.golden import load_golden
 from tests.projections import ts_samples
 from tests.spark.columns.series_rows import (
@@ -30,8 +32,6 @@ from tests.spark.columns.series_rows import (
     random_draft,
     series_of,
 )
-from ual.entry import Draft
-from ual.errors import CorruptPayload
 
 # Rows to compare; SPARK_PAYLOADS=1000000 takes some minutes.
 ROWS_MIN = int(os.environ.get("SPARK_PAYLOADS", "20000"))

@@ -12,6 +12,8 @@ import pytest
 
 from onelog import Client
 from onelog.errors import OnelogError
+from onelog.ual.directory import read_node
+from onelog.ual.files import DiskFiles
 from tests.spark.jvm.jobs import job, writing
 from tests.spark.jvm.test_executors import SLOW, VALUES
 from tests.spark.jvm.test_kills import (
@@ -25,8 +27,6 @@ from tests.spark.jvm.test_kills import (
     servers,
 )
 from tests.system.nodes import ServeProcess, until
-from ual.directory import read_node
-from ual.files import DiskFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

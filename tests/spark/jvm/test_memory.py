@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.spark_data import NAMESPACE, groups_of, kv_drafts, write_groups
+from onelog.projections.kv_commands import Put, PutMany, encode_body, encode_command
+from onelog.projections.payload import encode_prefix
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.options import ReadOptions
 from onelog.spark.table import load_table
-from projections.kv_commands import Put, PutMany, encode_body, encode_command
-from projections.payload import encode_prefix
-from ual.entry import PAYLOAD_SIZE_MAX, Draft
+from onelog.ual.entry import PAYLOAD_SIZE_MAX, Draft
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
