@@ -26,8 +26,8 @@ import uvloop
 
 from bench.api_cases import CASES, VALUE, Bench, Case
 from onelog import AsyncClient
-from onelog.cli.bench_load import Run
-from onelog.cli.bench_workloads import Step
+from onelog.cli.bench.load import Run
+from onelog.cli.bench.workloads import Step
 from onelog.errors import Unimplemented
 from tests.system.nodes import ServeProcess, nodes
 

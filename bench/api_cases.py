@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped]
 
-from onelog.cli.bench_workloads import (
+from onelog.cli.bench.workloads import (
     Load,
     Step,
     append,

@@ -36,7 +36,7 @@ import numpy as np
 import uvloop
 
 from onelog import AsyncClient
-from onelog.ual.tables import first_bad_checksum, gather_headers
+from onelog.ual.segments.tables import first_bad_checksum, gather_headers
 from onelog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc, stream_pb2, stream_pb2_grpc
 from tests.system.nodes import ServeProcess, nodes
 

@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from onelog.projections.kv_commands import (
+from onelog.projections.codec import SessionRef, encode_prefix
+from onelog.projections.kv.commands import (
     Append,
     Command,
     Delete,
@@ -30,13 +31,12 @@ from onelog.projections.kv_commands import (
     Put,
     encode_command,
 )
-from onelog.projections.kv_reads import KeyValue, Page, Range
+from onelog.projections.kv.reads import KeyValue, Page, Range
 from onelog.projections.limits import LEASE_KEYS_MAX
-from onelog.projections.payload import SessionRef, encode_prefix
 from onelog.projections.projection import Notes
-from onelog.projections.system_commands import SessionOpen
-from onelog.projections.system_commands import encode_command as encode_system
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.shard_state import Projections, build_projections
+from onelog.projections.system.commands import SessionOpen
+from onelog.projections.system.commands import encode_command as encode_system
 from onelog.ual.entry import Draft, Entry
 
 KEYS = 1_000_000

@@ -27,7 +27,7 @@ from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.opening import open_hard_state, open_log
 from onelog.ual.ring import HotRing
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.segments.sealed import SealedSegment
 
 GROUP_ENTRIES = 256
 PAYLOAD_SIZE = 128

@@ -25,8 +25,8 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from onelog.projections.payload import U64, encode_prefix
-from onelog.projections.queue_commands import (
+from onelog.projections.codec import U64, encode_prefix
+from onelog.projections.queue.commands import (
     Ack,
     Command,
     Lease,
@@ -35,11 +35,11 @@ from onelog.projections.queue_commands import (
     QueueCreate,
     encode_command,
 )
-from onelog.projections.queue_config import QueueConfig
-from onelog.projections.queue_message import TYPE_ENQUEUE, Enqueue
-from onelog.projections.queue_results import decode_leased
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import TYPE_ENQUEUE, Enqueue
+from onelog.projections.queue.results import decode_leased
 from onelog.projections.result import Applied
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.shard_state import Projections, build_projections
 from onelog.ual.entry import Entry
 
 MESSAGES = 1_000_000

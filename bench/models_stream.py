@@ -23,8 +23,9 @@ from uuid import UUID
 
 from onelog.projections.projection import Notes
 from onelog.projections.result import Applied
-from onelog.projections.stream_commands import Command, Create, encode_command
-from onelog.projections.stream_group_commands import (
+from onelog.projections.shard_state import Projections, build_projections
+from onelog.projections.stream.commands import Command, Create, encode_command
+from onelog.projections.stream.group_commands import (
     Ack,
     Deliver,
     GroupCommit,
@@ -32,10 +33,9 @@ from onelog.projections.stream_group_commands import (
     GroupCreate,
     GroupJoin,
 )
-from onelog.projections.stream_limits import READ_RECORDS_MAX
-from onelog.projections.stream_pages import Page
-from onelog.projections.stream_record import Append, ProducerRef
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.stream.limits import READ_RECORDS_MAX
+from onelog.projections.stream.pages import Page
+from onelog.projections.stream.record import Append, ProducerRef
 from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.entry import Draft, Entry
 from onelog.ual.files import DiskFiles

@@ -22,19 +22,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onelog.projections.kv import KV
+from onelog.projections.kv.projection import KV
 from onelog.projections.projection import Position, Projection
 from onelog.projections.result import Applied
 from onelog.projections.router import ProjectionRouter
-from onelog.projections.system import System
-from onelog.projections.timeseries import TimeSeries
-from onelog.projections.ts_aggregate import Function
-from onelog.projections.ts_batch import Run, encode_batch
-from onelog.projections.ts_commands import Write, encode_command, encode_write_batch
-from onelog.projections.ts_limits import BUFFER_POINTS
-from onelog.projections.ts_names import Matcher, Operator, series_name
-from onelog.projections.ts_query import Query, QueryEngine
-from onelog.projections.ts_types import FieldType
+from onelog.projections.system.projection import System
+from onelog.projections.timeseries.aggregate import Function
+from onelog.projections.timeseries.commands import Write, encode_command, encode_write_batch
+from onelog.projections.timeseries.limits import BUFFER_POINTS
+from onelog.projections.timeseries.names import Matcher, Operator, series_name
+from onelog.projections.timeseries.point_batch import Run, encode_batch
+from onelog.projections.timeseries.projection import TimeSeries
+from onelog.projections.timeseries.query import Query, QueryEngine
+from onelog.projections.timeseries.types import FieldType
 from onelog.ual.compression import compress
 from onelog.ual.entry import FLAG_ZSTD, OWNER_KV, OWNER_TIMESERIES, Draft, Entry
 

@@ -117,12 +117,12 @@ async def node_answer(replicas: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_drafts() -> list[tuple[int, bytes, int]]:
-    from onelog.projections import kv_commands
+    from onelog.projections.kv import commands
 
     def draft(value_size: int, number: int) -> tuple[int, bytes, int]:
         value = os.urandom(value_size)
-        command = kv_commands.Put(b"key-%06d" % number, value)
-        return tuple(kv_commands.encode_command(command, "default", None))  # type: ignore[return-value]
+        command = commands.Put(b"key-%06d" % number, value)
+        return tuple(commands.encode_command(command, "default", None))  # type: ignore[return-value]
 
     overhead = len(draft(0, 0)[1])
     return [draft(ENTRY_SIZE - overhead, number) for number in range(KEYS)]
@@ -387,7 +387,7 @@ def main() -> int:
     parser.add_argument("--settings", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role == "node":
-        from onelog.node.driver import run_until_complete
+        from onelog.node.replica.driver_driver import run_until_complete
 
         run_until_complete(node_main(arguments.settings))
         return 0

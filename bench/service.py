@@ -11,8 +11,8 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-from onelog.node.edge import Written
-from onelog.node.operations import run_write
+from onelog.node.edge.operation import run_write
+from onelog.node.edge.shards import Written
 from onelog.node.services.execute_message import Message
 from onelog.node.services.transact import TRANSACT
 from onelog.projections.result import APPLIED, Applied

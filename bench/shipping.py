@@ -19,8 +19,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import uvloop
 
 from onelog.cluster.config import ShippingConfig
-from onelog.cluster.messages import Append, Chunk, Message
-from tests.cluster.pairs import LARGE, SMALL, Endpoint, connected, endpoint, identity, until
+from onelog.cluster.raft.messages import Append, Chunk, Message
+from tests.cluster.transport.pairs import (
+    LARGE,
+    SMALL,
+    Endpoint,
+    connected,
+    endpoint,
+    identity,
+    until,
+)
 
 SECONDS = 5.0
 HEARTBEAT_S = 0.005

@@ -19,12 +19,12 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from onelog.projections.kv_commands import Put, encode_command
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.kv.commands import Put, encode_command
+from onelog.projections.shard_state import Projections, build_projections
 from onelog.snapshot.build import Capture, plan_build
 from onelog.snapshot.builder_process import BuilderProcess
 from onelog.snapshot.format import SnapshotHeader
-from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.reader import SnapshotReader
 from onelog.snapshot.recovery import recover_state
 from onelog.snapshot.replay import replay
@@ -35,8 +35,8 @@ from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.entry import Draft, Entry, decode_group, encode_group
 from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig
-from onelog.ual.notes import ApplyNotes, SegmentNotes
 from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
 
 GROUP_ENTRIES = 256
 RAW_WRITE_SIZE = 256 << 10

@@ -213,12 +213,12 @@ def read_alone(table: Table) -> int:
 def bench_snapshot(bench: Bench) -> None:
     """Compare a snapshot as a table with loading it."""
     from bench.spark_loops import write_keys
-    from onelog.projections.table import build_projections
+    from onelog.projections.shard_state import build_projections
     from onelog.snapshot.reader import SnapshotReader
     from onelog.snapshot.state import load_state
     from onelog.spark.columns.sections import SECTION_TABLES
     from onelog.ual.files import DiskFiles
-    from onelog.ual.notes import ApplyNotes
+    from onelog.ual.segments.notes import ApplyNotes
 
     path = write_keys(bench.root / "snapshot", bench.rows)
     kv = SECTION_TABLES["kv"]

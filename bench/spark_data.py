@@ -13,13 +13,16 @@ from uuid import UUID
 
 import numpy as np
 
-from onelog.projections import kv_commands, queue_commands, stream_commands, ts_commands
-from onelog.projections.kv_commands import Put
-from onelog.projections.queue_message import Enqueue
-from onelog.projections.stream_record import TYPE_APPEND, Append
-from onelog.projections.ts_batch import Run, encode_batch
-from onelog.projections.ts_names import series_name
-from onelog.projections.ts_types import FieldType
+from onelog.projections.kv import commands as kv_commands
+from onelog.projections.kv.commands import Put
+from onelog.projections.queue import commands as queue_commands
+from onelog.projections.queue.message import Enqueue
+from onelog.projections.stream import commands as stream_commands
+from onelog.projections.stream.record import TYPE_APPEND, Append
+from onelog.projections.timeseries import commands as ts_commands
+from onelog.projections.timeseries.names import series_name
+from onelog.projections.timeseries.point_batch import Run, encode_batch
+from onelog.projections.timeseries.types import FieldType
 from onelog.ual.directory import DataDirectory, ShardPaths, Topology
 from onelog.ual.entry import Draft
 from onelog.ual.files import DiskFile, DiskFiles, File

@@ -15,22 +15,25 @@ import pyarrow.compute as pc
 from bench.spark_data import START_NS, kv_drafts
 from onelog import Client
 from onelog.errors import ResourceExhausted
-from onelog.projections import kv_commands, queue_commands, stream_commands, ts_commands
-from onelog.projections.payload import read_prefix
-from onelog.projections.table import build_projections
-from onelog.projections.ts_batch import WriteBatch
-from onelog.projections.ts_names import parse_series
-from onelog.projections.ts_types import TYPE_NAMES, value_of
+from onelog.projections.codec import read_prefix
+from onelog.projections.kv import commands as kv_commands
+from onelog.projections.queue import commands as queue_commands
+from onelog.projections.shard_state import build_projections
+from onelog.projections.stream import commands as stream_commands
+from onelog.projections.timeseries import commands as ts_commands
+from onelog.projections.timeseries.names import parse_series
+from onelog.projections.timeseries.point_batch import WriteBatch
+from onelog.projections.timeseries.types import TYPE_NAMES, value_of
 from onelog.snapshot.format import SnapshotHeader
-from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.state import write_state
 from onelog.spark.columns.operations import OPERATIONS, OWNERS
 from onelog.spark.options import ReadOptions
 from onelog.spark.state import STATE_VIEWS, load_state_table
 from onelog.ual.entry import Entry, decode_group, encode_group
 from onelog.ual.files import DiskFiles
-from onelog.ual.notes import ApplyNotes, SegmentNotes
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
+from onelog.ual.segments.sealed import SealedSegment
 from tests.system.ports import free_addresses
 
 GROUP_ENTRIES = 256

@@ -20,11 +20,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from onelog.client.aio import AsyncClient
-from onelog.node.config import ClusterSettings, Config, ListenSettings, NodeSettings
-from onelog.node.server import Server
+from onelog.client.client import AsyncClient
+from onelog.node.config.schema import ClusterSettings, Config, ListenSettings, NodeSettings
+from onelog.node.config.settings import Address
+from onelog.node.server.server import Server
 from onelog.node.services import SERVICES
-from onelog.node.settings import Address
 
 ROOT = Path(__file__).resolve().parent.parent
 REPEATS = 40

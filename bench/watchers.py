@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.api import Cluster, serving
 from bench.watch_streams import WatchStreams
-from onelog.client.aio import AsyncClient
+from onelog.client.client import AsyncClient
 from onelog.client.watch import AsyncWatch, Watched
 
 WATCHERS = 1_000

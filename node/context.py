@@ -14,21 +14,21 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from onelog.node.as_of import PastStates
-from onelog.node.config import Config
-from onelog.node.holds import Holding
+from onelog.node.config.schema import Config
+from onelog.node.membership.topology import LiveTopology
 from onelog.node.metrics import Metrics
-from onelog.node.shard import NodeClock
-from onelog.node.shard_driver import ShardDriver
-from onelog.node.snapshots import Snapshots
-from onelog.node.topology import LiveTopology
+from onelog.node.replica.driver import ShardDriver
+from onelog.node.replica.holds import Holding
+from onelog.node.replica.shard import NodeClock
+from onelog.node.snapshots.past import PastStates
+from onelog.node.snapshots.taking import Snapshots
 from onelog.node.tracing import Tracer
 
 if TYPE_CHECKING:
-    from onelog.cluster.transport import PeerTransport
-    from onelog.node.balance import LeaderBalance
-    from onelog.node.edge import Edge
-    from onelog.node.exchange import Exchange
+    from onelog.cluster.transport.peers import PeerTransport
+    from onelog.node.edge.exchange import Exchange
+    from onelog.node.edge.shards import Edge
+    from onelog.node.membership.balance import LeaderBalance
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class NodeContext:
     forward_tls: ssl.SSLContext | None = None
     # Writes spans of requests, if the settings want that.
     tracer: Tracer | None = None
-    # What all services share; see ``onelog.node.edge.edge_of``.
+    # What all services share; see ``onelog.node.edge.shards.edge_of``.
     edge: "Edge | None" = None
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ import ssl
 from pathlib import Path
 
 from onelog.channel import client_tls
-from onelog.node.config import SecuritySettings
+from onelog.node.config.schema import SecuritySettings
 from onelog.node.errors import ConfigError
 
 ALPN = "h2"  # what clients and servers of HTTP/2 call it in TLS

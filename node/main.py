@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from uuid import UUID
 
-from onelog.node.config_sources import SETTINGS, Flag, Loaded, flags, help_text, load
-from onelog.node.driver import run_until_complete
+from onelog.node.config.sources import SETTINGS, Flag, Loaded, flags, help_text, load
 from onelog.node.errors import ConfigError
 from onelog.node.logs import set_up_logging
-from onelog.node.server import Server, new_node
+from onelog.node.replica.driver_driver import run_until_complete
+from onelog.node.server.server import Server, new_node
+from onelog.node.server.workers import Supervisor, watch_parent
 from onelog.node.services import SERVICES
-from onelog.node.workers import Supervisor, watch_parent
 from onelog.ual.directory import Node
 
 # How a supervisor tells a worker its number and the node's id; not for people.

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from onelog.cluster.member import LEADER
+from onelog.cluster.raft.member import LEADER
+from onelog.node.replica.driver import ShardDriver
 from onelog.node.replicas import RecoveryStopped
-from onelog.node.shard_driver import ShardDriver
 from onelog.snapshot.progress import Phase
 
 # A serving shard may be without a leader for so long.

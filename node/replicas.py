@@ -22,15 +22,15 @@ from pathlib import Path
 from uuid import UUID
 
 from onelog.cluster.config import RaftConfig, ShippingConfig
-from onelog.cluster.handshake import Identity
-from onelog.cluster.membership import Membership
-from onelog.cluster.transport import PeerTransport, TransportConfig
-from onelog.cluster.wire_errors import WireError
-from onelog.node.driver import Driver
-from onelog.node.peer_port import PeerPort
-from onelog.node.requests import Outcome, ShardConfig
-from onelog.node.shard import Shard
-from onelog.node.shard_driver import ShardDriver
+from onelog.cluster.raft.membership import Membership
+from onelog.cluster.transport.handshake import Identity
+from onelog.cluster.transport.peers import PeerTransport, TransportConfig
+from onelog.cluster.transport.wire_errors import WireError
+from onelog.node.membership.peer_port import PeerPort
+from onelog.node.replica.driver import ShardDriver
+from onelog.node.replica.driver_driver import Driver
+from onelog.node.replica.requests import Outcome, ShardConfig
+from onelog.node.replica.shard import Shard
 from onelog.snapshot.progress import Phase, Progress, no_progress
 from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.files import DiskFiles, Files

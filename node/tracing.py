@@ -35,7 +35,7 @@ from prometheus_client import Counter
 
 from onelog.cluster.errors import ClusterError
 from onelog.node.errors import ConfigError
-from onelog.node.requests import Results
+from onelog.node.replica.requests import Results
 from onelog.traceparent import KEY, PARENTS_MAX, TraceParent, parse
 
 # Spans that wait to be written; one takes about a kilobyte.

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onelog import errors
-    from onelog.client.aio import AsyncClient
-    from onelog.client.costs import Cost, costs
+    from onelog.client.client import AsyncClient
+    from onelog.client.observing import Cost, costs
     from onelog.client.options import ClientOptions, Tls
     from onelog.client.queue_values import NewMessage, QueueConfig
     from onelog.client.series_arrays import SeriesData
     from onelog.client.stream_values import GroupConfig, NewRecord, RecordFilter, Retention
-    from onelog.client.sync.aio import Client
+    from onelog.client.sync.client import Client
     from onelog.client.timeseries import MeasurementConfig, Rule
     from onelog.client.tracing import traced
     from onelog.client.values import Item, Message, Read, Record
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from onelog.errors import OnelogError
 
 _HOMES = {
-    "AsyncClient": "onelog.client.aio",
-    "Client": "onelog.client.sync.aio",
+    "AsyncClient": "onelog.client.client",
+    "Client": "onelog.client.sync.client",
     "ClientOptions": "onelog.client.options",
-    "Cost": "onelog.client.costs",
+    "Cost": "onelog.client.observing",
     "Event": "onelog.client.watch",
     "GroupConfig": "onelog.client.stream_values",
     "Item": "onelog.client.values",
@@ -55,7 +55,7 @@ _HOMES = {
     "SeriesData": "onelog.client.series_arrays",
     "Tls": "onelog.client.options",
     "Watched": "onelog.client.watch",
-    "costs": "onelog.client.costs",
+    "costs": "onelog.client.observing",
     "traced": "onelog.client.tracing",
 }
 

@@ -2,28 +2,25 @@
 
 ::
 
-    router.py      ProjectionRouter: apply, apply_group, due, state_hash, dump, load, check
-    table.py       build_projections: which projections there are
-    projection.py  Projection, Handler, Operation, SpillStore, Notes: what passes between them
+    router        ProjectionRouter: apply, apply_group, due, state_hash, dump, load, check
+    shard_state   build_projections: which projections there are
+    projection    the Protocols: Projection, SpillStore, Notes, and what passes between them
 
-    result.py  reasons.py  errors.py  limits.py      what apply says, and its bounds
-    payload.py                                       the prefix of payloads, bounded reading
-    section.py                                       bounded reading and writing of snapshots
-    state_hash.py  deadlines.py  undo.py             machinery that projections share
+    result, reasons, errors, limits    what apply says, and its bounds
+    codec                              prefixes of payloads, sections of snapshots: bounded reading
+    conditions, namespaces             what several models have in common
+    state_hash, deadlines, undo        machinery that projections share
+    describe                           a line about an entry, for people
 
-    system.py  system_commands.py                    owner 0x00: time, sessions, namespaces
-    sessions.py  namespaces.py  batch.py  replies.py
-    kv.py                                            owner 0x01: the KV projection
-    kv_commands.py  conditions.py  kv_json.py        its operations: bytes, execution, description
-    kv_store.py  kv_record.py  kv_ring.py            the loop that writes versions, and records
-    kv_order.py  kv_leases.py                        ordered index; leases
-    kv_values.py  kv_evict.py                        values beside the records, and moving them out
-    kv_changes.py  kv_reads.py  kv_section.py        recent changes; reads; snapshot section
-    system_describe.py                               a line about a system entry, for people
+    system/       owner 0x00: time, sessions, namespaces, holds
+    kv/           owner 0x01: docs/payloads.md
+    queue/        owner 0x02: docs/queue.md
+    timeseries/   owner 0x03: docs/timeseries.md
+    stream/       owner 0x04: docs/streams.md
 
-    queue.py    queue_*.py                           owner 0x02: docs/queue.md
-    timeseries.py  ts_*.py                           owner 0x03: docs/timeseries.md
-    stream.py   stream_*.py                          owner 0x04: docs/streams.md
+A model is a package: ``projection`` applies, ``commands`` has the bytes, ``operations`` what each
+command does, ``store`` the state, ``reads`` the questions, ``snapshot`` its section. The models do
+not import each other.
 
 Nothing here reads a clock, draws a random number, does I/O or starts a task: time and identity
 come with the entry, disks come as a Protocol. Iteration is over insertion order or sorted.

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from onelog.projections.codec import Prefix, read_prefix
 from onelog.projections.conditions import Condition
-from onelog.projections.kv_commands import TYPE_PUT_MANY, put_count
-from onelog.projections.payload import Prefix, read_prefix
+from onelog.projections.kv.commands import TYPE_PUT_MANY, put_count
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Duplicate, Refused, Result
-from onelog.projections.system_commands import Batch
+from onelog.projections.system.commands import Batch
 from onelog.ual.entry import Entry
 
 

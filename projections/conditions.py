@@ -17,9 +17,9 @@ from enum import IntEnum
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
+from onelog.projections.codec import U8, U16, U32, U64, Reader, encode_sized
 from onelog.projections.errors import BadPayload
 from onelog.projections.limits import CONDITIONS_MAX, KEY_SIZE_MAX
-from onelog.projections.payload import U8, U16, U32, U64, Reader, encode_sized
 from onelog.projections.reasons import Reason
 
 

@@ -2,7 +2,7 @@
 
 The router owns order and identity: it feeds each entry once, in index order, with its payload
 decompressed and its session cut out. A projection owns its state and answers for it. To add one,
-write a class with these methods and name it in table.py.
+write a class with these methods and name it in shard_state.py.
 
 Guarantees the router gives: handlers are called with strictly rising indexes and never falling
 timestamps; between ``begin_batch`` and its end only handlers are called; nothing else runs while
@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from onelog.projections.codec import Reader, namespace_of
 from onelog.projections.errors import BadPayload
 from onelog.projections.namespaces import Namespace
-from onelog.projections.payload import Reader, namespace_of
 from onelog.projections.result import Outcome, Refused
 from onelog.ual.entry import Draft
 
@@ -53,7 +53,9 @@ class Operation:
     # Whether the answer to this body says nothing, so that it can be given before apply.
     is_blind: Callable[[bytes], bool] | None = None
     tells_itself: bool = False  # watchers read what it changes from the entry alone
-    has_large_result: bool = False  # a result may take more than RESULT_SIZE_SMALL (sessions.py)
+    has_large_result: bool = (
+        False  # a result may take more than RESULT_SIZE_SMALL (projections/system/sessions.py)
+    )
 
 
 OneHandler = Callable[[str, Reader, int, int], Outcome]
@@ -115,7 +117,7 @@ class SpillStore(Protocol):
 
 
 class Notes(Protocol):
-    """What the log wants to know about entries once they are applied (``onelog.ual.notes``)."""
+    """What the log wants to know about entries once they are applied (``ual.segments.notes``)."""
 
     def add_record(self, stream_id: int, index: int) -> None:
         """The entry at ``index`` is a record of the stream."""
@@ -146,7 +148,7 @@ class Projection(Protocol):
 
     @property
     def large_results(self) -> Collection[int]:
-        """Types of entries whose result may take more than RESULT_SIZE_SMALL (sessions.py).
+        """Types of entries whose result may take more than RESULT_SIZE_SMALL (system/sessions.py).
 
         In a session they are handed over one by one: before each, the session must have room.
         """

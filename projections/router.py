@@ -26,14 +26,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from onelog.projections.batch import Judge, OpenBatch, refusal, spread
-from onelog.projections.errors import BadPayload, CorruptSection
-from onelog.projections.limits import CHORES_MAX, EXPIRE_IDS_MAX, EXPIRE_WEIGHT_MAX
-from onelog.projections.payload import (
+from onelog.projections.codec import (
     FLAG_SESSION,
     SESSION_SIZE,
     U64,
     read_prefix,
 )
+from onelog.projections.errors import BadPayload, CorruptSection
+from onelog.projections.limits import CHORES_MAX, EXPIRE_IDS_MAX, EXPIRE_WEIGHT_MAX
 from onelog.projections.projection import Handler, Notes, Position, Projection
 from onelog.projections.reasons import Reason
 from onelog.projections.result import (
@@ -47,10 +47,8 @@ from onelog.projections.result import (
     Repeated,
     Result,
 )
-from onelog.projections.sessions import Request
 from onelog.projections.state_hash import combine
-from onelog.projections.system import System
-from onelog.projections.system_commands import (
+from onelog.projections.system.commands import (
     TYPE_BATCH,
     TYPES_OPAQUE,
     Batch,
@@ -58,6 +56,8 @@ from onelog.projections.system_commands import (
     decode_command,
     encode_command,
 )
+from onelog.projections.system.projection import System
+from onelog.projections.system.sessions import Request
 from onelog.ual.compression import PLAIN_SIZE_MAX, decompress
 from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, OWNER_SYSTEM, Draft, Entry
 from onelog.ual.errors import CorruptPayload, PayloadTooLarge

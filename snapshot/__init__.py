@@ -7,7 +7,7 @@
     checksum.py          combine: the crc32c of two parts from the crc32c of each
     writer.py            write_snapshot(files, directory, header, created_s, sections)
     reader.py            SnapshotReader.open, verify, chunks
-    notes_section.py     encode_notes, decode_notes, restore_notes: what apply told the log
+    notes.py     encode_notes, decode_notes, restore_notes: what apply told the log
     progress.py          Phase and Progress: what every long step tells
 
     state.py             Router and State, what is needed of projections; write_state, load_state
@@ -28,7 +28,7 @@
     questions.py         Question, answer: what one thing was in a rebuilt state
     offline_queue.py  offline_stream.py  offline_series.py      the answers of each model
     offline_entries.py   what the state only refers to, from the log
-    describe.py          describe_entry: a line about any entry, for ``onelog log dump``
+    projections/describe.py          describe_entry: a line about any entry, for ``onelog log dump``
     proof.py             what ``onelog log prove`` does
     verification.py      VERIFIERS: the checks of ``onelog log verify`` for snaps/
 

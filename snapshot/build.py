@@ -12,8 +12,9 @@ has been shown once more to give the live state (``SnapshotStore.accept``).
 * ``sealed_index`` is what was *durably* sealed. A segment sealed since may lose its new name in a
   crash, and then its notes are needed: the snapshot has them from ``sealed_index`` on.
 
-Segments are read as an offline reader does (``onelog.ual.offline_log``), so appending, sealing and
-retention go on meanwhile. Both messages are JSON, like everything that crosses a process here.
+Segments are read as an offline reader does (``onelog.ual.offline.offline_log``), so appending,
+sealing and retention go on meanwhile. Both messages are JSON, like everything that crosses a
+process here.
 """
 
 import json
@@ -25,7 +26,7 @@ from typing import Any
 from onelog.snapshot.errors import LogGap, NotDurable
 from onelog.snapshot.format import SnapshotHeader, snapshot_name
 from onelog.snapshot.loading import load_newest
-from onelog.snapshot.notes_section import CoveredNotes, restore_notes
+from onelog.snapshot.notes import CoveredNotes, restore_notes
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.replay import replay
 from onelog.snapshot.state import Router, StateT, hash_text, write_state
@@ -35,8 +36,8 @@ from onelog.ual.directory import shard_paths
 from onelog.ual.files import Files
 from onelog.ual.log import Log
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.notes import ApplyNotes
-from onelog.ual.offline_log import OfflineLog
+from onelog.ual.offline.offline_log import OfflineLog
+from onelog.ual.segments.notes import ApplyNotes
 
 
 @dataclass(frozen=True, slots=True)

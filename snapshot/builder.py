@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from onelog.projections.errors import ProjectionError
-from onelog.projections.table import build_projections
+from onelog.projections.shard_state import build_projections
 from onelog.snapshot.build import BuildRequest, build_in_process
 from onelog.snapshot.errors import BuilderCancelled
 from onelog.snapshot.progress import Phase

@@ -1,9 +1,9 @@
 """What each entry of a range did to keys and to messages, with what was before: by replay.
 
 A state right before the range goes forward entry by entry (``PastState.steps``). After each one
-that took effect, the notes of its projection say what it did (``projections/kv_changes.py``,
-``queue_changes.py``) and are taken away, so that none is ever forgotten. Refused entries and
-refused batches leave nothing.
+that took effect, the notes of its projection say what it did (``projections/kv/changes.py``,
+``projections/queue/changes.py``) and are taken away, so that none is ever forgotten. Refused
+entries and refused batches leave nothing.
 
 Keys: every version that was written, and every new lifetime; the keys of a namespace that is
 deleted are deleted one by one. ``previous`` is what the key was right before the entry, also
@@ -23,11 +23,11 @@ before is remembered for each live one, some 170 bytes.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from onelog.projections.kv_changes import Change
+from onelog.projections.codec import read_prefix
+from onelog.projections.kv.changes import Change
 from onelog.projections.limits import U64_MAX
-from onelog.projections.payload import read_prefix
-from onelog.projections.queue_changes import Kind, Note
-from onelog.projections.queue_commands import (
+from onelog.projections.queue.changes import Kind, Note
+from onelog.projections.queue.commands import (
     Command,
     QueueConfigure,
     QueueCreate,
@@ -36,7 +36,7 @@ from onelog.projections.queue_commands import (
     decode_command,
     notes_of,
 )
-from onelog.projections.queue_row import (
+from onelog.projections.queue.row import (
     DELIVERIES_SHIFT,
     PRIORITY_MASK,
     PRIORITY_SHIFT,
@@ -44,8 +44,8 @@ from onelog.projections.queue_row import (
     Row,
     meta_of,
 )
-from onelog.projections.system_commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
-from onelog.projections.table import Projections
+from onelog.projections.shard_state import Projections
+from onelog.projections.system.commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
 from onelog.snapshot.past import Entries, PastState
 from onelog.ual.entry import OWNER_QUEUE, Entry
 

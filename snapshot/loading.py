@@ -17,13 +17,13 @@ from typing import Generic
 
 from onelog.snapshot.errors import CorruptSnapshot
 from onelog.snapshot.format import SnapshotHeader
-from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.reader import SnapshotReader
 from onelog.snapshot.state import StateT, hash_text, load_state
 from onelog.ual.files import Files
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes
 
 # What a disk says of a file that is lost to it.
 _LOST = (errno.EIO, errno.ENOENT, errno.EBADMSG, errno.EUCLEAN)

@@ -12,12 +12,12 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from onelog.projections.kv_reads import KeyValue
+from onelog.projections.kv.reads import KeyValue
 from onelog.projections.result import Refused
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.shard_state import Projections, build_projections
 from onelog.snapshot.format import SnapshotHeader
 from onelog.snapshot.loading import Rejected
-from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.past import start_past
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.recovery import recover_state
@@ -28,11 +28,11 @@ from onelog.ual.errors import IndexInFuture, MissingSegment
 from onelog.ual.files import Files
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.notes import ApplyNotes
-from onelog.ual.offline import ReadOnlyFiles, look_at_root
-from onelog.ual.offline_log import OfflineLog, open_offline_log
+from onelog.ual.offline.offline_log import OfflineLog, open_offline_log
+from onelog.ual.offline.reader import ReadOnlyFiles, look_at_root
 from onelog.ual.opening import open_hard_state, open_log
 from onelog.ual.routing import partition_of, shard_of
+from onelog.ual.segments.notes import ApplyNotes
 
 # A log that is opened for one snapshot has no readers.
 _RING_BYTES = 1 << 20

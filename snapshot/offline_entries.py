@@ -10,7 +10,7 @@ from typing import Any
 from onelog.projections.errors import BadPayload
 from onelog.ual.entry import Entry
 from onelog.ual.errors import IndexDropped
-from onelog.ual.offline_log import OfflineLog
+from onelog.ual.offline.offline_log import OfflineLog
 
 
 class NotKept(Exception):

@@ -4,9 +4,9 @@ from dataclasses import asdict
 from typing import Any
 
 from onelog.projections.errors import BadPayload
-from onelog.projections.queue_message import decode_message
-from onelog.projections.queue_results import dead_headers
-from onelog.projections.queue_row import DELAYED, LEASED, READY, Row
+from onelog.projections.queue.message import decode_message
+from onelog.projections.queue.results import dead_headers
+from onelog.projections.queue.row import DELAYED, LEASED, READY, Row
 from onelog.projections.result import Refused
 from onelog.snapshot.offline import Rebuilt
 from onelog.snapshot.offline_entries import NotKept, bytes_fields, read_entry, unreadable

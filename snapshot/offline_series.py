@@ -6,14 +6,14 @@ from typing import Any
 from onelog.projections.errors import BadPayload
 from onelog.projections.reasons import MESSAGES
 from onelog.projections.result import Refused
-from onelog.projections.ts_blocks import CorruptBlock
-from onelog.projections.ts_entities import Measurement, Series
-from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from onelog.projections.ts_listing import describe_measurement
-from onelog.projections.ts_names import SeriesName, format_series, parse_series
-from onelog.projections.ts_read import BlockCache, read_column
-from onelog.projections.ts_rules import Progress, Rule
-from onelog.projections.ts_types import TYPE_NAMES
+from onelog.projections.timeseries.blocks import CorruptBlock
+from onelog.projections.timeseries.entities import Measurement, Series
+from onelog.projections.timeseries.limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.timeseries.listing import describe_measurement
+from onelog.projections.timeseries.names import SeriesName, format_series, parse_series
+from onelog.projections.timeseries.read import BlockCache, read_column
+from onelog.projections.timeseries.rules import Progress, Rule
+from onelog.projections.timeseries.types import TYPE_NAMES
 from onelog.snapshot.offline import Rebuilt
 from onelog.snapshot.offline_entries import NotKept, read_entry
 

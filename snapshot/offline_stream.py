@@ -10,8 +10,8 @@ from typing import Any
 
 from onelog.projections.errors import BadPayload
 from onelog.projections.result import Refused
-from onelog.projections.stream_reads import PartitionDescription, StreamDescription
-from onelog.projections.stream_record import Append, DeadLetter, decode_record
+from onelog.projections.stream.reads import PartitionDescription, StreamDescription
+from onelog.projections.stream.record import Append, DeadLetter, decode_record
 from onelog.snapshot.offline import Rebuilt
 from onelog.snapshot.offline_entries import NotKept, bytes_fields, read_entry, unreadable
 

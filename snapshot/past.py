@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onelog.projections.result import PENDING, Applied
-from onelog.projections.system_commands import TYPE_BATCH
-from onelog.projections.table import Projections
+from onelog.projections.shard_state import Projections
+from onelog.projections.system.commands import TYPE_BATCH
 from onelog.snapshot.errors import LogGap, NoSnapshot
 from onelog.snapshot.loading import Rejected, load_newest
-from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.replay import check_hash, replay
 from onelog.ual.entry import Entry
 from onelog.ual.files import Files
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes
 
 # The committed entries from first to last index.
 Entries = Callable[[int, int], Iterable[Entry]]

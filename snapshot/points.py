@@ -3,8 +3,8 @@
 A column is one field of one series. ``find_columns`` says which there are and which blocks hold
 their older points: entries of the log, by index. Who calls brings their payloads to where they can
 be read in any order; then ``read_points`` yields times and values, by the rule of queries
-(``projections/ts_read.py``): one point for each time as the policy says, without deleted ranges and
-without what was trimmed.
+(``projections/timeseries/read.py``): one point for each time as the policy says, without deleted
+ranges and without what was trimmed.
 
 A long column is read in windows of time, so that memory is bounded whatever its length.
 """
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onelog.projections.table import Projections
-from onelog.projections.ts_blocks import CorruptBlock
-from onelog.projections.ts_buffers import Column, Rows, Times
-from onelog.projections.ts_entities import Measurement
-from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from onelog.projections.ts_read import BlockCache, ReadBlock, read_column
+from onelog.projections.shard_state import Projections
+from onelog.projections.timeseries.blocks import CorruptBlock
+from onelog.projections.timeseries.columns import Column, Rows, Times
+from onelog.projections.timeseries.entities import Measurement
+from onelog.projections.timeseries.limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.timeseries.read import BlockCache, ReadBlock, read_column
 from onelog.ual.errors import CorruptPayload
 
 # Points of blocks that are decoded for one window, about.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from onelog.projections.table import Projections
+from onelog.projections.shard_state import Projections
 from onelog.snapshot.errors import CorruptSnapshot, LogGap, StateMismatch
 from onelog.snapshot.loading import open_recorded
 from onelog.snapshot.offline import fresh_projections, kept_snapshots, open_shard
@@ -23,9 +23,9 @@ from onelog.snapshot.state import hash_text, load_state
 from onelog.ual.errors import DataError, IndexDropped
 from onelog.ual.files import Files
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.offline import ReadOnlyFiles
-from onelog.ual.offline_log import OfflineLog
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.offline.offline_log import OfflineLog
+from onelog.ual.offline.reader import ReadOnlyFiles
+from onelog.ual.segments.sealed import SealedSegment
 
 
 class Verdict(Enum):

@@ -23,7 +23,7 @@ from typing import Generic
 
 from onelog.snapshot.errors import LogGap, NoSnapshot, SnapshotAhead
 from onelog.snapshot.loading import Loaded, Rejected, load_newest
-from onelog.snapshot.notes_section import restore_notes
+from onelog.snapshot.notes import restore_notes
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.replay import Replayed, replay
 from onelog.snapshot.state import Router, StateT
@@ -31,7 +31,7 @@ from onelog.snapshot.store import SnapshotStore
 from onelog.ual.entry import Entry
 from onelog.ual.files import Files
 from onelog.ual.log import Log
-from onelog.ual.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes
 
 # Sealed entries have their notes in their files. A replay through them notes them again, and is
 # told to forget after so many entries.

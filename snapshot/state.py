@@ -1,11 +1,11 @@
 """The state that snapshots hold: what is needed of a router, and the way to a file and back.
 
 ``Router`` is the part of ``onelog.projections.router.ProjectionRouter`` that this package uses,
-``State`` whatever has one: the server hands in ``onelog.projections.table.Projections`` and gets
-the same back. They are Protocols so that the machinery around them is also tested with states of a
-few lines.
+``State`` whatever has one: the server hands in ``onelog.projections.shard_state.Projections`` and
+gets the same back. They are Protocols so that the machinery around them is also tested with states
+of a few lines.
 
-A snapshot's sections are the router's own, by owner, and the notes (snapshot/notes_section.py).
+A snapshot's sections are the router's own, by owner, and the notes (snapshot/notes.py).
 Equal states give equal files.
 """
 
@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from onelog.projections.errors import CorruptSection
 from onelog.snapshot.errors import CorruptSnapshot
 from onelog.snapshot.format import SECTION_NOTES, SnapshotHeader
-from onelog.snapshot.notes_section import CoveredNotes, decode_notes, encode_notes
+from onelog.snapshot.notes import CoveredNotes, decode_notes, encode_notes
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.reader import SnapshotReader
 from onelog.snapshot.writer import FREE_BYTES_MIN, Section, WrittenSnapshot, write_snapshot

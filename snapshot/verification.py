@@ -14,13 +14,13 @@ from onelog.snapshot.errors import CorruptSnapshot
 from onelog.snapshot.format import parse_snapshot_name
 from onelog.snapshot.loading import open_recorded
 from onelog.snapshot.reader import SnapshotReader
-from onelog.ual import findings as found
 from onelog.ual.errors import DataError, UnknownVersion
 from onelog.ual.files import Files
-from onelog.ual.findings import Finding, Level
 from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import load as load_manifest
-from onelog.ual.shard_check import FileVerifier
+from onelog.ual.offline import findings as found
+from onelog.ual.offline.findings import Finding, Level
+from onelog.ual.offline.shard_check import FileVerifier
 from onelog.ual.tidying import Remove
 
 ADVICE_DAMAGED = (

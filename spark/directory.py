@@ -32,8 +32,8 @@ from onelog.ual.directory import ShardPaths
 from onelog.ual.entry import FLAG_CONDITIONAL, HEADER, HEADER_SIZE
 from onelog.ual.errors import CorruptFile, IndexDropped, MissingSegment
 from onelog.ual.files import DiskFiles, Files
-from onelog.ual.offline import ReadOnlyFiles
-from onelog.ual.tables import Indexes
+from onelog.ual.offline.reader import ReadOnlyFiles
+from onelog.ual.segments.tables import Indexes
 
 NOTE = (
     "read from files: each shard ends at its last sealed entry, or at its newest snapshot where "

@@ -42,10 +42,10 @@ from onelog.spark.origin import (
 )
 from onelog.spark.pieces import Piece, check_piece
 from onelog.ual.entry import HEADER_SIZE, OWNER_COUNT_MAX
-from onelog.ual.tables import Indexes
+from onelog.ual.segments.tables import Indexes
 
 if TYPE_CHECKING:
-    from onelog.client.sync.aio import Client
+    from onelog.client.sync.client import Client
     from onelog.v1 import log_pb2
 
 TIMEOUT_S = 60.0
@@ -187,7 +187,7 @@ class EndpointOrigin:
         """
         try:
             from onelog.client.options import ClientOptions
-            from onelog.client.sync.aio import Client
+            from onelog.client.sync.client import Client
         except ImportError as error:
             raise FailedPrecondition(
                 f"{error.name} is missing here, and reading from an endpoint needs it: install "

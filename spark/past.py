@@ -28,8 +28,8 @@ from onelog.spark.shard_files import ShardFiles
 from onelog.ual.entry import Entry
 from onelog.ual.files import DiskFiles, Files
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.offline import ReadOnlyFiles
-from onelog.ual.tables import Columns
+from onelog.ual.offline.reader import ReadOnlyFiles
+from onelog.ual.segments.tables import Columns
 
 # A leader that changes between two calls keeps other snapshots; it is asked again this often.
 SNAPSHOT_ATTEMPTS_MAX = 5

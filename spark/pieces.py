@@ -26,17 +26,17 @@ from numpy.typing import NDArray
 from onelog.ual.entry import HEADER, HEADER_SIZE, PAYLOAD_SIZE_MAX
 from onelog.ual.errors import CorruptFile
 from onelog.ual.files import File
-from onelog.ual.offline import ReadOnlyFiles
-from onelog.ual.sealed import SealedSegment
-from onelog.ual.segment_format import (
+from onelog.ual.offline.reader import ReadOnlyFiles
+from onelog.ual.segments.format import (
     ENTRIES_OFFSET,
     FOOTER_FILE_CRC_OFFSET,
     FOOTER_SIZE,
     SegmentHeader,
     TableSpan,
 )
-from onelog.ual.segment_format import HEADER_SIZE as FILE_HEADER_SIZE
-from onelog.ual.tables import (
+from onelog.ual.segments.format import HEADER_SIZE as FILE_HEADER_SIZE
+from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.tables import (
     Bytes,
     Indexes,
     Table,

@@ -19,8 +19,8 @@ from pathlib import Path
 from onelog.ual.directory import ShardPaths, shard_paths
 from onelog.ual.errors import DirectoryError, NotADataDirectory
 from onelog.ual.identity import SYSTEM_NAME, read_system
-from onelog.ual.offline import ReadOnlyFiles
-from onelog.ual.segment_format import HEADER_SIZE, SegmentHeader, SegmentKind, parse_segment_name
+from onelog.ual.offline.reader import ReadOnlyFiles
+from onelog.ual.segments.format import HEADER_SIZE, SegmentHeader, SegmentKind, parse_segment_name
 
 _SHARD_NAME = re.compile(r"[0-9]{5}")
 _WORKER_NAME = re.compile(r"worker-([0-9]{1,3})")

@@ -35,7 +35,7 @@ def find_in_snapshot(
     # Only who asks for queues of a log whose beginning is gone needs the state.
     from onelog.snapshot.loading import load_newest
     from onelog.snapshot.offline import fresh_projections
-    from onelog.ual.notes import ApplyNotes
+    from onelog.ual.segments.notes import ApplyNotes
 
     loaded, _ = load_newest(
         files.reader,

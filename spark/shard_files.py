@@ -25,12 +25,12 @@ from onelog.ual.errors import CorruptFile, DataError, IndexDropped, MissingSegme
 from onelog.ual.files import Files
 from onelog.ual.manifest import Manifest, SnapshotRecord
 from onelog.ual.manifest import load as load_manifest
-from onelog.ual.notes import clip_voids
-from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.offline.reader import ReadOnlyFiles
 from onelog.ual.opening import what_is_known
 from onelog.ual.recovery import finish_deletions, sort_names
-from onelog.ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, SegmentKind
-from onelog.ual.tables import Indexes, StreamTable, Table
+from onelog.ual.segments.format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, SegmentKind
+from onelog.ual.segments.notes import clip_voids
+from onelog.ual.segments.tables import Indexes, StreamTable, Table
 
 # How often the names are listed for one place of the log before its file counts as missing.
 STREAM_ID_MAX = (1 << 56) - 1
@@ -271,7 +271,7 @@ class ShardFiles:
         # Only who reads the tail of a directory needs more than the log.
         from onelog.snapshot.errors import SnapshotError
         from onelog.snapshot.format import SECTION_NOTES
-        from onelog.snapshot.notes_section import decode_notes
+        from onelog.snapshot.notes import decode_notes
         from onelog.snapshot.reader import SnapshotReader
 
         try:

@@ -58,7 +58,7 @@ from onelog.spark.origin import Cut, Origin, QueueNames, Range, Split
 from onelog.spark.table import Table, find_queue_names, find_ranges, open_origin
 
 if TYPE_CHECKING:
-    from onelog.client.sync.aio import Client
+    from onelog.client.sync.client import Client
 
 STREAMED_VIEWS = (*VIEWS, "kv_changes")
 STREAM_OPTIONS = ("max_rows", "max_bytes", "hold", "on_loss")

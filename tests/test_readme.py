@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from onelog import Client
-from tests.client.serving import serving
 from tests.documents import blocks_of, paste
-from tests.onelog.forking import forking
+from tests.onelog.cli.forking import forking
+from tests.onelog.client.serving import serving
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
 SHOWN = (

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from onelog.ual.entry import HEADER_SIZE
 from onelog.ual.errors import CorruptFile, IndexDropped
 from onelog.ual.log import Log
-from onelog.ual.notes import IndexArray, clip_voids
-from onelog.ual.sealed import MappedFile, SealedSegment
-from onelog.ual.segment_set import Segment, SegmentSet
-from onelog.ual.tables import first_bad_checksum, gather_headers, join_entries
-from onelog.ual.unsealed import UnsealedSegment
+from onelog.ual.segments.chain import Segment, SegmentSet
+from onelog.ual.segments.notes import IndexArray, clip_voids
+from onelog.ual.segments.sealed import MappedFile, SealedSegment
+from onelog.ual.segments.tables import first_bad_checksum, gather_headers, join_entries
+from onelog.ual.segments.unsealed import UnsealedSegment
 
 FRAME_BYTES_MAX = 1 << 20
 FRAME_VOIDS_MAX = 8_192
@@ -172,7 +172,7 @@ def _unsealed_piece(
     position = live[first]
     # A bound is where an entry ends and the next one starts.
     stop = max(bisect_right(live, position + bytes_max, first + 1, count + 1) - 1, first + 1)
-    # A slice, never a buffer of the live array: see ual/notes.py.
+    # A slice, never a buffer of the live array: see ual/segments/notes.py.
     bounds = np.array(live[first : stop + 1], np.int64) - position
     indexes = np.arange(stop - first).astype(np.uint64) + np.uint64(first_index)
     data = memoryview(segment.raw_range(first_index, base + stop - 1))

@@ -14,13 +14,13 @@ from onelog.ual.errors import UalError
 from onelog.ual.files import OUT_OF_SPACE, File, Files, remove_files, sync_new_name
 from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import save as write_manifest
-from onelog.ual.notes import SegmentNotes
-from onelog.ual.sealed import SealedSegment
-from onelog.ual.sealing import seal_segment
-from onelog.ual.segment_format import successor_name
-from onelog.ual.segment_set import Segment
+from onelog.ual.segments.chain import Segment
+from onelog.ual.segments.format import successor_name
+from onelog.ual.segments.notes import SegmentNotes
+from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealing import seal_segment
+from onelog.ual.segments.unsealed import UnsealedSegment
 from onelog.ual.tombstones import remove_segments
-from onelog.ual.unsealed import UnsealedSegment
 
 
 @dataclass(slots=True)

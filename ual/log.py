@@ -41,9 +41,9 @@ from onelog.ual.manifest import Base, Checkpoint, ColdRange, Manifest, SnapshotR
 from onelog.ual.manifest_file import ManifestFile
 from onelog.ual.proposals import Proposals
 from onelog.ual.ring import HotRing
-from onelog.ual.segment_format import SegmentHeader
-from onelog.ual.segment_set import Segment, SegmentSet
-from onelog.ual.unsealed import UnsealedSegment
+from onelog.ual.segments.chain import Segment, SegmentSet
+from onelog.ual.segments.format import SegmentHeader
+from onelog.ual.segments.unsealed import UnsealedSegment
 from onelog.ual.write_guard import WriteGuard
 
 
@@ -382,7 +382,7 @@ class Log:
         self.segments = self.segments.with_segments((*dropped, *self.segments.segments))
 
     def begin_behind(self, base: Base, segments: SegmentSet) -> None:
-        """Go on behind a base whose install (ual/installing.py) is durable; all up to it counts."""
+        """Go on behind a base whose install (ual/install.py) is durable; all up to it counts."""
         active = segments.segments[-1]
         assert isinstance(active, UnsealedSegment), active.path
         self.segments, self.notes, self._active = segments, segments.notes, active

@@ -17,7 +17,7 @@ from onelog.ual.errors import DiskFull
 from onelog.ual.files import Files
 from onelog.ual.jobs import ManifestJob
 from onelog.ual.manifest import Manifest
-from onelog.ual.segment_set import Segment
+from onelog.ual.segments.chain import Segment
 from onelog.ual.write_guard import WriteGuard
 
 

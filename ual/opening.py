@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from onelog.ual.damaged import DamagedSegment
 from onelog.ual.directory import ShardPaths
 from onelog.ual.errors import CorruptFile, MissingSegment
 from onelog.ual.files import Files
@@ -17,12 +16,13 @@ from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import load as load_manifest
-from onelog.ual.notes import ApplyNotes
 from onelog.ual.recovery import Known, Survey, finish_install, survey
-from onelog.ual.segment_format import SegmentHeader
-from onelog.ual.segment_set import Segment, SegmentSet
+from onelog.ual.segments.chain import Segment, SegmentSet
+from onelog.ual.segments.damaged import DamagedSegment
+from onelog.ual.segments.format import SegmentHeader
+from onelog.ual.segments.notes import ApplyNotes
+from onelog.ual.segments.unsealed import UnsealedSegment
 from onelog.ual.tidying import carry_out
-from onelog.ual.unsealed import UnsealedSegment
 
 
 def open_log(

@@ -13,8 +13,8 @@ from typing import Protocol, overload
 from onelog.ual.entry import decode_entry
 from onelog.ual.errors import IndexDropped, IndexInFuture
 from onelog.ual.ring import HotRing
-from onelog.ual.segment_set import SegmentSet
-from onelog.ual.unsealed import UnsealedSegment
+from onelog.ual.segments.chain import SegmentSet
+from onelog.ual.segments.unsealed import UnsealedSegment
 
 
 class GroupedLog(Protocol):

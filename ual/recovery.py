@@ -29,7 +29,6 @@ from pathlib import Path
 
 import numpy as np
 
-from onelog.ual.damaged import DamagedSegment
 from onelog.ual.entry import (
     FLAGS_KNOWN,
     OWNER_COUNT_MAX,
@@ -41,8 +40,9 @@ from onelog.ual.entry import HEADER_SIZE as ENTRY_HEADER_SIZE
 from onelog.ual.errors import CorruptFile, EntryError, MissingSegment
 from onelog.ual.files import Files
 from onelog.ual.manifest import Base, Install
-from onelog.ual.sealed import SealedSegment
-from onelog.ual.segment_format import (
+from onelog.ual.segments.chain import Segment, check_touching
+from onelog.ual.segments.damaged import DamagedSegment
+from onelog.ual.segments.format import (
     HEADER_SIZE,
     SegmentHeader,
     SegmentKind,
@@ -50,10 +50,10 @@ from onelog.ual.segment_format import (
     segment_name,
     successor_name,
 )
-from onelog.ual.segment_set import Segment, check_touching
-from onelog.ual.tables import ENTRY_DTYPE
+from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.tables import ENTRY_DTYPE
+from onelog.ual.segments.unsealed import UnsealedSegment
 from onelog.ual.tidying import Action, Adopt, Cut, Remove
-from onelog.ual.unsealed import UnsealedSegment
 
 # The search for an intact entry behind damage looks at every byte offset; in pieces, so that
 # the columns it compares stay small.

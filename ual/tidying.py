@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onelog.ual.files import Files
-from onelog.ual.segment_format import SegmentKind, parse_segment_name
+from onelog.ual.segments.format import SegmentKind, parse_segment_name
 
 
 @dataclass(frozen=True, slots=True)

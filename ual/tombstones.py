@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onelog.ual.files import OUT_OF_SPACE, Files
-from onelog.ual.segment_format import tomb_name
-from onelog.ual.segment_set import Segment
+from onelog.ual.segments.chain import Segment
+from onelog.ual.segments.format import tomb_name
 
 
 def remove_segments(files: Files, directory: Path, segments: Sequence[Segment]) -> None:

@@ -1,14 +1,14 @@
 """The services of the API. ``SERVICES`` is what a server offers, besides health and reflection.
 
 Each entry makes one service for a node; see ``node/context.py`` for what it is given. A service is
-an object with a method for each call of its proto; ``node/calls.py`` has the rest.
+an object with a method for each call of its proto; ``node/edge/calls.py`` has the rest.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from onelog.node.context import NodeContext, Service, ServiceFactory
-from onelog.node.edge import Edge, edge_of
+from onelog.node.edge.shards import Edge, edge_of
 from onelog.node.services.admin import AdminService
 from onelog.node.services.kv import KvService
 from onelog.node.services.log import LogService

@@ -13,11 +13,12 @@ from typing import Any
 from uuid import UUID
 
 from onelog.errors import AlreadyExists, NotFound, OnelogError
-from onelog.node.calls import Call
-from onelog.node.edge import Edge, invalid, namespace_of
-from onelog.node.forwarding import Elsewhere
-from onelog.node.members import Members
-from onelog.node.operations import applied, put_header
+from onelog.node.edge.calls import Call
+from onelog.node.edge.forwarding import Elsewhere
+from onelog.node.edge.operation import applied, put_header
+from onelog.node.edge.shards import Edge, invalid, namespace_of
+from onelog.node.edge.waits import own_task
+from onelog.node.public_errors import error_of_reason
 from onelog.node.services.admin_holds import AdminHolds
 from onelog.node.services.admin_log import read_page
 from onelog.node.services.admin_status import (
@@ -28,11 +29,10 @@ from onelog.node.services.admin_status import (
     put_alarms,
 )
 from onelog.node.services.every_shard import every_shard
-from onelog.node.status_mapping import error_of_reason
-from onelog.node.waits import own_task
+from onelog.node.services.members import Members
 from onelog.projections.namespaces import Limits
 from onelog.projections.reasons import Reason
-from onelog.projections.system_commands import (
+from onelog.projections.system.commands import (
     Command,
     NamespaceConfigure,
     NamespaceCreate,

@@ -2,22 +2,22 @@
 
 A new hold is tried on all shards before it is set in the first: an index that one of them does not
 have refuses the call before anything is written. Moves need no trial, because repeating one is
-harmless. What a hold is to keep stays while its entry is on the way (node/holds.py).
+harmless. What a hold is to keep stays while its entry is on the way (node/replica/holds.py).
 """
 
 from onelog.errors import AlreadyExists, NotFound, OnelogError
-from onelog.node.calls import Call
-from onelog.node.edge import Edge, invalid
-from onelog.node.holds import BYTES_MAX_DEFAULT, RESERVE_BYTES, TTL_MS_DEFAULT, is_short
-from onelog.node.operations import applied, put_header
+from onelog.node.edge.calls import Call
+from onelog.node.edge.operation import applied, put_header
+from onelog.node.edge.shards import Edge, invalid
+from onelog.node.public_errors import error_of_reason, error_of_refusal
+from onelog.node.replica.holds import BYTES_MAX_DEFAULT, RESERVE_BYTES, TTL_MS_DEFAULT, is_short
+from onelog.node.replica.shard import Shard
 from onelog.node.services.admin_status import put_hold
 from onelog.node.services.every_shard import every_shard
-from onelog.node.shard import Shard
-from onelog.node.status_mapping import error_of_reason, error_of_refusal
 from onelog.projections.limits import HOLD_NAME_SIZE_MAX, TTL_NS_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
-from onelog.projections.system_commands import HoldRelease, HoldSet, encode_command
+from onelog.projections.system.commands import HoldRelease, HoldSet, encode_command
 from onelog.ual.errors import DiskFull, IndexDropped, IndexInFuture
 from onelog.v1 import admin_pb2, common_pb2
 

@@ -5,7 +5,7 @@ is never larger than a message may be. What counts is what is sent: the log stor
 compressed, and a megabyte of zeros takes a few bytes there.
 """
 
-from onelog.node.status_mapping import answer_too_large
+from onelog.node.public_errors import answer_too_large
 from onelog.ual.entry import Entry
 from onelog.ual.errors import PayloadTooLarge
 from onelog.ual.log import Log

@@ -4,17 +4,17 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from onelog.cluster.member import CANDIDATE, FOLLOWER, LEADER
-from onelog.node.as_of import first_as_of_index
+from onelog.cluster.raft.member import CANDIDATE, FOLLOWER, LEADER
 from onelog.node.context import NodeContext
-from onelog.node.holds import held_bytes, is_let_go, trouble
-from onelog.node.shard import NodeClock, Shard
-from onelog.node.shard_driver import ShardDriver
-from onelog.node.snapshot_metrics import age_s
-from onelog.node.snapshots import SnapshotReport
-from onelog.projections.holds import Cause, Hold
-from onelog.ual.damaged import DamagedSegment
-from onelog.ual.sealed import SealedSegment
+from onelog.node.replica.driver import ShardDriver
+from onelog.node.replica.holds import held_bytes, is_let_go, trouble
+from onelog.node.replica.shard import NodeClock, Shard
+from onelog.node.server.snapshot_metrics import age_s
+from onelog.node.snapshots.past import first_as_of_index
+from onelog.node.snapshots.taking import SnapshotReport
+from onelog.projections.system.holds import Cause, Hold
+from onelog.ual.segments.damaged import DamagedSegment
+from onelog.ual.segments.sealed import SealedSegment
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
 
 _ROLES = {

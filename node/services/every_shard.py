@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from onelog.errors import OnelogError
-from onelog.node.calls import Call, gather
-from onelog.node.edge import Edge
+from onelog.node.edge.calls import Call, gather
+from onelog.node.edge.shards import Edge
 
 
 async def every_shard(

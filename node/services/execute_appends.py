@@ -14,14 +14,14 @@ from typing import Any
 from crc32c import crc32c
 
 from onelog.errors import OnelogError
-from onelog.node.edge import namespace_of
+from onelog.node.edge.shards import namespace_of
 from onelog.node.services.stream_operations import heads_of
+from onelog.projections.codec import SessionRef
 from onelog.projections.limits import VALUE_SIZE_MAX
-from onelog.projections.payload import SessionRef
 from onelog.projections.result import APPLIED, Refused, Result
-from onelog.projections.stream_limits import RECORD_KEY_SIZE_MAX
-from onelog.projections.stream_record import TYPE_APPEND
-from onelog.projections.table import Projections
+from onelog.projections.shard_state import Projections
+from onelog.projections.stream.limits import RECORD_KEY_SIZE_MAX
+from onelog.projections.stream.record import TYPE_APPEND
 from onelog.v1 import pipeline_pb2
 
 _pack_session = struct.Struct("<QQQ").pack  # as encode_prefix has it

@@ -8,10 +8,10 @@ the long way. That both ways agree is a test.
 from collections.abc import Callable, Sequence
 
 from onelog.errors import OnelogError
-from onelog.node.edge import View, namespace_of
-from onelog.node.messages import put_item
-from onelog.node.operations import Room
-from onelog.node.status_mapping import error_of_refusal, put_error
+from onelog.node.edge.messages import put_item
+from onelog.node.edge.operation import Room
+from onelog.node.edge.shards import View, namespace_of
+from onelog.node.public_errors import error_of_refusal, put_error
 from onelog.projections.limits import KEY_SIZE_MAX
 from onelog.projections.result import Refused
 from onelog.v1 import pipeline_pb2

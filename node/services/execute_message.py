@@ -1,6 +1,6 @@
 """One message of many operations: sorted by shard into runs, and its answer as it fills.
 
-How runs are carried out is in node/services/execute.py. What can be in one is in
+How runs are carried out is in node/services/executor.py. What can be in one is in
 node/services/operation_table.py.
 """
 
@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 from onelog.errors import InvalidArgument, NotFound, OnelogError, OutcomeUnknown
-from onelog.node.durability import Durability, refusal_of
-from onelog.node.edge import (
+from onelog.node.edge.operation import Lacking, Read, Room, Write, make_drafts, put_answer
+from onelog.node.edge.shards import (
     Edge,
     View,
     check_read,
@@ -20,19 +20,19 @@ from onelog.node.edge import (
     read_options,
     session_of,
 )
-from onelog.node.operations import Lacking, Read, Room, Write, make_drafts, put_answer
+from onelog.node.public_errors import error_of_cluster, error_of_exception, put_error
+from onelog.node.replica.durability import Durability, refusal_of
 from onelog.node.services import queue_operations as queue
 from onelog.node.services.execute_appends import answer_appends, take_appends
 from onelog.node.services.execute_gets import Wanted, take_gets
 from onelog.node.services.execute_puts import add_plain_puts
-from onelog.node.services.execute_runs import Operation, Run, Singles, of_one_message
 from onelog.node.services.operation_table import ANSWERS, OPERATIONS
-from onelog.node.status_mapping import error_of_cluster, error_of_exception, put_error
+from onelog.node.services.plain import Operation, Run, Singles, of_one_message
 from onelog.node.tracing import Span
-from onelog.projections.payload import SessionRef
+from onelog.projections.codec import SessionRef
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Result
-from onelog.projections.table import Projections
+from onelog.projections.shard_state import Projections
 from onelog.v1 import common_pb2, pipeline_pb2
 
 # Plain puts and appends are proposed together with what follows, unless the message is larger: to

@@ -11,10 +11,11 @@ from typing import Any
 from crc32c import crc32c
 
 from onelog.errors import OnelogError
-from onelog.node.durability import Durability
-from onelog.node.edge import Edge, namespace_of
-from onelog.node.services.execute_runs import Run
-from onelog.projections.kv_commands import TYPE_PUT, PutMany, encode_command
+from onelog.node.edge.shards import Edge, namespace_of
+from onelog.node.replica.durability import Durability
+from onelog.node.services.plain import Run
+from onelog.projections.codec import SessionRef, encode_prefix
+from onelog.projections.kv.commands import TYPE_PUT, PutMany, encode_command
 from onelog.projections.limits import (
     BATCH_ENTRIES_MAX,
     KEY_SIZE_MAX,
@@ -22,7 +23,6 @@ from onelog.projections.limits import (
     PUT_MANY_KEYS_MAX,
     VALUE_SIZE_MAX,
 )
-from onelog.projections.payload import SessionRef, encode_prefix
 from onelog.ual.entry import Draft
 from onelog.ual.routing import routing_key
 from onelog.v1 import pipeline_pb2

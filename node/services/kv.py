@@ -8,8 +8,10 @@ of them stopped is dropped, since another may still have keys before it.
 from collections.abc import AsyncIterator
 from typing import Any
 
-from onelog.node.calls import Call
-from onelog.node.edge import (
+from onelog.node.edge.calls import Call
+from onelog.node.edge.messages import put_item
+from onelog.node.edge.operation import applied, put_header, run_read, run_write
+from onelog.node.edge.shards import (
     Edge,
     View,
     namespace_of,
@@ -18,12 +20,10 @@ from onelog.node.edge import (
     session_of,
     write_options,
 )
-from onelog.node.edge import invalid as invalid_argument
-from onelog.node.messages import put_item
-from onelog.node.operations import applied, put_header, run_read, run_write
+from onelog.node.edge.shards import invalid as invalid_argument
+from onelog.node.public_errors import answer_too_large, error_of_reason
 from onelog.node.services import kv_operations as op
-from onelog.node.status_mapping import answer_too_large, error_of_reason
-from onelog.projections.kv_reads import Page
+from onelog.projections.kv.reads import Page
 from onelog.projections.limits import KEY_SIZE_MAX, SCAN_KEYS_MAX, SCAN_SIZE_MAX
 from onelog.projections.reasons import Reason
 from onelog.v1 import kv_pb2

@@ -9,12 +9,14 @@ from operator import itemgetter
 from typing import Any
 
 from onelog.errors import TooLarge
-from onelog.node.edge import View, invalid
-from onelog.node.messages import put_item
-from onelog.node.operations import Read, Write, applied
-from onelog.node.status_mapping import error_of_reason, error_of_refusal
-from onelog.projections import conditions, kv_commands
-from onelog.projections.kv_commands import (
+from onelog.node.edge.messages import put_item
+from onelog.node.edge.operation import Read, Write, applied
+from onelog.node.edge.shards import View, invalid
+from onelog.node.public_errors import error_of_reason, error_of_refusal
+from onelog.projections import conditions
+from onelog.projections.codec import SessionRef, read_prefix
+from onelog.projections.kv import commands
+from onelog.projections.kv.commands import (
     TOOK_THEN,
     Command,
     Nested,
@@ -22,8 +24,8 @@ from onelog.projections.kv_commands import (
     decode_command,
     encode_command,
 )
-from onelog.projections.kv_json import Path, Step, get_field
-from onelog.projections.kv_reads import Range
+from onelog.projections.kv.documents import Path, Step, get_field
+from onelog.projections.kv.reads import Range
 from onelog.projections.limits import (
     CONDITIONS_MAX,
     DELETE_RANGE_KEYS_MAX,
@@ -36,10 +38,9 @@ from onelog.projections.limits import (
     TTL_NS_MAX,
     VALUE_SIZE_MAX,
 )
-from onelog.projections.payload import SessionRef, read_prefix
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused, Result
-from onelog.projections.table import Projections
+from onelog.projections.shard_state import Projections
 from onelog.ual.entry import Draft
 from onelog.v1 import kv_pb2
 
@@ -118,10 +119,10 @@ def path_of(path: kv_pb2.JsonPath, *, is_set: bool) -> Path:
 # Commands
 
 
-def put_of(request: kv_pb2.PutRequest) -> kv_commands.Put:
+def put_of(request: kv_pb2.PutRequest) -> commands.Put:
     """Return the command of a request."""
     expected = request.expected_version if request.HasField("expected_version") else None
-    return kv_commands.Put(
+    return commands.Put(
         check_written(request.key),
         check_value(request.value),
         ttl_ns_of(request.ttl_ms) or None,
@@ -150,8 +151,8 @@ def _batch_put(
     if may_be and any(key.startswith(KEYS_RESERVED) for key in keys):
         raise error_of_reason(Reason.KEY_RESERVED)
     ttl_ns = ttl_ns_of(request.ttl_ms) or None
-    bodies = kv_commands.put_bodies(keys, values, ttl_ns)
-    return [encode_command(kv_commands.PutMany(bodies), namespace, session)]
+    bodies = commands.put_bodies(keys, values, ttl_ns)
+    return [encode_command(commands.PutMany(bodies), namespace, session)]
 
 
 def _by_keys(request: kv_pb2.BatchPutRequest) -> Sequence[bytes]:
@@ -161,60 +162,60 @@ def _by_keys(request: kv_pb2.BatchPutRequest) -> Sequence[bytes]:
     return keys
 
 
-def delete_of(request: kv_pb2.DeleteRequest) -> kv_commands.Delete:
+def delete_of(request: kv_pb2.DeleteRequest) -> commands.Delete:
     """Return the command of a request."""
     expected = request.expected_version if request.HasField("expected_version") else None
-    return kv_commands.Delete(check_key(request.key), expected)
+    return commands.Delete(check_key(request.key), expected)
 
 
-def touch_of(request: kv_pb2.TouchRequest) -> kv_commands.Touch:
+def touch_of(request: kv_pb2.TouchRequest) -> commands.Touch:
     """Return the command of a request."""
     expected = request.expected_version if request.HasField("expected_version") else None
-    return kv_commands.Touch(check_key(request.key), ttl_ns_of(request.ttl_ms), expected)
+    return commands.Touch(check_key(request.key), ttl_ns_of(request.ttl_ms), expected)
 
 
 def count_of(
     request: kv_pb2.CountRequest,
-) -> kv_commands.Increment | kv_commands.Minimum | kv_commands.Maximum:
+) -> commands.Increment | commands.Minimum | commands.Maximum:
     """Return the command of a request."""
     key = check_key(request.key)
     match request.WhichOneof("change"):
         case "add":
-            return kv_commands.Increment(key, request.add)
+            return commands.Increment(key, request.add)
         case "lower_to":
-            return kv_commands.Minimum(key, request.lower_to)
+            return commands.Minimum(key, request.lower_to)
         case "raise_to":
-            return kv_commands.Maximum(key, request.raise_to)
+            return commands.Maximum(key, request.raise_to)
         case _:
             raise invalid("CHANGE_MISSING", "add, lower_to or raise_to")
 
 
-def append_of(request: kv_pb2.AppendRequest) -> kv_commands.Append:
+def append_of(request: kv_pb2.AppendRequest) -> commands.Append:
     """Return the command of a request."""
-    return kv_commands.Append(check_key(request.key), check_value(request.data))
+    return commands.Append(check_key(request.key), check_value(request.data))
 
 
-def set_json_of(request: kv_pb2.SetJsonRequest) -> kv_commands.JsonSet | kv_commands.JsonDelete:
+def set_json_of(request: kv_pb2.SetJsonRequest) -> commands.JsonSet | commands.JsonDelete:
     """Return the command of a request."""
     key, path = check_key(request.key), path_of(request.path, is_set=True)
     if not request.HasField("json"):
         if not path:
             raise invalid("JSON_PATH_INVALID", "a document is deleted by Delete")
-        return kv_commands.JsonDelete(key, path)
+        return commands.JsonDelete(key, path)
     text = request.json
     if len(text) > JSON_SIZE_MAX:
         raise error_of_reason(Reason.JSON_TOO_LARGE, len(text))
     get_field(text, ())  # whether it is JSON at all
-    return kv_commands.JsonSet(key, path, text, request.create_parents)
+    return commands.JsonSet(key, path, text, request.create_parents)
 
 
-def delete_range_of(request: kv_pb2.DeleteRangeRequest) -> kv_commands.DeleteRange:
+def delete_range_of(request: kv_pb2.DeleteRangeRequest) -> commands.DeleteRange:
     """Return the command of a request."""
     limit = request.limit or DELETE_RANGE_KEYS_MAX
     if limit > DELETE_RANGE_KEYS_MAX:
         raise error_of_reason(Reason.LIMIT_INVALID, limit)
     keys = range_of(request.range)
-    return kv_commands.DeleteRange(keys.start, keys.end, limit)
+    return commands.DeleteRange(keys.start, keys.end, limit)
 
 
 def condition_of(condition: kv_pb2.Condition) -> conditions.Condition:
@@ -251,7 +252,7 @@ def _comparison_of(number: int) -> conditions.Comparison:
 
 
 _NESTED: dict[str, Any] = {
-    "get": lambda request: kv_commands.Get(check_key(request.key)),
+    "get": lambda request: commands.Get(check_key(request.key)),
     "put": put_of,
     "delete": delete_of,
     "delete_range": delete_range_of,
@@ -270,12 +271,12 @@ def _nested_of(operation: kv_pb2.TxnOperation) -> Nested:
     return command
 
 
-def txn_of(request: kv_pb2.TxnRequest) -> kv_commands.Transaction:
+def txn_of(request: kv_pb2.TxnRequest) -> commands.Transaction:
     """Return the command of a request."""
     for operations in (request.then, request.otherwise):
         if len(operations) > TRANSACTION_OPERATIONS_MAX:
             raise error_of_reason(Reason.LIMIT_INVALID, len(operations))
-    return kv_commands.Transaction(
+    return commands.Transaction(
         conditions_of(request.conditions),
         tuple(map(_nested_of, request.then)),
         tuple(map(_nested_of, request.otherwise)),
@@ -357,8 +358,8 @@ def _write(response: Any, command_of: Any, names: Any = _by_key, answer: Any = N
     return Write(response, names, drafts, answer or (lambda *_: None))
 
 
-def _grant_of(request: kv_pb2.GrantLeaseRequest) -> kv_commands.LeaseGrant:
-    return kv_commands.LeaseGrant(ttl_ns_of(request.ttl_ms))
+def _grant_of(request: kv_pb2.GrantLeaseRequest) -> commands.LeaseGrant:
+    return commands.LeaseGrant(ttl_ns_of(request.ttl_ms))
 
 
 PUT: Write[kv_pb2.PutRequest, kv_pb2.PutResponse]
@@ -384,13 +385,13 @@ GRANT_LEASE = _write(
 KEEP_LEASE: Write[kv_pb2.KeepLeaseRequest, kv_pb2.KeepLeaseResponse]
 KEEP_LEASE = _write(
     kv_pb2.KeepLeaseResponse,
-    lambda request: kv_commands.LeaseKeepalive(request.lease_id),
+    lambda request: commands.LeaseKeepalive(request.lease_id),
     _by_routing_key,
 )
 REVOKE_LEASE: Write[kv_pb2.RevokeLeaseRequest, kv_pb2.RevokeLeaseResponse]
 REVOKE_LEASE = _write(
     kv_pb2.RevokeLeaseResponse,
-    lambda request: kv_commands.LeaseRevoke(request.lease_id),
+    lambda request: commands.LeaseRevoke(request.lease_id),
     _by_routing_key,
     answer=_number("deleted_count"),
 )

@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from functools import partial
 
 from onelog.errors import NotFound, ResourceExhausted, Unavailable
-from onelog.node.as_of import first_as_of_index
-from onelog.node.calls import DEADLINE_DEFAULT_S, LEADER_WAIT_S, Call
-from onelog.node.edge import Edge, invalid
-from onelog.node.forwarding import Elsewhere
+from onelog.node.edge.calls import DEADLINE_DEFAULT_S, LEADER_WAIT_S, Call
+from onelog.node.edge.forwarding import Elsewhere
+from onelog.node.edge.shards import Edge, invalid
+from onelog.node.public_errors import error_of_reason
+from onelog.node.replica.driver import ShardDriver
 from onelog.node.services.log_messages import Wanted, describe, frame_limits, next_chunk, next_frame
-from onelog.node.shard_driver import ShardDriver
-from onelog.node.status_mapping import error_of_reason
+from onelog.node.snapshots.past import first_as_of_index
 from onelog.projections.reasons import Reason
 from onelog.snapshot.store import SnapshotStore
 from onelog.ual.errors import CorruptFile

@@ -6,18 +6,18 @@ they are sent: a frame is a megabyte, and the loop should not have to copy it on
 
 from dataclasses import dataclass
 
-from onelog.node.status_mapping import answer_too_large
+from onelog.node.public_errors import answer_too_large
 from onelog.snapshot.errors import CorruptSnapshot
 from onelog.snapshot.format import HEADER_SIZE, SnapshotHeader
 from onelog.snapshot.store import SnapshotStore
-from onelog.ual.damaged import DamagedSegment
 from onelog.ual.errors import UalError
 from onelog.ual.files import File
 from onelog.ual.frames import FRAME_BYTES_MAX, FRAME_VOIDS_MAX, Frame, read_frame
 from onelog.ual.log import Log
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.sealed import SealedSegment
-from onelog.ual.segment_set import Segment, SegmentSet
+from onelog.ual.segments.chain import Segment, SegmentSet
+from onelog.ual.segments.damaged import DamagedSegment
+from onelog.ual.segments.sealed import SealedSegment
 from onelog.v1 import log_pb2
 
 CHUNK_BYTES_MAX = 1 << 20

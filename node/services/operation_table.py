@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onelog.node.operations import Read, Write
+from onelog.node.edge.operation import Read, Write
 from onelog.node.services import kv_operations as kv
 from onelog.node.services import queue_operations as queue
 from onelog.node.services import stream_operations as stream

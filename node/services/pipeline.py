@@ -9,16 +9,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from onelog.node.calls import Call, stopping
-from onelog.node.edge import Edge
-from onelog.node.operations import applied, put_header, run_write
-from onelog.node.services.execute import Executor
+from onelog.node.edge.calls import Call, stopping
+from onelog.node.edge.operation import applied, put_header, run_write
+from onelog.node.edge.shards import Edge
+from onelog.node.public_errors import error_of_exception, error_of_reason, put_error
+from onelog.node.services.executor import Executor
 from onelog.node.services.transact import TRANSACT
-from onelog.node.status_mapping import error_of_exception, error_of_reason, put_error
-from onelog.node.watch import Watches
+from onelog.node.watch.watch import Watches
 from onelog.projections.limits import SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN
 from onelog.projections.reasons import Reason
-from onelog.projections.system_commands import (
+from onelog.projections.system.commands import (
     Command,
     SessionClose,
     SessionKeepalive,

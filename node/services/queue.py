@@ -6,26 +6,26 @@ from dataclasses import replace
 from typing import Any
 
 from onelog.errors import FailedPrecondition, NotFound, OnelogError, OutcomeUnknown
-from onelog.node import queue_requests as ask
-from onelog.node.calls import Call, stopping
-from onelog.node.edge import (
+from onelog.node.edge.calls import Call, stopping
+from onelog.node.edge.forwarding import Elsewhere
+from onelog.node.edge.operation import answer_of, applied, put_header, run_read, run_write
+from onelog.node.edge.pages import list_by_name
+from onelog.node.edge.shards import (
     Edge,
     View,
     namespace_of,
     session_of,
     write_options,
 )
-from onelog.node.forwarding import Elsewhere
-from onelog.node.name_pages import list_by_name
-from onelog.node.operations import answer_of, applied, put_header, run_read, run_write
-from onelog.node.queue_consume import Consumers
-from onelog.node.queue_lines import Lines
-from onelog.node.queue_returns import Returns
+from onelog.node.public_errors import error_of_refusal
 from onelog.node.services import queue_operations as op
-from onelog.node.status_mapping import error_of_refusal
-from onelog.projections import queue_commands as commands
-from onelog.projections.queue_limits import PURGE_MESSAGES_MAX, QUEUE_NAME_SIZE_MAX
-from onelog.projections.queue_results import decode_cursor
+from onelog.node.services import queue_requests as ask
+from onelog.node.services.queue_delivery import Consumers
+from onelog.node.services.queue_lines import Lines
+from onelog.node.services.queue_returns import Returns
+from onelog.projections.queue import commands
+from onelog.projections.queue.limits import PURGE_MESSAGES_MAX, QUEUE_NAME_SIZE_MAX
+from onelog.projections.queue.results import decode_cursor
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.v1 import queue_pb2

@@ -1,28 +1,29 @@
 """The operations on queues: which entries they become, and what their results and reads mean.
 
-Requests become commands in node/queue_requests.py; what messages carry is put into answers by
-node/queue_content.py. Here is what connects both, a ``Write`` or ``Read`` for each call.
+Requests become commands in node/services/queue_requests.py; what messages carry is put into answers
+by node/services/queue_content.py. Here is what connects both, a ``Write`` or ``Read`` for each
+call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onelog.node import queue_requests as ask
-from onelog.node.edge import View, invalid
-from onelog.node.operations import Content, Read, Write, applied
-from onelog.node.queue_content import put_leased, put_peeked, put_rows
-from onelog.node.status_mapping import error_of_reason, error_of_refusal, put_error
-from onelog.projections import queue_commands as commands
-from onelog.projections.payload import SessionRef
-from onelog.projections.queue_commands import Command
-from onelog.projections.queue_limits import PEEK_MESSAGES_MAX
-from onelog.projections.queue_reads import QueueInfo
-from onelog.projections.queue_results import decode_leased, decode_verdicts
-from onelog.projections.queue_store import QueueState
+from onelog.node.edge.operation import Content, Read, Write, applied
+from onelog.node.edge.shards import View, invalid
+from onelog.node.public_errors import error_of_reason, error_of_refusal, put_error
+from onelog.node.services import queue_requests as ask
+from onelog.node.services.queue_content import put_leased, put_peeked, put_rows
+from onelog.projections.codec import SessionRef
+from onelog.projections.queue import commands
+from onelog.projections.queue.commands import Command
+from onelog.projections.queue.limits import PEEK_MESSAGES_MAX
+from onelog.projections.queue.reads import QueueInfo
+from onelog.projections.queue.results import decode_leased, decode_verdicts
+from onelog.projections.queue.store import QueueState
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Duplicate, Refused, Result
-from onelog.projections.table import Projections
+from onelog.projections.shard_state import Projections
 from onelog.ual.entry import Draft
 from onelog.v1 import queue_pb2
 

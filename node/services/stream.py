@@ -7,8 +7,10 @@ Names are unique over shards: a page token is the name behind which a page goes 
 from collections.abc import AsyncIterator
 from typing import Any
 
-from onelog.node.calls import Call
-from onelog.node.edge import (
+from onelog.node.edge.calls import Call
+from onelog.node.edge.operation import RequestT, ResponseT, Write, run_read, run_write
+from onelog.node.edge.pages import list_by_name
+from onelog.node.edge.shards import (
     Edge,
     View,
     invalid,
@@ -16,13 +18,7 @@ from onelog.node.edge import (
     put_log_read,
     read_options,
 )
-from onelog.node.name_pages import list_by_name
-from onelog.node.operations import RequestT, ResponseT, Write, run_read, run_write
-from onelog.node.services import stream_operations as op
-from onelog.node.status_mapping import error_of_reason
-from onelog.node.stream_descriptions import GET_GROUP, GET_STREAM, put_stream
-from onelog.node.stream_fetch import Fetches, wait_s_of
-from onelog.node.stream_records import (
+from onelog.node.edge.stream_records import (
     filter_of,
     found,
     offset_at_time,
@@ -30,13 +26,17 @@ from onelog.node.stream_records import (
     put_record,
     read_page,
 )
-from onelog.node.stream_requests import check_stream, limit_of
-from onelog.node.stream_tail import Tails
+from onelog.node.public_errors import error_of_reason
+from onelog.node.services import stream_operations as op
+from onelog.node.services.stream_descriptions import GET_GROUP, GET_STREAM, put_stream
+from onelog.node.services.stream_groups import Fetches, wait_s_of
+from onelog.node.services.stream_requests import check_stream, limit_of
+from onelog.node.services.stream_tail import Tails
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
-from onelog.projections.stream_limits import READ_RECORDS_MAX, STREAM_NAME_SIZE_MAX
-from onelog.projections.stream_pages import PageRead
-from onelog.projections.table import Projections
+from onelog.projections.shard_state import Projections
+from onelog.projections.stream.limits import READ_RECORDS_MAX, STREAM_NAME_SIZE_MAX
+from onelog.projections.stream.pages import PageRead
 from onelog.ual.log import Log
 from onelog.v1 import common_pb2, stream_pb2
 

@@ -4,7 +4,7 @@ Requests are turned into commands here, and found wrong here if they are. An app
 records is an entry for each, with a result for each; in a session each takes a sequence, from the
 request's on, so that sending it again is exact however many there are.
 
-Reads of records are not here: they wait for a disk (node/stream_records.py).
+Reads of records are not here: they wait for a disk (node/edge/stream_records.py).
 """
 
 import struct
@@ -14,10 +14,10 @@ from typing import Any
 
 from crc32c import crc32c
 
-from onelog.node.edge import invalid, namespace_of
-from onelog.node.operations import RequestT, ResponseT, Write, applied
-from onelog.node.status_mapping import error_of_exception, error_of_reason, put_error
-from onelog.node.stream_requests import (
+from onelog.node.edge.operation import RequestT, ResponseT, Write, applied
+from onelog.node.edge.shards import invalid, namespace_of
+from onelog.node.public_errors import error_of_exception, error_of_reason, put_error
+from onelog.node.services.stream_requests import (
     by_stream,
     check_stream,
     encode_checked,
@@ -26,14 +26,15 @@ from onelog.node.stream_requests import (
     partition_of,
     places_of,
 )
-from onelog.projections import stream_commands as commands
-from onelog.projections import stream_group_commands as groups
+from onelog.projections.codec import SessionRef, encode_prefix
 from onelog.projections.limits import U64_MAX, VALUE_SIZE_MAX
-from onelog.projections.payload import SessionRef, encode_prefix
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Duplicate, Refused, Result
-from onelog.projections.stream_group_operations import decode_assignment, decode_dead_count
-from onelog.projections.stream_limits import (
+from onelog.projections.shard_state import Projections
+from onelog.projections.stream import commands
+from onelog.projections.stream import group_commands as groups
+from onelog.projections.stream.group_operations import decode_assignment, decode_dead_count
+from onelog.projections.stream.limits import (
     HEADERS_MAX,
     NACK_REASON_SIZE_MAX,
     PARTITION_ANY,
@@ -41,8 +42,8 @@ from onelog.projections.stream_limits import (
     PRODUCER_WINDOW,
     RECORD_KEY_SIZE_MAX,
 )
-from onelog.projections.stream_operations import DUPLICATE
-from onelog.projections.stream_record import (
+from onelog.projections.stream.operations import DUPLICATE
+from onelog.projections.stream.record import (
     OPTION_KEY,
     SESSION_SIZE,
     TYPE_APPEND,
@@ -50,7 +51,6 @@ from onelog.projections.stream_record import (
     ProducerRef,
     append_body,
 )
-from onelog.projections.table import Projections
 from onelog.ual.entry import Draft
 from onelog.v1 import queue_pb2, stream_pb2
 

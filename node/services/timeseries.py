@@ -11,23 +11,23 @@ from heapq import nsmallest
 from typing import Any
 
 from onelog.errors import NotFound
-from onelog.node.calls import Call
-from onelog.node.edge import (
+from onelog.node.edge.calls import Call
+from onelog.node.edge.operation import applied, put_header, run_read, run_write
+from onelog.node.edge.pages import list_by_name
+from onelog.node.edge.shards import (
     Edge,
     View,
     namespace_of,
     session_of,
     write_options,
 )
-from onelog.node.name_pages import list_by_name
-from onelog.node.operations import applied, put_header, run_read, run_write
+from onelog.node.public_errors import error_of_reason
 from onelog.node.services import timeseries_operations as op
-from onelog.node.status_mapping import error_of_reason
-from onelog.projections.payload import U64
+from onelog.projections.codec import U64
 from onelog.projections.reasons import Reason
-from onelog.projections.ts_commands import Command, DropMeasurement, encode_command
-from onelog.projections.ts_limits import NAME_SIZE_MAX
-from onelog.projections.ts_listing import describe_measurement
+from onelog.projections.timeseries.commands import Command, DropMeasurement, encode_command
+from onelog.projections.timeseries.limits import NAME_SIZE_MAX
+from onelog.projections.timeseries.listing import describe_measurement
 from onelog.v1 import timeseries_pb2
 
 

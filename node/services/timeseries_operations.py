@@ -8,18 +8,17 @@ retention) is decided when the entry is applied.
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
-from onelog.node.edge import View, invalid
-from onelog.node.operations import Read, Write
-from onelog.node.series_points import count_values, pack_points, runs_of
-from onelog.node.status_mapping import error_of_reason, error_of_refusal
+from onelog.node.edge.operation import Read, Write
+from onelog.node.edge.series_points import count_values, pack_points, runs_of
+from onelog.node.edge.shards import View, invalid
+from onelog.node.public_errors import error_of_reason, error_of_refusal
+from onelog.projections.codec import U64, SessionRef, read_prefix
 from onelog.projections.limits import TTL_NS_MAX
-from onelog.projections.payload import U64, SessionRef, read_prefix
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused, Result
-from onelog.projections.table import Projections
-from onelog.projections.ts_aggregate import Function
-from onelog.projections.ts_batch import encode_batch
-from onelog.projections.ts_commands import (
+from onelog.projections.shard_state import Projections
+from onelog.projections.timeseries.aggregate import Function
+from onelog.projections.timeseries.commands import (
     Command,
     ConfigureMeasurement,
     CreateMeasurement,
@@ -30,7 +29,7 @@ from onelog.projections.ts_commands import (
     encode_command,
     encode_write_batch,
 )
-from onelog.projections.ts_limits import (
+from onelog.projections.timeseries.limits import (
     LIST_SERIES_MAX,
     MATCHERS_MAX,
     PATTERN_SIZE_MAX,
@@ -40,11 +39,12 @@ from onelog.projections.ts_limits import (
     TIME_NS_MAX,
     TIME_NS_MIN,
 )
-from onelog.projections.ts_listing import MeasurementInfo, describe_measurement
-from onelog.projections.ts_names import Matcher, Operator, check_name, parse_series
-from onelog.projections.ts_query import Found, Query, find_measurement
-from onelog.projections.ts_rules import Aggregate, Rule
-from onelog.projections.ts_types import Config, Policy
+from onelog.projections.timeseries.listing import MeasurementInfo, describe_measurement
+from onelog.projections.timeseries.names import Matcher, Operator, check_name, parse_series
+from onelog.projections.timeseries.point_batch import encode_batch
+from onelog.projections.timeseries.query import Found, Query, find_measurement
+from onelog.projections.timeseries.rules import Aggregate, Rule
+from onelog.projections.timeseries.types import Config, Policy
 from onelog.ual.entry import Draft
 from onelog.v1 import timeseries_pb2
 

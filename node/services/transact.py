@@ -13,21 +13,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onelog.node.edge import invalid, namespace_of
-from onelog.node.operations import Write, applied, make_drafts, put_answer
+from onelog.node.edge.operation import Write, applied, make_drafts, put_answer
+from onelog.node.edge.shards import invalid, namespace_of
+from onelog.node.public_errors import error_of_reason
 from onelog.node.services import kv_operations as kv
 from onelog.node.services import queue_operations as queue
 from onelog.node.services import stream_operations as stream
 from onelog.node.services import timeseries_operations as series
 from onelog.node.services.execute_puts import Batched, batched_puts
-from onelog.node.status_mapping import error_of_reason
+from onelog.projections.codec import SessionRef
 from onelog.projections.conditions import Condition
 from onelog.projections.limits import BATCH_ENTRIES_MAX
-from onelog.projections.payload import SessionRef
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Result
-from onelog.projections.system_commands import encode_batch
-from onelog.projections.table import Projections
+from onelog.projections.shard_state import Projections
+from onelog.projections.system.commands import encode_batch
 from onelog.ual.entry import Draft
 from onelog.ual.routing import routing_keys
 from onelog.v1 import pipeline_pb2

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
-from onelog.cli.state_output import printable
+from onelog.cli.log.state_output import printable
 
 # Rows of one table: widths are those of its widest cells, and no more rows are held.
 TABLE_ROWS_MAX = 500

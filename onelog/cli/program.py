@@ -12,23 +12,24 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from onelog.cli import completion_command, log_commands, serve_commands, state_commands
+from onelog.cli import completion, serve
+from onelog.cli.log import commands, state
 
 GROUPS = {
-    "kv": ("onelog.cli.kv_commands", "Keys: put, get, list, watch, lock, transactions, leases."),
-    "queue": ("onelog.cli.queue_commands", "Queues: enqueue, consume, acknowledge, dead letters."),
-    "stream": ("onelog.cli.stream_commands", "Streams: append, read, tail, consumer groups."),
-    "ts": ("onelog.cli.ts_commands", "Time series: write, import, query, downsample."),
-    "import": ("onelog.cli.import_command", "Rows of Parquet, JSON lines or CSV, each once."),
-    "watch": ("onelog.cli.watch_command", "See what happens in all models, as it happens."),
-    "transact": ("onelog.cli.transact_command", "Change several things at once, or nothing."),
-    "admin": ("onelog.cli.admin_commands", "Status, members, leaders, snapshots, namespaces."),
-    "cluster": ("onelog.cli.cluster_commands", "A cluster on this machine: up, kill, restart."),
-    "spark": ("onelog.cli.spark_commands", "What a Spark cluster needs: the zip for executors."),
-    "export": ("onelog.cli.export_commands", "Views of the log as files that prove themselves."),
-    "bench": ("onelog.cli.bench_command", "Load on any endpoint: rates and times, as they come."),
-    "demo": ("onelog.cli.demo_command", "The five-minute tour, on a temporary database."),
-    "completion": ("onelog.cli.completion_command", "Let your shell complete commands and flags."),
+    "kv": ("onelog.cli.kv", "Keys: put, get, list, watch, lock, transactions, leases."),
+    "queue": ("onelog.cli.queue", "Queues: enqueue, consume, acknowledge, dead letters."),
+    "stream": ("onelog.cli.stream", "Streams: append, read, tail, consumer groups."),
+    "ts": ("onelog.cli.timeseries", "Time series: write, import, query, downsample."),
+    "import": ("onelog.cli.import_rows", "Rows of Parquet, JSON lines or CSV, each once."),
+    "watch": ("onelog.cli.watch", "See what happens in all models, as it happens."),
+    "transact": ("onelog.cli.transact", "Change several things at once, or nothing."),
+    "admin": ("onelog.cli.admin", "Status, members, leaders, snapshots, namespaces."),
+    "cluster": ("onelog.cli.cluster.commands", "A cluster on this machine: up, kill, restart."),
+    "spark": ("onelog.cli.spark", "What a Spark cluster needs: the zip for executors."),
+    "export": ("onelog.cli.export", "Views of the log as files that prove themselves."),
+    "bench": ("onelog.cli.bench.command", "Load on any endpoint: rates and times, as they come."),
+    "demo": ("onelog.cli.demo.command", "The five-minute tour, on a temporary database."),
+    "completion": ("onelog.cli.completion", "Let your shell complete commands and flags."),
 }
 
 
@@ -71,13 +72,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-state_commands.register(log_commands.app)
-serve_commands.register(app)
-app.add_typer(log_commands.app, name="log")
+state.register(commands.app)
+serve.register(app)
+app.add_typer(commands.app, name="log")
 
 
-if os.environ.get(completion_command.VARIABLE):
-    completion_command.get_ready()
+if os.environ.get(completion.VARIABLE):
+    completion.get_ready()
 
 
 @cache

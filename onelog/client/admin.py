@@ -6,7 +6,7 @@ from typing import Any
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.validation import refuse_unsendable
 from onelog.client.values import milliseconds
 from onelog.v1 import admin_pb2, log_pb2
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from onelog.channel import Channel, RpcError
 from onelog.client.channels import METHODS, Channels
-from onelog.client.costs import COLLECTING, ask, take
+from onelog.client.observing import COLLECTING, ask, take
 from onelog.client.options import ClientOptions
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.topology import Topology

@@ -22,7 +22,7 @@ from onelog.client.calls import UNCERTAIN, Calls, raise_if_closed
 from onelog.client.channels import Channels
 from onelog.client.lanes import Lane, ReadLane, WriteLane
 from onelog.client.options import ClientOptions
-from onelog.client.pipe import Pipe
+from onelog.client.pipeline_stream import Pipe
 from onelog.client.routing import routing_key
 from onelog.client.sessions import Sessions
 from onelog.client.topology import Topology

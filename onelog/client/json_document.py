@@ -7,7 +7,7 @@ from onelog.client import kv_requests as fill
 from onelog.client.connection import Connection
 from onelog.client.kv_requests import Path
 from onelog.client.options import Scope
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.validation import refuse_unsendable
 from onelog.client.values import Key, Read, to_bytes
 from onelog.v1 import kv_pb2
 

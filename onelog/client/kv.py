@@ -23,8 +23,8 @@ from onelog.client.lanes import WriteLane
 from onelog.client.leases import AsyncLease
 from onelog.client.lock import AsyncLock
 from onelog.client.options import Scope
-from onelog.client.txn import AsyncTxn
-from onelog.client.unsendable import checks_itself, refuse, refuse_unsendable
+from onelog.client.transactions import AsyncTxn
+from onelog.client.validation import checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     ASYNC,
     Item,

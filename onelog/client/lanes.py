@@ -23,8 +23,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from onelog.client.batch import KEYS_MAX, SINGLE, Batch, Call, Kind, Single, fail
-from onelog.client.costs import COLLECTING
-from onelog.client.pipe import ANSWER_TOO_LARGE
+from onelog.client.observing import COLLECTING
+from onelog.client.pipeline_stream import ANSWER_TOO_LARGE
 from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.tracing import PARENT, note
 from onelog.errors import (

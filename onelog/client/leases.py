@@ -10,7 +10,7 @@ from typing import Self
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.validation import refuse_unsendable
 from onelog.client.values import Key, LeaseInfo, milliseconds, to_bytes
 from onelog.errors import LeaseLost, NotFound, OnelogError
 from onelog.v1 import kv_pb2

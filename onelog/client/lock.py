@@ -15,7 +15,7 @@ from onelog.client.connection import Connection
 from onelog.client.leases import AsyncLease
 from onelog.client.options import Scope
 from onelog.client.retrying import Backoff
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.validation import refuse_unsendable
 from onelog.client.values import Key, to_bytes
 from onelog.errors import AlreadyExists, DeadlineExceeded, LeaseLost
 from onelog.v1 import pipeline_pb2

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.validation import refuse_unsendable
 from onelog.errors import DataLoss, FailedPrecondition, Internal, OnelogError, OutOfRange
 from onelog.v1 import log_pb2
 

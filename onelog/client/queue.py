@@ -30,7 +30,7 @@ from onelog.client.queue_values import (
     settled_of,
     to_enqueued,
 )
-from onelog.client.unsendable import checks_itself, refuse, refuse_unsendable
+from onelog.client.validation import checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     ASYNC,
     Enqueued,

@@ -1,7 +1,7 @@
 """Where a name lives, as the servers compute it: routing key, partition, shard.
 
 The rule is part of the file format and never changes; it is repeated here because a client imports
-nothing of the server. ``tests/client/test_routing.py`` compares the two.
+nothing of the server. ``tests/onelog/client/test_routing.py`` compares the two.
 """
 
 from collections.abc import Iterable

@@ -24,7 +24,7 @@ from onelog.client.stream_values import (
     to_appended,
 )
 from onelog.client.tail import AsyncTail
-from onelog.client.unsendable import checks_itself, refuse, refuse_unsendable
+from onelog.client.validation import checks_itself, refuse, refuse_unsendable
 from onelog.client.values import ASYNC, Appended, Read, Record, Value, milliseconds, to_bytes
 from onelog.errors import InvalidArgument
 from onelog.v1 import pipeline_pb2, stream_pb2

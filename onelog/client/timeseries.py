@@ -14,7 +14,7 @@ from typing import Any, Literal
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
 from onelog.client.series_arrays import ArrayLike, SeriesData, data_of, fill_points
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.validation import refuse_unsendable
 from onelog.client.values import ASYNC, Key, Read, milliseconds, to_bytes
 from onelog.errors import InvalidArgument
 from onelog.v1 import pipeline_pb2, timeseries_pb2

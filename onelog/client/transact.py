@@ -26,8 +26,8 @@ from onelog.client.options import Scope
 from onelog.client.queue_values import NewMessage
 from onelog.client.series_arrays import ArrayLike, fill_points
 from onelog.client.stream_values import NewRecord
-from onelog.client.txn import one_shard
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.transactions import one_shard
+from onelog.client.validation import refuse_unsendable
 from onelog.client.values import (
     Appended,
     Enqueued,

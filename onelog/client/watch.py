@@ -14,7 +14,7 @@ from onelog.client.options import Scope
 from onelog.client.resume import ResumePoint, token_at
 from onelog.client.series_arrays import SeriesData, data_of
 from onelog.client.stream_values import record_of
-from onelog.client.unsendable import refuse_unsendable
+from onelog.client.validation import refuse_unsendable
 from onelog.client.values import Item, Key, Record, item_of, milliseconds, to_bytes
 from onelog.errors import InvalidArgument, OutOfRange
 from onelog.v1 import admin_pb2, log_pb2, pipeline_pb2

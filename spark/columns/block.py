@@ -23,7 +23,7 @@ from onelog.spark.columns.selection import Selection
 from onelog.ual.compression import PLAIN_SIZE_MAX, decompress
 from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, HEADER_SIZE
 from onelog.ual.errors import CorruptPayload
-from onelog.ual.tables import Bytes, Indexes, gather_headers
+from onelog.ual.segments.tables import Bytes, Indexes, gather_headers
 
 BLOCK_BYTES_MAX = 8 << 20
 BLOCK_ENTRIES_MAX = 65_536
@@ -54,7 +54,7 @@ class Block:
         transaction: Indexes,
     ) -> None:
         self.shard = shard
-        self.headers = headers  # of onelog.ual.tables.ENTRY_DTYPE
+        self.headers = headers  # of onelog.ual.segments.tables.ENTRY_DTYPE
         self.transaction = transaction  # index of the entry that opens its batch; 0: none
         self._payloads: _Plain | _Stored = (data, start, end)
 

@@ -18,7 +18,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def mix_entries(headers: NDArray[np.void]) -> NDArray[np.uint64]:
-    """Return 64 bits for each entry; ``headers`` are of onelog.ual.tables.ENTRY_DTYPE."""
+    """Return 64 bits for each entry; ``headers`` are of onelog.ual.segments.tables.ENTRY_DTYPE."""
     # Their sum is the mix. The index is mixed first: a checksum must not make up for it.
     return _scramble(_scramble(headers["index"]) ^ headers["crc"].astype(np.uint64))
 

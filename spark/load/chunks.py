@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from onelog.client.blocking import LoopThread
 from onelog.client.connection import Connection
 from onelog.client.kv import AsyncKV
-from onelog.client.loop_thread import LoopThread
 from onelog.client.options import ClientOptions, Scope
 from onelog.client.values import Item
 from onelog.errors import FailedPrecondition

@@ -19,7 +19,7 @@ import pytest
 from onelog.ual.directory import ShardPaths
 from onelog.ual.entry import Entry
 from onelog.ual.log import Log
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import make_shard, open_shard
 

@@ -6,16 +6,16 @@ that was changed on purpose, together with its version and docs/snapshots.md.
 
 from pathlib import Path
 
-from onelog.projections.kv_commands import Delete, Put, encode_command
-from onelog.projections.system_commands import HoldSet, SessionOpen
-from onelog.projections.system_commands import encode_command as encode_system
-from onelog.projections.table import build_projections
+from onelog.projections.kv.commands import Delete, Put, encode_command
+from onelog.projections.shard_state import build_projections
+from onelog.projections.system.commands import HoldSet, SessionOpen
+from onelog.projections.system.commands import encode_command as encode_system
 from onelog.snapshot.format import SnapshotHeader
-from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.reader import SnapshotReader
 from onelog.snapshot.state import write_state
 from onelog.ual.entry import TYPE_NOOP, Draft, Entry, decode_group, encode_group
-from onelog.ual.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes
 from tests.formats.golden import golden_path, render_hex
 from tests.simulation.disk import SimDisk
 

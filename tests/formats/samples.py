@@ -17,14 +17,12 @@ from uuid import UUID
 import numpy as np
 
 from onelog.ual import manifest as manifest_file
-from onelog.ual.compaction import compact_segment
 from onelog.ual.directory import DataDirectory, Founder, Node, System, Topology
 from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry, Group, encode_group
 from onelog.ual.hard_state import HardState, HardStateFile, Hint
 from onelog.ual.manifest import Checkpoint, ColdRange, Manifest, SnapshotRecord
-from onelog.ual.notes import ApplyNotes, SegmentNotes
-from onelog.ual.sealing import seal_segment
-from onelog.ual.segment_format import (
+from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.format import (
     ENTRIES_OFFSET,
     FOOTER_SIZE,
     TABLE_NAMES,
@@ -33,6 +31,8 @@ from onelog.ual.segment_format import (
     segment_name,
     unsealed_name,
 )
+from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
+from onelog.ual.segments.sealing import seal_segment
 from tests.simulation.disk import SimDisk
 
 START_NS = 1_700_000_000_000_000_000

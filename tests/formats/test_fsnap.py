@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from onelog.projections.table import build_projections
-from onelog.snapshot.notes_section import decode_notes
+from onelog.projections.shard_state import build_projections
+from onelog.snapshot.notes import decode_notes
 from onelog.snapshot.reader import SnapshotReader
 from onelog.snapshot.state import hash_text, load_state
-from onelog.ual.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes
 from tests.formats import fsnap_sample as sample
 from tests.formats.golden import first_difference, golden_path, load_golden, parse_hex
 from tests.simulation.disk import SimDisk

@@ -18,9 +18,9 @@ from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.opening import open_log
 from onelog.ual.recovery import Survey
-from onelog.ual.sealed import SealedSegment
-from onelog.ual.segment_format import SegmentHeader
-from onelog.ual.unsealed import UnsealedSegment
+from onelog.ual.segments.format import SegmentHeader
+from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.unsealed import UnsealedSegment
 from tests.formats import samples
 from tests.formats.generate import generate
 from tests.formats.golden import (

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onelog.ual.compaction import compact_segment
 from onelog.ual.directory import ShardPaths
 from onelog.ual.entry import FLAG_ZSTD
 from onelog.ual.files import DiskFiles
@@ -19,8 +18,9 @@ from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import encode as encode_manifest
-from onelog.ual.sealed import SealedSegment
-from onelog.ual.segment_format import compacting_name, tomb_name
+from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.format import compacting_name, tomb_name
+from onelog.ual.segments.sealed import SealedSegment
 from tests.formats import samples
 from tests.formats.golden import load_golden
 from tests.formats.independent_shard import read_shard

@@ -15,8 +15,7 @@ from onelog import errors
 from onelog.channel import RpcError
 from onelog.client.retrying import Verdict, judge
 from onelog.errors import OnelogError, class_of
-from onelog.node.shard_driver import Stopping
-from onelog.node.status_mapping import (
+from onelog.node.public_errors import (
     class_of_reason,
     error_of_cluster,
     error_of_exception,
@@ -24,6 +23,7 @@ from onelog.node.status_mapping import (
     put_error,
     status_of,
 )
+from onelog.node.replica.driver import Stopping
 from onelog.projections.errors import BadDocument, BadPayload
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused

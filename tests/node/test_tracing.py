@@ -7,7 +7,7 @@ import pytest
 
 from onelog import Client, traced
 from onelog.node.tracing import SpanFile
-from tests.services.otlp import PARENT, TRACE, spans_of
+from tests.node.services.otlp import PARENT, TRACE, spans_of
 from tests.system.nodes import nodes
 from tests.system.ports import free_ports
 

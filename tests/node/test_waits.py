@@ -2,8 +2,8 @@
 
 import asyncio
 
-from onelog.node.waits import TIMER_RESOLUTION_S, Timeouts, Wake
-from tests.services.nodes import run
+from onelog.node.edge.waits import TIMER_RESOLUTION_S, Timeouts, Wake
+from tests.node.services.nodes import run
 
 WAIT_S = 0.05
 LONG_S = 3_600.0

@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
-from onelog.projections.kv_reads import Range
+from onelog.projections.kv.reads import Range
 from onelog.projections.limits import SCAN_KEYS_MAX
 from onelog.projections.result import Applied
 from onelog.ual.entry import Entry, check_groups, decode_group
-from tests.projections import queue_histories, stream_histories, ts_histories
 from tests.projections.histories import DOCUMENTS, KEYS, NUMBERS, Writer
+from tests.projections.queue import queue_histories
+from tests.projections.stream import stream_histories
+from tests.projections.timeseries import ts_histories
 from tests.projections.world import World
 
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,9 @@ of them take effect. Time passes in between, and what is due is applied as the l
 from collections.abc import Callable
 from random import Random
 
-from onelog.projections import system_commands
+from onelog.projections.codec import SessionRef
 from onelog.projections.conditions import Comparison, Condition, Target
-from onelog.projections.holds import Cause
-from onelog.projections.kv_commands import (
+from onelog.projections.kv.commands import (
     Append,
     Command,
     Delete,
@@ -32,13 +31,16 @@ from onelog.projections.kv_commands import (
     encode_command,
     put_bodies,
 )
-from onelog.projections.kv_json import Step
-from onelog.projections.kv_reads import KeyValue
+from onelog.projections.kv.documents import Step
+from onelog.projections.kv.reads import KeyValue
 from onelog.projections.namespaces import Limits
-from onelog.projections.payload import SessionRef
-from onelog.projections.system_commands import encode_batch
+from onelog.projections.system import commands
+from onelog.projections.system.commands import encode_batch
+from onelog.projections.system.holds import Cause
 from onelog.ual.entry import TYPE_NOOP, Draft
-from tests.projections import queue_histories, stream_histories, ts_histories
+from tests.projections.queue import queue_histories
+from tests.projections.stream import stream_histories
+from tests.projections.timeseries import ts_histories
 from tests.projections.world import NAMESPACE, SECOND, World
 
 KEYS = [b"key-%02d" % number for number in range(24)]
@@ -89,7 +91,7 @@ class Writer:
         elif chance < 0.98:
             self.change_namespaces()
         elif chance < 0.985:
-            kind = draw.choice((TYPE_NOOP, system_commands.TYPE_RAFT_CONFIG))
+            kind = draw.choice((TYPE_NOOP, commands.TYPE_RAFT_CONFIG))
             world.draft(Draft(kind, draw.randbytes(9) if kind != TYPE_NOOP else b""))
         else:
             self.use_sessions()
@@ -204,30 +206,30 @@ class Writer:
         draw, world = self.draw, self.world
         chance = draw.random()
         if chance < 0.6 or not self.sessions:
-            world.system(system_commands.SessionOpen(draw.randint(1, 9) * SECOND))
+            world.system(commands.SessionOpen(draw.randint(1, 9) * SECOND))
             self.sessions.append(world.index)
         elif chance < 0.8:
-            world.system(system_commands.SessionKeepalive(draw.choice(self.sessions[-3:])))
+            world.system(commands.SessionKeepalive(draw.choice(self.sessions[-3:])))
         else:
-            world.system(system_commands.SessionClose(draw.choice(self.sessions[-3:])))
+            world.system(commands.SessionClose(draw.choice(self.sessions[-3:])))
 
     def hold(self) -> Draft:
         """Create, move, release or break a hold of a few, as it is or as it was."""
         draw, index = self.draw, self.world.index
         name, ttl_ns = draw.choice(["export", "query"]), draw.randint(0, 200) * SECOND
         known = self.world.state.system.holds.get(name)
-        command: system_commands.Command
+        command: commands.Command
         if known is None or draw.random() < 0.1:
-            command = system_commands.HoldSet(name, False, draw.randint(0, index + 2), ttl_ns, 9)
+            command = commands.HoldSet(name, False, draw.randint(0, index + 2), ttl_ns, 9)
         elif (chance := draw.random()) < 0.5:
             to_index = draw.choice((0, known.index, draw.randint(known.index, index + 2)))
-            command = system_commands.HoldSet(name, True, to_index, ttl_ns, draw.randint(0, 9))
+            command = commands.HoldSet(name, True, to_index, ttl_ns, draw.randint(0, 9))
         elif chance < 0.8:
             cause, set_index = draw.choice(list(Cause)), known.set_index - draw.choice((0, 0, 1))
-            command = system_commands.HoldBreak(name, cause, set_index)
+            command = commands.HoldBreak(name, cause, set_index)
         else:
-            command = system_commands.HoldRelease(name)
-        return system_commands.encode_command(command)
+            command = commands.HoldRelease(name)
+        return commands.encode_command(command)
 
     def send_in_session(self) -> None:
         """Send a request of a session, often twice, sometimes an old one again."""
@@ -246,13 +248,13 @@ class Writer:
         name = draw.choice(["orders", "users"])
         limits = Limits(draw.randint(1, 5), 2_000, 0, draw.randint(0, 12))
         if name not in self.namespaces:
-            world.system(system_commands.NamespaceCreate(limits), name)
+            world.system(commands.NamespaceCreate(limits), name)
             self.namespaces.append(name)
         elif draw.random() < 0.3:
-            world.system(system_commands.NamespaceDelete(), name)
+            world.system(commands.NamespaceDelete(), name)
             self.namespaces.remove(name)
         else:
-            world.system(system_commands.NamespaceConfigure(limits), name)
+            world.system(commands.NamespaceConfigure(limits), name)
 
 
 def _at_once(put: Put) -> Command:

@@ -13,7 +13,7 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from onelog.projections.conditions import Comparison, Condition, Target
-from onelog.projections.kv_commands import (
+from onelog.projections.kv.commands import (
     Append,
     Command,
     Delete,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from onelog.projections.kv_order import OrderedKeys
-from onelog.projections.kv_record import read_oldest, read_version
-from onelog.projections.kv_store import Store
-from onelog.projections.queue_store import QueueState
-from onelog.projections.stream_groups import Group
-from onelog.projections.stream_operations import Moment
+from onelog.projections.kv.order import OrderedKeys
+from onelog.projections.kv.record import read_oldest, read_version
+from onelog.projections.kv.store import Store
+from onelog.projections.queue.store import QueueState
+from onelog.projections.stream.groups import Group
+from onelog.projections.stream.operations import Moment
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -23,7 +23,7 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 def wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Lifetimes start at the replica's own clock."""
     patch.setattr(
-        "onelog.projections.kv_commands.deadline", lambda _, ttl_ns: time.time_ns() + int(ttl_ns)
+        "onelog.projections.kv.commands.deadline", lambda _, ttl_ns: time.time_ns() + int(ttl_ns)
     )
 
 
@@ -56,8 +56,8 @@ def builtin_hash(patch: pytest.MonkeyPatch) -> None:
     def item_hash(data: bytes, seed: int) -> int:
         return hash((data, seed)) % 2**64
 
-    patch.setattr("onelog.projections.kv_record.item_hash", item_hash)
-    patch.setattr("onelog.projections.kv_store.item_hash", item_hash)
+    patch.setattr("onelog.projections.kv.record.item_hash", item_hash)
+    patch.setattr("onelog.projections.kv.store.item_hash", item_hash)
 
 
 def dropping_eviction(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def dropping_eviction(patch: pytest.MonkeyPatch) -> None:
         store.replace_location(key, bytes(shorter))
         return len(record) - len(shorter)
 
-    patch.setattr("onelog.projections.kv_evict._move_values", drop)
+    patch.setattr("onelog.projections.kv.eviction._move_values", drop)
 
 
 def queue_wall_clock(patch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def queue_wall_clock(patch: pytest.MonkeyPatch) -> None:
 def stream_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Members and pending records live by the replica's own clock."""
     patch.setattr(
-        "onelog.projections.stream.Moment",
+        "onelog.projections.stream.projection.Moment",
         lambda index, now_ns, size: Moment(index, now_ns + time.time_ns() % 1_000_003, size),
     )
 
@@ -105,13 +105,13 @@ def stream_half_undo(patch: pytest.MonkeyPatch) -> None:
 
 def stream_builtin_hash(patch: pytest.MonkeyPatch) -> None:
     """A record's partition is chosen by hash() of its key."""
-    patch.setattr("onelog.projections.stream_operations.crc32c", hash)
+    patch.setattr("onelog.projections.stream.operations.crc32c", hash)
 
 
 def series_builtin_hash(patch: pytest.MonkeyPatch) -> None:
     """Columns are told apart by hash() of a text, which every process salts."""
     patch.setattr(
-        "onelog.projections.ts_buffers.column_seed",
+        "onelog.projections.timeseries.columns.column_seed",
         lambda series_id, field_id: hash(f"{series_id}/{field_id}") % 2**64,
     )
 

@@ -6,10 +6,9 @@ written again only when a format was changed on purpose, together with its versi
 
 import sys
 
-from onelog.projections import system_commands
+from onelog.projections.codec import SessionRef, encode_prefix
 from onelog.projections.conditions import Comparison, Condition, Target
-from onelog.projections.holds import Cause
-from onelog.projections.kv_commands import (
+from onelog.projections.kv.commands import (
     Append,
     Command,
     Delete,
@@ -31,7 +30,8 @@ from onelog.projections.kv_commands import (
     put_bodies,
 )
 from onelog.projections.namespaces import Limits
-from onelog.projections.payload import SessionRef, encode_prefix
+from onelog.projections.system import commands
+from onelog.projections.system.holds import Cause
 from onelog.ual.entry import Draft
 from tests.formats.golden import golden_path, render_hex
 
@@ -69,28 +69,28 @@ KV: dict[str, Command] = {
     ),
 }
 
-SYSTEM: dict[str, tuple[system_commands.Command, str]] = {
-    "system_expire": (system_commands.Expire(((0, b"\x07" + b"\0" * 7), (1, b"\x02\x00id"))), ""),
-    "system_session_open": (system_commands.SessionOpen(30 * SECOND), ""),
-    "system_session_keepalive": (system_commands.SessionKeepalive(7), ""),
-    "system_session_close": (system_commands.SessionClose(7), ""),
-    "system_namespace_create": (system_commands.NamespaceCreate(Limits()), "orders"),
+SYSTEM: dict[str, tuple[commands.Command, str]] = {
+    "system_expire": (commands.Expire(((0, b"\x07" + b"\0" * 7), (1, b"\x02\x00id"))), ""),
+    "system_session_open": (commands.SessionOpen(30 * SECOND), ""),
+    "system_session_keepalive": (commands.SessionKeepalive(7), ""),
+    "system_session_close": (commands.SessionClose(7), ""),
+    "system_namespace_create": (commands.NamespaceCreate(Limits()), "orders"),
     "system_namespace_configure": (
-        system_commands.NamespaceConfigure(Limits(3, 1_000, 9, 10)),
+        commands.NamespaceConfigure(Limits(3, 1_000, 9, 10)),
         "orders",
     ),
-    "system_namespace_delete": (system_commands.NamespaceDelete(), "orders"),
+    "system_namespace_delete": (commands.NamespaceDelete(), "orders"),
     "system_batch": (
-        system_commands.Batch(2, (Condition(b"lock", Target.MISSING),)),
+        commands.Batch(2, (Condition(b"lock", Target.MISSING),)),
         NAMESPACE,
     ),
     "system_hold_set": (
-        system_commands.HoldSet("export", False, 12, 7 * 86_400 * SECOND, 16 << 30),
+        commands.HoldSet("export", False, 12, 7 * 86_400 * SECOND, 16 << 30),
         "",
     ),
-    "system_hold_move": (system_commands.HoldSet("export", True, 99, 0, 0), ""),
-    "system_hold_release": (system_commands.HoldRelease("export"), ""),
-    "system_hold_break": (system_commands.HoldBreak("export", Cause.BYTES, 12), ""),
+    "system_hold_move": (commands.HoldSet("export", True, 99, 0, 0), ""),
+    "system_hold_release": (commands.HoldRelease("export"), ""),
+    "system_hold_break": (commands.HoldBreak("export", Cause.BYTES, 12), ""),
 }
 
 
@@ -98,7 +98,7 @@ def samples() -> dict[str, Draft]:
     """Return every sample by name."""
     drafts = {name: encode_command(command, NAMESPACE) for name, command in KV.items()}
     for name, (command, namespace) in SYSTEM.items():
-        drafts[name] = system_commands.encode_command(command, namespace)
+        drafts[name] = commands.encode_command(command, namespace)
     drafts["kv_put_in_session"] = encode_command(KV["kv_put"], NAMESPACE, SESSION)
     return drafts
 

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from onelog.projections.conditions import Comparison, Condition, Target
-from onelog.projections.kv_commands import (
+from onelog.projections.kv.commands import (
     Append,
     Command,
     Delete,

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onelog.projections.kv_commands import Command, Put, encode_command
-from onelog.projections.payload import encode_prefix
+from onelog.projections.codec import encode_prefix
+from onelog.projections.kv.commands import Command, Put, encode_command
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
-from onelog.projections.system_commands import TYPE_EXPIRE, TYPE_RAFT_CONFIG
+from onelog.projections.system.commands import TYPE_EXPIRE, TYPE_RAFT_CONFIG
 from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, TYPE_NOOP, Draft
 from tests.projections.strategies import commands
 from tests.projections.world import NAMESPACE, World

@@ -1,7 +1,8 @@
 """Batches: all or nothing, over everything that a projection does."""
 
+from onelog.projections.codec import SessionRef, encode_prefix
 from onelog.projections.conditions import Comparison, Condition, Target
-from onelog.projections.kv_commands import (
+from onelog.projections.kv.commands import (
     Append,
     Delete,
     Increment,
@@ -15,20 +16,19 @@ from onelog.projections.kv_commands import (
     encode_command,
     put_bodies,
 )
-from onelog.projections.kv_commands import Command as KvCommand
-from onelog.projections.kv_reads import KeyValue
+from onelog.projections.kv.commands import Command as KvCommand
+from onelog.projections.kv.reads import KeyValue
 from onelog.projections.namespaces import Limits
-from onelog.projections.payload import SessionRef, encode_prefix
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, PENDING, Applied, Refused
-from onelog.projections.system_commands import (
+from onelog.projections.system.commands import (
     TYPE_BATCH,
     Batch,
     NamespaceConfigure,
     SessionOpen,
     encode_batch,
 )
-from onelog.projections.system_commands import encode_command as encode_system
+from onelog.projections.system.commands import encode_command as encode_system
 from onelog.ual.entry import FLAG_CONDITIONAL, OWNER_KV, Draft
 from tests.projections.world import NAMESPACE, SECOND, World, replay
 

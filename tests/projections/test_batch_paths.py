@@ -5,22 +5,22 @@ from unittest.mock import patch
 
 import pytest
 
-from onelog.projections import kv_commands as kv
-from onelog.projections import queue_commands as queues
 from onelog.projections import router
-from onelog.projections import stream_commands as streams
+from onelog.projections.codec import SessionRef
 from onelog.projections.conditions import Condition, Target
-from onelog.projections.kv_reads import Range
+from onelog.projections.kv import commands as kv
+from onelog.projections.kv.reads import Range
 from onelog.projections.namespaces import Limits
-from onelog.projections.payload import SessionRef
-from onelog.projections.queue_config import QueueConfig
-from onelog.projections.queue_message import Enqueue
-from onelog.projections.queue_results import decode_leased
-from onelog.projections.queue_row import Row
+from onelog.projections.queue import commands as queues
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.results import decode_leased
+from onelog.projections.queue.row import Row
 from onelog.projections.result import Applied, Duplicate, Refused, Result
-from onelog.projections.stream_record import Append
-from onelog.projections.system_commands import NamespaceConfigure, SessionOpen, encode_batch
-from onelog.projections.system_commands import encode_command as encode_system
+from onelog.projections.stream import commands as streams
+from onelog.projections.stream.record import Append
+from onelog.projections.system.commands import NamespaceConfigure, SessionOpen, encode_batch
+from onelog.projections.system.commands import encode_command as encode_system
 from onelog.ual.entry import Draft, decode_group, encode_group
 from tests.projections.world import NAMESPACE, SECOND, World
 

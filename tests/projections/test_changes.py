@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from onelog.projections.kv_changes import Change, Changes
-from onelog.projections.queue_changes import NOTE_OVERHEAD, TRIM_SHARE, Kind, QueueChanges
-from onelog.projections.queue_results import encode_leased
+from onelog.projections.kv.changes import Change, Changes
+from onelog.projections.queue.changes import NOTE_OVERHEAD, TRIM_SHARE, Kind, QueueChanges
+from onelog.projections.queue.results import encode_leased
 
 NOTES = 30_000
 NOTES_KEPT = 20_000

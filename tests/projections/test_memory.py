@@ -12,9 +12,9 @@ KEYS = 200_000
 PROGRAM = """
 import json, resource, sys
 from pathlib import Path
-from onelog.projections.kv_commands import Put, encode_command
-from onelog.projections.table import build_projections
-from onelog.projections.kv_reads import Range
+from onelog.projections.kv.commands import Put, encode_command
+from onelog.projections.shard_state import build_projections
+from onelog.projections.kv.reads import Range
 from onelog.ual.entry import Entry
 
 class Notes:

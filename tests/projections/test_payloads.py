@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onelog.projections import kv_commands, stream_commands, system_commands, ts_commands
-from onelog.projections.errors import BadPayload
-from onelog.projections.kv_commands import Command, encode_command
-from onelog.projections.limits import U64_MAX
-from onelog.projections.payload import (
+from onelog.projections.codec import (
     U8,
     U16,
     U64,
@@ -21,18 +17,23 @@ from onelog.projections.payload import (
     encode_prefix,
     read_prefix,
 )
+from onelog.projections.errors import BadPayload
+from onelog.projections.kv import commands as kv_commands
+from onelog.projections.kv.commands import Command, encode_command
+from onelog.projections.limits import U64_MAX
 from onelog.projections.projection import Operation
 from onelog.projections.reasons import MESSAGES, Reason
-from onelog.projections.system_commands import TYPES_OPAQUE
+from onelog.projections.stream import commands as stream_commands
+from onelog.projections.system import commands as system_commands
+from onelog.projections.system.commands import TYPES_OPAQUE
+from onelog.projections.timeseries import commands as ts_commands
 from onelog.ual.entry import OWNER_KV, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES
 from tests.formats.golden import golden_path, load_golden, parse_hex
-from tests.projections import (
-    payload_samples,
-    queue_samples,
-    stream_payload_samples,
-    ts_samples,
-)
+from tests.projections import payload_samples
+from tests.projections.queue import queue_samples
 from tests.projections.strategies import any_i64, any_key, any_ttl, any_u64, commands
+from tests.projections.stream import stream_payload_samples
+from tests.projections.timeseries import ts_samples
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "payloads.md"
 BLOCK = re.compile(r"^```hex (\S+)\n((?:.*\n)*?)^```$", re.MULTILINE)

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onelog.projections import (
-    kv_commands,
-    queue_commands,
-    stream_commands,
-    system_commands,
-    ts_commands,
-)
+from onelog.projections.kv import commands as kv_commands
+from onelog.projections.queue import commands as queue_commands
+from onelog.projections.stream import commands as stream_commands
+from onelog.projections.system import commands as system_commands
+from onelog.projections.timeseries import commands as ts_commands
 from onelog.ual.entry import (
     OWNER_KV,
     OWNER_QUEUE,

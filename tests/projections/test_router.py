@@ -2,22 +2,22 @@
 
 import pytest
 
-from onelog.projections.kv import KV
-from onelog.projections.kv_commands import Command, Delete, Increment, Put, encode_command
+from onelog.projections.codec import SessionRef
+from onelog.projections.kv.commands import Command, Delete, Increment, Put, encode_command
+from onelog.projections.kv.projection import KV
 from onelog.projections.namespaces import Limits
-from onelog.projections.payload import SessionRef
 from onelog.projections.projection import Notes, Position, Projection, SpillStore
 from onelog.projections.result import APPLIED, SKIPPED, Applied
 from onelog.projections.router import ProjectionRouter
-from onelog.projections.system import System
-from onelog.projections.system_commands import (
+from onelog.projections.shard_state import build_projections
+from onelog.projections.system.commands import (
     TYPE_RAFT_CONFIG,
     NamespaceConfigure,
     NamespaceCreate,
     SessionOpen,
 )
-from onelog.projections.system_commands import encode_command as encode_system
-from onelog.projections.table import build_projections
+from onelog.projections.system.commands import encode_command as encode_system
+from onelog.projections.system.projection import System
 from onelog.ual.entry import (
     OWNER_KV,
     OWNER_QUEUE,
@@ -27,7 +27,7 @@ from onelog.ual.entry import (
     TYPE_NOOP,
     Draft,
 )
-from onelog.ual.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes
 from tests.projections.histories import Writer
 from tests.projections.world import NAMESPACE, SECOND, MemorySpill, VoidNotes, World, replay
 

@@ -7,18 +7,17 @@ from random import Random
 
 import pytest
 
-from onelog.projections import kv_commands as kv
-from onelog.projections import queue_commands as queues
-from onelog.projections import stream_commands as streams
+from onelog.projections.codec import SessionRef
 from onelog.projections.conditions import Condition, Target
-from onelog.projections.kv import KV
-from onelog.projections.kv_reads import Range
+from onelog.projections.kv import commands as kv
+from onelog.projections.kv.projection import KV
+from onelog.projections.kv.reads import Range
 from onelog.projections.limits import KEYS_RESERVED
 from onelog.projections.namespaces import Limits
-from onelog.projections.payload import SessionRef
 from onelog.projections.projection import Handler
-from onelog.projections.queue_config import QueueConfig
-from onelog.projections.queue_message import Enqueue
+from onelog.projections.queue import commands as queues
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import Enqueue
 from onelog.projections.reasons import Reason
 from onelog.projections.result import (
     APPLIED,
@@ -31,15 +30,16 @@ from onelog.projections.result import (
     Skipped,
 )
 from onelog.projections.router import SPAN_ENTRIES_MAX
-from onelog.projections.stream_record import Append
-from onelog.projections.system_commands import (
+from onelog.projections.stream import commands as streams
+from onelog.projections.stream.record import Append
+from onelog.projections.system.commands import (
     NamespaceConfigure,
     NamespaceCreate,
     SessionClose,
     SessionOpen,
     encode_batch,
 )
-from onelog.projections.system_commands import encode_command as encode_system
+from onelog.projections.system.commands import encode_command as encode_system
 from onelog.ual.entry import (
     FLAG_CONDITIONAL,
     FLAG_ZSTD,
@@ -236,8 +236,8 @@ def one_by_one(world: World, entries: list[Entry]) -> list[Result]:
 @pytest.fixture
 def small_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that are soon full, by count or by size."""
-    monkeypatch.setattr("onelog.projections.sessions.SESSION_RESULTS_MAX", 30)
-    monkeypatch.setattr("onelog.projections.sessions.SESSION_RESULTS_SIZE_MAX", 600)
+    monkeypatch.setattr("onelog.projections.system.sessions.SESSION_RESULTS_MAX", 30)
+    monkeypatch.setattr("onelog.projections.system.sessions.SESSION_RESULTS_SIZE_MAX", 600)
 
 
 @pytest.mark.usefixtures("small_sessions")

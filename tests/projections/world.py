@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from onelog.projections import kv_commands, system_commands
+from onelog.projections.codec import SessionRef
 from onelog.projections.errors import SpillLost
-from onelog.projections.kv_reads import KeyValue
-from onelog.projections.payload import SessionRef
+from onelog.projections.kv import commands as kv_commands
+from onelog.projections.kv.reads import KeyValue
 from onelog.projections.result import Result
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.shard_state import Projections, build_projections
+from onelog.projections.system import commands as system_commands
 from onelog.ual.entry import Draft, Entry, decode_group, encode_group
 
 NAMESPACE = "default"

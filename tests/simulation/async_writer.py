@@ -7,9 +7,9 @@ member must hold it in the end, unless power failed. What was not answered may b
 from random import Random
 
 from onelog.cluster.errors import ClusterError, NotLeader
-from onelog.node.durability import Durability, Received
-from onelog.node.requests import Outcome
-from onelog.projections import kv_commands
+from onelog.node.replica.durability import Durability, Received
+from onelog.node.replica.requests import Outcome
+from onelog.projections.kv import commands
 from onelog.projections.result import Refused
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
@@ -54,7 +54,7 @@ class AsyncWriter:
             return
         self._count += 1
         count, key = self._count, b"async-%d-%d" % (self._number, self._count)
-        draft = kv_commands.encode_command(kv_commands.Put(key, b"x"), NAMESPACE)
+        draft = commands.encode_command(commands.Put(key, b"x"), NAMESPACE)
         replica = self._replicas[self._target]
 
         def answered(outcome: Outcome) -> None:

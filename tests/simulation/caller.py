@@ -8,10 +8,10 @@ from collections.abc import Callable
 from random import Random
 
 from onelog.cluster.errors import ClusterError, NotLeader
-from onelog.node.requests import Outcome
-from onelog.projections import system_commands
-from onelog.projections.payload import SessionRef
+from onelog.node.replica.requests import Outcome
+from onelog.projections.codec import SessionRef
 from onelog.projections.result import Applied, Duplicate, Refused, Result
+from onelog.projections.system import commands
 from onelog.ual.entry import Draft
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
@@ -53,7 +53,7 @@ class Caller:
 
     def start(self) -> None:
         """Open a session, then begin."""
-        opening = system_commands.encode_command(system_commands.SessionOpen(SESSION_TTL_NS))
+        opening = commands.encode_command(commands.SessionOpen(SESSION_TTL_NS))
         self._submit([opening], self._opened)
 
     def _opened(self, result: Result) -> None:

@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 from onelog.cluster.errors import ClusterError
-from onelog.node.stale_reads import Level
-from onelog.projections import kv_commands
+from onelog.node.replica.stale_reads import Level
+from onelog.projections.kv import commands
 from onelog.projections.result import Applied, Refused
 from tests.simulation.caller import NAMESPACE, RETRY_S, Caller
 from tests.simulation.linearizability import Operation
@@ -67,20 +67,20 @@ class Client(Caller):
             operations = [
                 self._history.begin(key, Operation(self.number, value, now_s)) for key in keys
             ]
-            command: kv_commands.Command = kv_commands.Put(keys[0], value)
+            command: commands.Command = commands.Put(keys[0], value)
             if len(keys) > 1:
-                bodies = kv_commands.put_bodies(keys, [value] * len(keys), None)
-                command = kv_commands.PutMany(bodies)
+                bodies = commands.put_bodies(keys, [value] * len(keys), None)
+                command = commands.PutMany(bodies)
             self._change(command, operations, lambda _: "ok")
         else:
             key = rng.choice(COUNTERS)
             operation = self._history.begin(key, Operation(self.number, 1, now_s))
-            increment = kv_commands.Increment(key, 1)
+            increment = commands.Increment(key, 1)
             self._change(increment, [operation], lambda result: result.number)
 
     def _change(
         self,
-        command: kv_commands.Command,
+        command: commands.Command,
         operations: list[Operation],
         answer: Callable[[Applied], Any],
     ) -> None:
@@ -91,7 +91,7 @@ class Client(Caller):
                 operation.result = answer(result)
             self._next()
 
-        self._write(lambda session: kv_commands.encode_command(command, NAMESPACE, session), finish)
+        self._write(lambda session: commands.encode_command(command, NAMESPACE, session), finish)
 
     def _read(self, key: bytes) -> None:
         operation = self._history.begin(key, Operation(self.number, None, self._schedule.now_s))

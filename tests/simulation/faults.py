@@ -8,11 +8,11 @@ from random import Random
 from uuid import UUID
 
 from onelog.cluster.errors import ClusterError
-from onelog.cluster.member import FOLLOWER, LEADER
-from onelog.cluster.membership import Membership
-from onelog.node.shard import Shard
-from onelog.ual.sealed import SealedSegment
-from onelog.ual.segment_format import HEADER_SIZE
+from onelog.cluster.raft.member import FOLLOWER, LEADER
+from onelog.cluster.raft.membership import Membership
+from onelog.node.replica.shard import Shard
+from onelog.ual.segments.format import HEADER_SIZE
+from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, Operation
 from tests.simulation.network import Network
 from tests.simulation.profile import Profile

@@ -6,10 +6,10 @@ in the end every member, whatever was snapshotted, trimmed, shipped and repaired
 full disk excuses it.
 """
 
-from onelog.node.shard import Shard
+from onelog.node.replica.shard import Shard
 from onelog.projections.limits import TTL_NS_MAX
 from onelog.projections.result import Applied, Refused
-from onelog.projections.system_commands import Command, HoldRelease, HoldSet, encode_command
+from onelog.projections.system.commands import Command, HoldRelease, HoldSet, encode_command
 from tests.simulation.model_clients import ModelClient
 
 BYTES_MAX = 1 << 40

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from onelog.cluster.member import LEADER
-from onelog.cluster.messages import Append, Message, Vote, VoteRequest
-from onelog.node.shard import Shard
+from onelog.cluster.raft.member import LEADER
+from onelog.cluster.raft.messages import Append, Message, Vote, VoteRequest
+from onelog.node.replica.shard import Shard
 from onelog.projections.result import Refused
-from onelog.projections.table import build_projections
+from onelog.projections.shard_state import build_projections
 from onelog.snapshot.replay import replay
 from onelog.ual.entry import decode_entries
 from onelog.ual.errors import CorruptFile
-from onelog.ual.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes
 from tests.simulation.caller import NAMESPACE
 from tests.simulation.clients import COUNTERS, History
 from tests.simulation.linearizability import Operation, is_linearizable

@@ -16,19 +16,20 @@ from random import Random
 
 import numpy as np
 
-from onelog.node.shard import Shard
-from onelog.projections import queue_commands, ts_commands
-from onelog.projections.payload import SessionRef
-from onelog.projections.queue_config import QueueConfig
-from onelog.projections.queue_message import Enqueue, decode_message
-from onelog.projections.queue_reads import Peeked
-from onelog.projections.queue_results import decode_leased, decode_verdicts
+from onelog.node.replica.shard import Shard
+from onelog.projections.codec import SessionRef
+from onelog.projections.queue import commands as queue_commands
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import Enqueue, decode_message
+from onelog.projections.queue.reads import Peeked
+from onelog.projections.queue.results import decode_leased, decode_verdicts
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
-from onelog.projections.ts_batch import Run, encode_batch
-from onelog.projections.ts_names import series_name
-from onelog.projections.ts_query import Query, QueryEngine
-from onelog.projections.ts_types import FieldType
+from onelog.projections.timeseries import commands as ts_commands
+from onelog.projections.timeseries.names import series_name
+from onelog.projections.timeseries.point_batch import Run, encode_batch
+from onelog.projections.timeseries.query import Query, QueryEngine
+from onelog.projections.timeseries.types import FieldType
 from onelog.ual.entry import Draft
 from onelog.ual.errors import UalError
 from tests.simulation.caller import NAMESPACE, Caller

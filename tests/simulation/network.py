@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from uuid import UUID
 
-from onelog.cluster.messages import Message
+from onelog.cluster.raft.messages import Message
 from tests.simulation.schedule import Schedule
 
 Deliver = Callable[[UUID, UUID, Message], None]

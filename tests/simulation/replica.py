@@ -8,18 +8,18 @@ from uuid import UUID
 
 from onelog.cluster.config import Protections, RaftConfig, ShippingConfig
 from onelog.cluster.errors import StateDiverged
-from onelog.cluster.membership import Membership
-from onelog.cluster.messages import Message
-from onelog.node.jobs import ShipJob
-from onelog.node.requests import ShardConfig
-from onelog.node.shard import Shard
-from onelog.projections.table import build_projections
+from onelog.cluster.raft.membership import Membership
+from onelog.cluster.raft.messages import Message
+from onelog.node.replica.jobs import ShipJob
+from onelog.node.replica.requests import ShardConfig
+from onelog.node.replica.shard import Shard
+from onelog.projections.shard_state import build_projections
 from onelog.snapshot.build import Capture, build_in_process, plan_build
 from onelog.snapshot.errors import NotDurable
 from onelog.ual.errors import CorruptFile, DiskFull, LogFailed
 from onelog.ual.jobs import ManifestJob, SealJob, SyncJob
 from onelog.ual.log_config import LogConfig
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.simulation.network import Network
 from tests.simulation.schedule import Schedule

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from random import Random
 
 from onelog.cluster.errors import ClusterError, Expired, ReplicaStopped, StaleBoundExceeded
-from onelog.node.shard import Shard
-from onelog.node.stale_reads import Level
+from onelog.node.replica.shard import Shard
+from onelog.node.replica.stale_reads import Level
 from tests.simulation.replica import Replica
 from tests.simulation.schedule import Schedule
 

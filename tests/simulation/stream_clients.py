@@ -8,12 +8,12 @@
 
 from collections.abc import Callable
 
-from onelog.node.shard import Shard
-from onelog.projections.payload import SessionRef
+from onelog.node.replica.shard import Shard
+from onelog.projections.codec import SessionRef
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
-from onelog.projections.stream_commands import Command, Create, Retention, encode_command
-from onelog.projections.stream_group_commands import (
+from onelog.projections.stream.commands import Command, Create, Retention, encode_command
+from onelog.projections.stream.group_commands import (
     Ack,
     Claim,
     Deliver,
@@ -24,11 +24,11 @@ from onelog.projections.stream_group_commands import (
     Nack,
     Place,
 )
-from onelog.projections.stream_group_operations import decode_claimed
-from onelog.projections.stream_operations import DUPLICATE
-from onelog.projections.stream_pages import Page, Record
-from onelog.projections.stream_reads import GroupDescription
-from onelog.projections.stream_record import Append, ProducerRef
+from onelog.projections.stream.group_operations import decode_claimed
+from onelog.projections.stream.operations import DUPLICATE
+from onelog.projections.stream.pages import Page, Record
+from onelog.projections.stream.reads import GroupDescription
+from onelog.projections.stream.record import Append, ProducerRef
 from onelog.ual.entry import Draft
 from onelog.ual.errors import UalError
 from tests.simulation.caller import NAMESPACE

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from onelog.cluster.member import LEADER
-from onelog.projections.kv_commands import TYPE_PUT
+from onelog.cluster.raft.member import LEADER
+from onelog.projections.kv.commands import TYPE_PUT
 from onelog.ual.entry import OWNER_KV, Entry
 from tests.simulation.mutations import CALM
 from tests.simulation.replica import Replica

@@ -5,7 +5,7 @@ from random import SystemRandom
 
 import pytest
 
-from onelog.projections.holds import Holds
+from onelog.projections.system.holds import Holds
 from tests.simulation.mutations import CALM, MEMBERS, POWER, PROCESSES, STRANDED
 from tests.simulation.profile import SHIPPING, Profile, profile_of
 from tests.simulation.world import Violation, World

@@ -5,18 +5,21 @@ record and writes a point. Some have a last part that cannot be done: what the o
 been taken back.
 """
 
-from onelog.node.shard import Shard
-from onelog.projections import kv_commands, queue_commands, stream_commands, ts_commands
-from onelog.projections.payload import SessionRef
-from onelog.projections.queue_config import QueueConfig
-from onelog.projections.queue_message import Enqueue, decode_message
-from onelog.projections.queue_reads import Peeked
+from onelog.node.replica.shard import Shard
+from onelog.projections.codec import SessionRef
+from onelog.projections.kv import commands as kv_commands
+from onelog.projections.queue import commands as queue_commands
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import Enqueue, decode_message
+from onelog.projections.queue.reads import Peeked
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
-from onelog.projections.stream_commands import Retention
-from onelog.projections.stream_record import Append
-from onelog.projections.system_commands import encode_batch
-from onelog.projections.ts_names import series_name
+from onelog.projections.stream import commands as stream_commands
+from onelog.projections.stream.commands import Retention
+from onelog.projections.stream.record import Append
+from onelog.projections.system.commands import encode_batch
+from onelog.projections.timeseries import commands as ts_commands
+from onelog.projections.timeseries.names import series_name
 from onelog.ual.entry import Draft
 from tests.simulation.caller import NAMESPACE
 from tests.simulation.model_clients import SECOND_NS, ModelClient, points_of

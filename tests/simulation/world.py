@@ -13,9 +13,9 @@ from typing import NoReturn
 from uuid import UUID
 
 from onelog.cluster.config import ALL_ON, Protections
-from onelog.cluster.member import LEADER
-from onelog.cluster.membership import Membership
-from onelog.cluster.messages import Message
+from onelog.cluster.raft.member import LEADER
+from onelog.cluster.raft.membership import Membership
+from onelog.cluster.raft.messages import Message
 from tests.simulation.async_writer import AsyncWriter
 from tests.simulation.clients import Client, History
 from tests.simulation.faults import Faults

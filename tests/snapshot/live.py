@@ -5,8 +5,9 @@ from pathlib import Path
 from random import Random
 from typing import Generic
 
+from onelog.projections.codec import SessionRef
 from onelog.projections.conditions import Condition, Target
-from onelog.projections.kv_commands import (
+from onelog.projections.kv.commands import (
     Append,
     Delete,
     Increment,
@@ -16,9 +17,8 @@ from onelog.projections.kv_commands import (
     encode_command,
 )
 from onelog.projections.namespaces import Limits
-from onelog.projections.payload import SessionRef
-from onelog.projections.system_commands import NamespaceCreate, SessionOpen, encode_batch
-from onelog.projections.system_commands import encode_command as encode_system
+from onelog.projections.system.commands import NamespaceCreate, SessionOpen, encode_batch
+from onelog.projections.system.commands import encode_command as encode_system
 from onelog.snapshot.build import BuildResult, Capture, build_in_process, plan_build
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.recovery import Recovered, recover_state
@@ -27,7 +27,7 @@ from onelog.snapshot.store import SnapshotStore
 from onelog.ual.entry import Draft, Entry
 from onelog.ual.files import Files
 from onelog.ual.log_config import LogConfig
-from onelog.ual.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes
 from tests.ual.shards import make_shard, open_shard
 
 DATA = Path("/data")

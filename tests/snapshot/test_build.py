@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.shard_state import Projections, build_projections
 from onelog.snapshot.build import BuildRequest, BuildResult, Capture, build_in_process, plan_build
 from onelog.snapshot.errors import LogGap, StateMismatch
 from onelog.snapshot.progress import Phase

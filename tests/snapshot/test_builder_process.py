@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.shard_state import Projections, build_projections
 from onelog.snapshot.build import BuildRequest, Capture, plan_build
 from onelog.snapshot.builder_process import NICENESS, BuilderProcess
 from onelog.snapshot.errors import BuilderCancelled, BuilderFailed, BuilderTimeout
@@ -21,7 +21,7 @@ from onelog.ual.directory import shard_paths
 from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.segments.sealed import SealedSegment
 from tests.snapshot.live import LiveShard, Work, put
 from tests.snapshot.slow_builder import JUNK_SHARD, SILENT_SHARD
 

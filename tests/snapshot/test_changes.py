@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from onelog.projections import system_commands
 from onelog.projections.conditions import Condition, Target
-from onelog.projections.kv_commands import (
+from onelog.projections.kv.commands import (
     Append,
     Delete,
     DeleteRange,
@@ -26,13 +25,14 @@ from onelog.projections.kv_commands import (
 )
 from onelog.projections.limits import VALUE_SIZE_MAX
 from onelog.projections.namespaces import Limits
-from onelog.projections.queue_commands import Cancel, QueueCreate, QueueDelete
-from onelog.projections.queue_commands import encode_command as encode_queue
-from onelog.projections.queue_config import QueueConfig
-from onelog.projections.queue_message import Enqueue
-from onelog.projections.queue_store import INCOMING, OUTGOING
-from onelog.projections.system_commands import encode_batch
-from onelog.projections.table import Projections
+from onelog.projections.queue.commands import Cancel, QueueCreate, QueueDelete
+from onelog.projections.queue.commands import encode_command as encode_queue
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.store import INCOMING, OUTGOING
+from onelog.projections.shard_state import Projections
+from onelog.projections.system import commands
+from onelog.projections.system.commands import encode_batch
 from onelog.snapshot.changes import KeyChange, QueueEvent, key_changes, queue_events
 from onelog.snapshot.errors import LogGap
 from onelog.snapshot.offline import fresh_projections
@@ -126,7 +126,7 @@ def test_a_value_before_is_known_where_only_one_version_is_kept() -> None:
     """Nothing but the value of now is in such a state: it is read where it is replaced."""
     world = World()
     room = "one"
-    world.system(system_commands.NamespaceCreate(Limits(1, 2_000, 0, 0)), room)
+    world.system(commands.NamespaceCreate(Limits(1, 2_000, 0, 0)), room)
     world.put(b"a", b"1", room)
     world.kv(Increment(b"a", 4), room)
     world.kv(Append(b"a", b"0"), room)
@@ -142,7 +142,7 @@ def test_a_value_before_is_known_where_only_one_version_is_kept() -> None:
     world.kv(LeaseRevoke(lease), room)
     world.kv(DeleteRange(b"a", b"b", 10), room)
     world.put(b"b", b"last", room)
-    world.system(system_commands.NamespaceDelete(), room)
+    world.system(commands.NamespaceDelete(), room)
     found = key_changes(empty(), source_of(world.entries), world.index)
     assert [
         (each.key, each.change, each.previous_value, each.value, each.position) for each in found
@@ -241,7 +241,7 @@ def test_events_lead_to_all_messages_and_add_up_to_the_law() -> None:
 
 def test_queues_that_go_have_an_event_with_or_without_their_namespace() -> None:
     world = World()
-    world.system(system_commands.NamespaceCreate(Limits()), "room")
+    world.system(commands.NamespaceCreate(Limits()), "room")
     world.draft(encode_queue(QueueCreate("jobs", QueueConfig()), "room"))
     first = world.index
     world.draft(encode_queue(QueueCreate("more", QueueConfig()), "room"))
@@ -252,7 +252,7 @@ def test_queues_that_go_have_an_event_with_or_without_their_namespace() -> None:
     inner.append(encode_queue(Cancel(second, (world.index + 2,)), "room"))
     world.group(encode_batch(inner, [], "room"))
     world.draft(encode_queue(QueueDelete(second), "room"))
-    world.system(system_commands.NamespaceDelete(), "room")
+    world.system(commands.NamespaceDelete(), "room")
     found = list(queue_events(empty(), source_of(world.entries), world.index))
     assert [(each.queue, each.event, each.message_id) for each in found] == [
         ("jobs", "created", None),

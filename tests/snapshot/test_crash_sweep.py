@@ -18,11 +18,11 @@ from random import Random
 
 import pytest
 
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.shard_state import Projections, build_projections
 from onelog.snapshot.state import State, StateT
 from onelog.ual.entry import Draft
-from onelog.ual.notes import ApplyNotes
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.segments.notes import ApplyNotes
+from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import SMALL, LiveShard, Work
 from tests.snapshot.toys import TYPE_RECORD, VOID_SIZE, Toy, stream_of, toy_drafts

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onelog.projections.errors import CorruptSection
-from onelog.snapshot.notes_section import CoveredNotes, decode_notes, encode_notes, restore_notes
-from onelog.ual.notes import ApplyNotes, SegmentNotes
+from onelog.snapshot.notes import CoveredNotes, decode_notes, encode_notes, restore_notes
+from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
 
 # Each entry is a record of a stream (1 to 3), void (0), or neither (None).
 kinds = st.lists(st.sampled_from((None, 0, 0, 1, 2, 3)), max_size=60)

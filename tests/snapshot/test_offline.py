@@ -6,18 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onelog.projections.kv_commands import Increment, encode_command
-from onelog.projections.kv_reads import KeyValue
-from onelog.projections.system_commands import encode_batch
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.kv.commands import Increment, encode_command
+from onelog.projections.kv.reads import KeyValue
+from onelog.projections.shard_state import Projections, build_projections
+from onelog.projections.system.commands import encode_batch
 from onelog.snapshot.errors import NoSnapshot
-from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.offline import LastRecords, make_snapshot, read_key, rebuild_state, shards_of
 from onelog.snapshot.progress import Phase
 from onelog.snapshot.proof import Verdict, prove_shard
 from onelog.snapshot.reader import SnapshotReader
 from onelog.snapshot.state import hash_text, write_state
-from onelog.ual.compaction import compact_segment
 from onelog.ual.directory import DataDirectory
 from onelog.ual.errors import (
     CorruptFile,
@@ -28,9 +27,10 @@ from onelog.ual.errors import (
 )
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.manifest import save as save_manifest
-from onelog.ual.notes import ApplyNotes, SegmentNotes
-from onelog.ual.offline import ReadOnlyFiles
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.offline.reader import ReadOnlyFiles
+from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
+from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import DATA, SMALL, LiveShard, Work, put
 

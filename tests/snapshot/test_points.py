@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import onelog.snapshot.points
-from onelog.projections.ts_batch import Run, encode_batch
-from onelog.projections.ts_blocks import make_block
-from onelog.projections.ts_commands import Delete, encode_command, encode_write_batch
-from onelog.projections.ts_names import series_name
-from onelog.projections.ts_query import Query, QueryEngine
-from onelog.projections.ts_types import FieldType
+from onelog.projections.timeseries.blocks import make_block
+from onelog.projections.timeseries.commands import Delete, encode_command, encode_write_batch
+from onelog.projections.timeseries.names import series_name
+from onelog.projections.timeseries.point_batch import Run, encode_batch
+from onelog.projections.timeseries.query import Query, QueryEngine
+from onelog.projections.timeseries.types import FieldType
 from onelog.snapshot.points import find_columns, read_points
 from tests.projections.world import World
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.shard_state import Projections, build_projections
 from onelog.snapshot.errors import NoSnapshot, SnapshotAhead, StateMismatch
-from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.progress import Phase
 from onelog.snapshot.reader import SnapshotReader
 from onelog.snapshot.state import hash_text, write_state
-from onelog.ual.compaction import compact_segment
 from onelog.ual.errors import UnknownVersion
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.manifest import save as save_manifest
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import LiveShard, Work, put
 from tests.snapshot.toys import Toy, toy_drafts

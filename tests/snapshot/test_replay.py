@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from onelog.projections.table import build_projections
+from onelog.projections.shard_state import build_projections
 from onelog.snapshot.errors import LogGap, StateMismatch
 from onelog.snapshot.progress import Phase
 from onelog.snapshot.replay import PROGRESS_ENTRIES, Replayed, replay
 from onelog.snapshot.state import hash_text
 from onelog.ual.entry import Entry, decode_group, encode_group
-from onelog.ual.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes
 from tests.snapshot.live import Work
 from tests.snapshot.toys import Toy
 

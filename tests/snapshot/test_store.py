@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from onelog.projections.table import build_projections
+from onelog.projections.shard_state import build_projections
 from onelog.snapshot.errors import NoSnapshot, NotDurable, StateMismatch
 from onelog.ual.errors import DiskFull
 from onelog.ual.manifest import load as load_manifest

@@ -12,7 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 from onelog.projections.errors import CorruptSection
 from onelog.ual.entry import Draft, Entry
-from onelog.ual.notes import ApplyNotes
+from onelog.ual.segments.notes import ApplyNotes
 
 TYPE_RECORD = 0x0401
 TYPE_OTHER = 0x0101

@@ -10,7 +10,7 @@ from onelog.spark.columns.block import Block, Transactions, cut_blocks
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.ual.entry import Draft, encode_group
-from onelog.ual.tables import ENTRY_DTYPE
+from onelog.ual.segments.tables import ENTRY_DTYPE
 
 SHARD = 3
 TERM = 2

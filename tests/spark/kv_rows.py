@@ -6,8 +6,9 @@ The commands have every value that a field can hold; they are encoded and never 
 from collections.abc import Callable
 from random import Random
 
+from onelog.projections.codec import SessionRef, read_prefix
 from onelog.projections.conditions import Comparison, Condition, Target
-from onelog.projections.kv_commands import (
+from onelog.projections.kv.commands import (
     Append,
     Command,
     Delete,
@@ -30,9 +31,8 @@ from onelog.projections.kv_commands import (
     encode_command,
     put_bodies,
 )
-from onelog.projections.kv_json import Path, Step
+from onelog.projections.kv.documents import Path, Step
 from onelog.projections.limits import I64_MAX, I64_MIN, TTL_NS_MAX
-from onelog.projections.payload import SessionRef, read_prefix
 from onelog.ual.entry import OWNER_KV, Draft, Entry
 from tests.spark.entries import Row
 

@@ -6,17 +6,17 @@ from random import Random
 
 import numpy as np
 
-from onelog.projections.queue_commands import QueueCreate
-from onelog.projections.queue_commands import encode_command as encode_queue
-from onelog.projections.queue_config import QueueConfig
-from onelog.projections.queue_message import Enqueue
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.queue.commands import QueueCreate
+from onelog.projections.queue.commands import encode_command as encode_queue
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import Enqueue
+from onelog.projections.shard_state import Projections, build_projections
 from onelog.spark.columns.block import Block
 from onelog.spark.columns.selection import Selection
 from onelog.spark.origin import Origin, Range
 from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig
-from onelog.ual.notes import IndexArray
+from onelog.ual.segments.notes import IndexArray
 from tests.snapshot.live import SMALL, LiveShard, Work
 
 # A segment with some thousand entries: it can be cut in parts.

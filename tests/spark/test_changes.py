@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from onelog.client.aio import AsyncClient
+from onelog.client.client import AsyncClient
 from onelog.errors import InvalidArgument, OnelogError, OutOfRange
 from onelog.snapshot.changes import key_changes, queue_events
 from onelog.snapshot.offline import fresh_projections, open_shard
@@ -21,7 +21,7 @@ from onelog.spark.source import OnelogDataSource
 from onelog.spark.streaming import OnelogStreamReader
 from onelog.ual.files import DiskFiles
 from onelog.v1 import admin_pb2
-from tests.services.nodes import run, single
+from tests.node.services.nodes import run, single
 from tests.spark.shard_dirs import Shard
 from tests.spark.written import write_history
 

@@ -9,9 +9,9 @@ import pytest
 from onelog.spark.columns.selection import Selection
 from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.pieces import open_sealed, sealed_pieces
-from onelog.ual.compaction import compact_segment
 from onelog.ual.files import DiskFiles
-from onelog.ual.offline import ReadOnlyFiles
+from onelog.ual.offline.reader import ReadOnlyFiles
+from onelog.ual.segments.compaction import compact_segment
 from tests.spark.shard_dirs import LARGE, Shard, read_all, rows_of
 from tests.spark.test_directory import range_of, sealed_files
 

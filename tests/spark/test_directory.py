@@ -16,10 +16,10 @@ from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request
 from onelog.spark.directory import BATCH_ENTRIES_MAX, DirectoryOrigin
 from onelog.spark.origin import Range, Split
-from onelog.ual.compaction import compact_segment
 from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.files import DiskFiles, File
-from onelog.ual.segment_format import FOOTER_SIZE, HEADER_SIZE, Footer
+from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.format import FOOTER_SIZE, HEADER_SIZE, Footer
 from tests.spark.shard_dirs import LARGE, Row, Shard, read_all, rows_of
 
 EVERYTHING = Selection()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.aio import AsyncClient
+from onelog.client.client import AsyncClient
 from onelog.errors import DataLoss, FailedPrecondition, NotFound, OutOfRange, Unavailable
 from onelog.spark import endpoint as endpoint_module
 from onelog.spark.columns.selection import Selection
@@ -19,7 +19,7 @@ from onelog.spark.options import ReadOptions
 from onelog.spark.origin import Range, ShardCut, Split
 from onelog.spark.table import load_table
 from onelog.v1 import admin_pb2, log_pb2
-from tests.services.nodes import Node, cluster, run, single, until
+from tests.node.services.nodes import Node, cluster, run, single, until
 from tests.spark.shard_dirs import Row, read_all, rows_of
 
 EVERYTHING = Selection()

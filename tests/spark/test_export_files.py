@@ -150,7 +150,7 @@ def test_a_view_of_some_entries_has_the_mix_of_those(shard: Shard, tmp_path: Pat
 
 
 def test_a_mix_changes_with_every_entry() -> None:
-    from onelog.ual.tables import ENTRY_DTYPE
+    from onelog.ual.segments.tables import ENTRY_DTYPE
 
     headers = np.zeros(1_000, ENTRY_DTYPE)
     headers["index"] = np.arange(1, 1_001)

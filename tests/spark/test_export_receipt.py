@@ -20,7 +20,7 @@ from onelog.spark.export.receipt import (
     decode_receipt,
 )
 from onelog.spark.origin import Range, ShardCut
-from onelog.ual.tables import ENTRY_DTYPE
+from onelog.ual.segments.tables import ENTRY_DTYPE
 from tests.documents import blocks_of
 
 CONTENTS = Contents(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from onelog.client.aio import AsyncClient
+from onelog.client.client import AsyncClient
 from onelog.errors import FailedPrecondition
 from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.export.job import run_export
@@ -17,7 +17,7 @@ from onelog.spark.export.verify import verify_export
 from onelog.spark.options import ReadOptions
 from onelog.spark.table import open_origin
 from onelog.v1 import admin_pb2
-from tests.services.nodes import run, single
+from tests.node.services.nodes import run, single
 from tests.spark.exports import directory, everything, export, serial
 
 VIEWS = ("log", "kv", "kv_changes")

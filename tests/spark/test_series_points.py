@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 import onelog.snapshot.points
-from onelog.client.aio import AsyncClient
+from onelog.client.client import AsyncClient
 from onelog.client.timeseries import MeasurementConfig
 from onelog.errors import OutOfRange
-from onelog.projections.ts_names import parse_series
-from onelog.projections.ts_query import Query, QueryEngine
+from onelog.projections.timeseries.names import parse_series
+from onelog.projections.timeseries.query import Query, QueryEngine
 from onelog.snapshot.offline import rebuild_state
 from onelog.snapshot.offline_entries import read_entry
 from onelog.spark.source import OnelogDataSource
 from onelog.spark.state import StateTable
-from onelog.ual.compaction import compact_segment
 from onelog.ual.files import DiskFiles
-from tests.services.nodes import run, single
+from onelog.ual.segments.compaction import compact_segment
+from tests.node.services.nodes import run, single
 from tests.spark.written import write_history
 
 Row = dict[str, Any]

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from onelog.client.aio import AsyncClient
+from onelog.client.client import AsyncClient
 from onelog.errors import InvalidArgument, NotFound, OnelogError, OutOfRange
-from onelog.projections.kv_reads import Range as KeyRange
+from onelog.projections.kv.reads import Range as KeyRange
 from onelog.snapshot.offline import make_snapshot, rebuild_state
 from onelog.spark.source import OnelogDataSource
 from onelog.spark.state import STATE_VIEWS, StateTable
 from onelog.ual.files import DiskFiles
 from onelog.v1 import admin_pb2
-from tests.services.nodes import run, single
+from tests.node.services.nodes import run, single
 from tests.spark.shard_dirs import Shard
 from tests.spark.written import write_history
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from onelog.client.aio import AsyncClient
+from onelog.client.client import AsyncClient
 from onelog.errors import FailedPrecondition, InvalidArgument, OnelogError, OutOfRange
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.options import ReadOptions
@@ -24,7 +24,7 @@ from onelog.spark.streaming import (
     StreamOptions,
     schema_with_gaps,
 )
-from tests.services.nodes import run, single
+from tests.node.services.nodes import run, single
 from tests.spark.shard_dirs import Shard
 
 ALL = ReadAllAvailable()

@@ -11,8 +11,8 @@ from onelog.spark.columns.views import VIEWS
 from onelog.spark.load.settings import parse_write
 from onelog.spark.options import ReadOptions
 from onelog.spark.table import load_table
-from tests.client.serving import serving
-from tests.cluster.test_transport_tls import certificate
+from tests.cluster.transport.test_transport_tls import certificate
+from tests.onelog.client.serving import serving
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates")
 

@@ -11,19 +11,17 @@ from pathlib import Path
 
 import zstandard
 
-from onelog.projections import (
-    kv_commands,
-    queue_commands,
-    stream_commands,
-    system_commands,
-    ts_commands,
-)
-from onelog.projections.payload import read_prefix
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.codec import read_prefix
+from onelog.projections.kv import commands as kv_commands
+from onelog.projections.queue import commands as queue_commands
+from onelog.projections.shard_state import Projections, build_projections
+from onelog.projections.stream import commands as stream_commands
+from onelog.projections.system import commands as system_commands
+from onelog.projections.timeseries import commands as ts_commands
 from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft, Entry
 from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.segments.sealed import SealedSegment
 from tests.formats.independent_reader import Entry as ReadEntry
 from tests.formats.independent_reader import Segment
 from tests.formats.independent_shard import read_shard

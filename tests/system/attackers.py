@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import count, repeat
 
 from onelog.v1 import kv_pb2
-from tests.wire.frames import (
+from tests.onelog.wire.frames import (
     ACKNOWLEDGE,
     CONTINUATION,
     DATA,

@@ -21,18 +21,19 @@ from uuid import UUID
 
 from onelog.cluster.config import ShippingConfig
 from onelog.cluster.errors import ClusterError, NotLeader
-from onelog.cluster.membership import Membership
-from onelog.node.driver import run_until_complete
-from onelog.node.durability import Durability, Received
+from onelog.cluster.raft.membership import Membership
+from onelog.node.replica.driver import ShardDriver
+from onelog.node.replica.driver_driver import run_until_complete
+from onelog.node.replica.durability import Durability, Received
+from onelog.node.replica.requests import ShardConfig
+from onelog.node.replica.shard import Shard
+from onelog.node.replica.stale_reads import Level
 from onelog.node.replicas import Replicas, ReplicasConfig
-from onelog.node.requests import ShardConfig
-from onelog.node.shard import Shard
-from onelog.node.shard_driver import ShardDriver
-from onelog.node.stale_reads import Level
-from onelog.projections import kv_commands, system_commands
-from onelog.projections.payload import SessionRef
+from onelog.projections.codec import SessionRef
+from onelog.projections.kv import commands as kv_commands
 from onelog.projections.result import Applied, Duplicate, Refused, Result
-from onelog.projections.table import build_projections
+from onelog.projections.shard_state import build_projections
+from onelog.projections.system import commands as system_commands
 from onelog.snapshot.build import Capture, build_in_process, plan_build
 from onelog.snapshot.errors import NotDurable
 from onelog.ual.directory import Topology

@@ -22,8 +22,8 @@ from onelog.v1 import (
     stream_pb2,
     timeseries_pb2,
 )
-from tests.client.serving import serving
 from tests.documents import blocks_of, paste
+from tests.onelog.client.serving import serving
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
 BLOCKS = blocks_of("docs/api.md")

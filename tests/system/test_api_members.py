@@ -7,7 +7,7 @@ from onelog import Client
 from onelog.errors import FailedPrecondition, NotFound, OnelogError
 from onelog.ual.directory import read_node
 from onelog.ual.files import DiskFiles
-from tests.node.test_formation import SMALL, newcomer
+from tests.node.membership.test_formation import SMALL, newcomer
 from tests.system.nodes import ServeProcess, nodes, until
 
 KEYS = 60

@@ -17,12 +17,17 @@ from typing import Any
 
 import pytest
 
+from tests.onelog.wire.frames import (
+    COMPRESSION_ERROR,
+    ENHANCE_YOUR_CALM,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+)
 from tests.system.attackers import FLOODS, IDLE_STREAMS, LARGE_BYTES, LARGE_KEY, LEAVING
 from tests.system.certificates import authority, signed
 from tests.system.innocent import Busy, Innocent
 from tests.system.nodes import ServeProcess, get, nodes
 from tests.system.processes import ROOT
-from tests.wire.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, PROTOCOL_ERROR, REFUSED_STREAM
 
 ATTACK_S = 0.8
 ATTACK_S_MAX = 30.0
@@ -189,7 +194,7 @@ def test_readers_that_read_nothing_are_held_back_long_before_a_limit(
     """A node alone answers in the read that brings a call, and begins none that nobody awaits.
 
     So a crowd that reads nothing holds little, and nobody has to be sent away for it. What happens
-    where calls wait, and hundreds are under way by then, is in tests/node/test_api_server.py.
+    where calls wait, and hundreds are under way by then, is in tests/node/edge/test_api_server.py.
     """
     found = attack(small_node, name, count=4, growth_mib_max=HELD_GROWTH_MIB_MAX, seconds=2.0)
     assert not small_node.logged("is sent away, which holds")

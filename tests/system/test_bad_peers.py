@@ -12,13 +12,13 @@ from uuid import UUID
 
 import pytest
 
-from onelog.cluster import wire
-from onelog.cluster.handshake import Identity
-from onelog.cluster.messages import Append, Message, Vote, VoteRequest
-from onelog.cluster.wire_errors import Reason
+from onelog.cluster.raft.messages import Append, Message, Vote, VoteRequest
+from onelog.cluster.transport import wire
+from onelog.cluster.transport.handshake import Identity
+from onelog.cluster.transport.wire_errors import Reason
 from onelog.ual.entry import TYPE_NOOP, Draft, encode_group
 from onelog.v1 import peer_pb2
-from tests.cluster.pairs import heard
+from tests.cluster.transport.pairs import heard
 from tests.system.processes import Cluster, Process, cluster, until
 
 CLUSTER_ID = UUID(int=1000)

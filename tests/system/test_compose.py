@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from onelog import Client
-from onelog.node.config import Config
+from onelog.node.config.schema import Config
 from tests.system.nodes import WAIT_S, until
 from tests.system.processes import ROOT
 

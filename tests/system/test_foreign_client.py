@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onelog.ual.directory import read_node
 from onelog.ual.files import DiskFiles
-from tests.node.test_formation import newcomer
+from tests.node.membership.test_formation import newcomer
 from tests.system.nodes import nodes
 from tests.system.processes import ROOT
 

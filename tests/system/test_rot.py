@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from onelog.ual.files import DiskFiles
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.segments.sealed import SealedSegment
 from tests.system.load import Load
 from tests.system.processes import Cluster, Status, cluster, until
 from tests.system.test_kills import run

@@ -29,7 +29,7 @@ from onelog.v1 import (
     timeseries_pb2,
     timeseries_pb2_grpc,
 )
-from tests.services.nodes import eventually
+from tests.node.services.nodes import eventually
 from tests.system.leaders import OPTIONS, leaders_of
 from tests.system.nodes import ServeProcess, nodes
 from tests.system.ports import free_ports

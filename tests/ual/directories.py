@@ -7,13 +7,13 @@ from random import Random
 
 import numpy as np
 
-from onelog.ual.compaction import compact_segment
 from onelog.ual.directory import ShardPaths
 from onelog.ual.entry import Entry
 from onelog.ual.files import Files
-from onelog.ual.findings import Finding
-from onelog.ual.segment_format import segment_name
-from onelog.ual.verification import verify
+from onelog.ual.offline.findings import Finding
+from onelog.ual.offline.verify import verify
+from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.format import segment_name
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import SMALL, make_shard, open_shard
 

@@ -8,14 +8,14 @@ import pytest
 from onelog.ual.directory import ShardPaths
 from onelog.ual.entry import Draft
 from onelog.ual.errors import DiskFull
-from onelog.ual.findings import Finding, Level
-from onelog.ual.installing import Installation, install
+from onelog.ual.install import Installation, install
 from onelog.ual.log import Log
 from onelog.ual.manifest import Base, SnapshotRecord
-from onelog.ual.notes import ApplyNotes
-from onelog.ual.sealed import SealedSegment
-from onelog.ual.segment_format import SegmentHeader, received_name
-from onelog.ual.verification import verify
+from onelog.ual.offline.findings import Finding, Level
+from onelog.ual.offline.verify import verify
+from onelog.ual.segments.format import SegmentHeader, received_name
+from onelog.ual.segments.notes import ApplyNotes
+from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import fill, make_shard, open_shard, settle, settle_to
 

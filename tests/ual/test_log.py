@@ -13,7 +13,7 @@ from onelog.ual.errors import GroupTooLarge, IndexDropped, IndexInFuture, LogFai
 from onelog.ual.files import DiskFiles
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
-from onelog.ual.sealed import SealedSegment
+from onelog.ual.segments.sealed import SealedSegment
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import (
     SECOND,

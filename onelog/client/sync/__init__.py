@@ -1,1 +1,1 @@
-"""The blocking client, written by ``onelog.client.sync_source``; see there."""
+"""The blocking client, written by ``scripts.generate_sync_client``; see there."""

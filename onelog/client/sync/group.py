@@ -1,12 +1,12 @@
 """``onelog/client/group.py`` for programs without an event loop.
 
-Written by ``python -m onelog.client.sync_source``: change it there.
+Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
 from collections.abc import Iterable
 from typing import Self
 
-from onelog.client.loop_thread import Facade
+from onelog.client.blocking import Facade
 from onelog.client.stream_values import GroupConfig, GroupInfo
 from onelog.client.values import Read, Record
 

@@ -1,12 +1,12 @@
 """``onelog/client/json_document.py`` for programs without an event loop.
 
-Written by ``python -m onelog.client.sync_source``: change it there.
+Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
 from typing import Any
 
+from onelog.client.blocking import Facade
 from onelog.client.kv_requests import Path
-from onelog.client.loop_thread import Facade
 from onelog.client.values import Read
 
 

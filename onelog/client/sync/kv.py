@@ -1,15 +1,15 @@
 """``onelog/client/kv.py`` for programs without an event loop.
 
-Written by ``python -m onelog.client.sync_source``: change it there.
+Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from onelog.client.loop_thread import Facade, core_of
+from onelog.client.blocking import Facade, core_of
 from onelog.client.sync.json_document import Document
 from onelog.client.sync.leases import Lease
 from onelog.client.sync.lock import Lock
-from onelog.client.sync.txn import Txn
+from onelog.client.sync.transactions import Txn
 from onelog.client.values import Item, Key, Read, Value, Version
 
 

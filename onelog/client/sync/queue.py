@@ -1,12 +1,12 @@
 """``onelog/client/queue.py`` for programs without an event loop.
 
-Written by ``python -m onelog.client.sync_source``: change it there.
+Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from onelog.client.loop_thread import Facade
+from onelog.client.blocking import Facade
 from onelog.client.queue_values import NewMessage, QueueConfig, QueueInfo, Schedule
 from onelog.client.sync.worker import Worker
 from onelog.client.values import Enqueued, Message, Read, Settled, Value

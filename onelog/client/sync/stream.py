@@ -1,11 +1,11 @@
 """``onelog/client/stream.py`` for programs without an event loop.
 
-Written by ``python -m onelog.client.sync_source``: change it there.
+Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from onelog.client.loop_thread import Facade
+from onelog.client.blocking import Facade
 from onelog.client.stream_values import NewRecord, Producer, RecordFilter, Retention, StreamInfo
 from onelog.client.sync.group import Group
 from onelog.client.sync.tail import Tail

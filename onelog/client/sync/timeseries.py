@@ -1,11 +1,11 @@
 """``onelog/client/timeseries.py`` for programs without an event loop.
 
-Written by ``python -m onelog.client.sync_source``: change it there.
+Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from onelog.client.loop_thread import Facade
+from onelog.client.blocking import Facade
 from onelog.client.series_arrays import ArrayLike, SeriesData
 from onelog.client.timeseries import Aggregate, Matchers, MeasurementConfig, MeasurementInfo, Rule
 from onelog.client.values import Key, Read

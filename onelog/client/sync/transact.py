@@ -1,13 +1,13 @@
 """``onelog/client/transact.py`` for programs without an event loop.
 
-Written by ``python -m onelog.client.sync_source``: change it there.
+Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from onelog.client.blocking import Facade
 from onelog.client.kv_requests import Path
-from onelog.client.loop_thread import Facade
 from onelog.client.queue_values import NewMessage
 from onelog.client.series_arrays import ArrayLike
 from onelog.client.stream_values import NewRecord

@@ -1,11 +1,11 @@
 """``onelog/client/watch.py`` for programs without an event loop.
 
-Written by ``python -m onelog.client.sync_source``: change it there.
+Written by ``python -m scripts.generate_sync_client``: change it there.
 """
 
 from typing import Self
 
-from onelog.client.loop_thread import Facade
+from onelog.client.blocking import Facade
 from onelog.client.watch import Event
 
 

@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any
 
-from onelog.projections.payload import SessionRef, read_prefix
-from onelog.projections.queue_commands import (
+from onelog.projections.codec import SessionRef, read_prefix
+from onelog.projections.queue.commands import (
     Ack,
     Cancel,
     Command,
@@ -27,8 +27,8 @@ from onelog.projections.queue_commands import (
     decode_command,
     encode_command,
 )
-from onelog.projections.queue_config import QueueConfig
-from onelog.projections.queue_message import Enqueue, ScheduleCreate
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import Enqueue, ScheduleCreate
 from onelog.ual.entry import Draft
 from tests.spark.columns.rows_of import Row, readable, signed
 

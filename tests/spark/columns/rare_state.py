@@ -1,22 +1,24 @@
 """What random histories seldom leave behind: lifetimes, leases, dead records, trimmed series."""
 
-from onelog.projections import queue_commands, stream_commands, ts_commands
-from onelog.projections.kv_commands import Delete, LeaseGrant, Put, encode_command
-from onelog.projections.queue_config import QueueConfig
-from onelog.projections.queue_message import Enqueue
+from onelog.projections.kv.commands import Delete, LeaseGrant, Put, encode_command
+from onelog.projections.queue import commands as queue_commands
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import Enqueue
 from onelog.projections.result import Applied
-from onelog.projections.stream_group_commands import (
+from onelog.projections.stream import commands as stream_commands
+from onelog.projections.stream.group_commands import (
     Deliver,
     GroupConfig,
     GroupCreate,
     GroupJoin,
     Nack,
 )
-from onelog.projections.stream_reads import GroupDescription
-from onelog.projections.stream_record import Append
-from onelog.projections.ts_commands import CreateMeasurement, Write
-from onelog.projections.ts_names import series_name
-from onelog.projections.ts_types import Config, Policy
+from onelog.projections.stream.reads import GroupDescription
+from onelog.projections.stream.record import Append
+from onelog.projections.timeseries import commands as ts_commands
+from onelog.projections.timeseries.commands import CreateMeasurement, Write
+from onelog.projections.timeseries.names import series_name
+from onelog.projections.timeseries.types import Config, Policy
 from onelog.ual.entry import Draft
 from tests.projections.world import NAMESPACE, SECOND, World
 

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from onelog.projections.kv_reads import History, KeyValue, Page, Range
-from onelog.projections.kv_record import EXPIRES, LEASED, TRIMMED, read_versions
+from onelog.projections.kv.reads import History, KeyValue, Page, Range
+from onelog.projections.kv.record import EXPIRES, LEASED, TRIMMED, read_versions
 from onelog.projections.limits import SCAN_KEYS_MAX
-from onelog.projections.queue_reads import Peeked, QueueInfo
-from onelog.projections.stream_reads import GroupDescription, StreamDescription
-from onelog.projections.table import Projections
-from onelog.projections.ts_entities import Series
-from onelog.projections.ts_limits import TIME_NS_MIN
-from onelog.projections.ts_names import parse_series
-from onelog.projections.ts_types import TYPE_NAMES, FieldType, value_of
+from onelog.projections.queue.reads import Peeked, QueueInfo
+from onelog.projections.shard_state import Projections
+from onelog.projections.stream.reads import GroupDescription, StreamDescription
+from onelog.projections.timeseries.entities import Series
+from onelog.projections.timeseries.limits import TIME_NS_MIN
+from onelog.projections.timeseries.names import parse_series
+from onelog.projections.timeseries.types import TYPE_NAMES, FieldType, value_of
 
 Row = dict[str, Any]
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from onelog.projections.payload import Reader, SessionRef, read_prefix
-from onelog.projections.ts_batch import Run, WriteBatch, encode_batch, read_batch
-from onelog.projections.ts_commands import (
+from onelog.projections.codec import Reader, SessionRef, read_prefix
+from onelog.projections.timeseries.commands import (
     BeginRollup,
     Command,
     ConfigureMeasurement,
@@ -28,12 +27,13 @@ from onelog.projections.ts_commands import (
     decode_command,
     encode_command,
 )
-from onelog.projections.ts_commands import Block as PointBlock
-from onelog.projections.ts_describe import _SIGNS
-from onelog.projections.ts_limits import TIME_NS_MAX, TIME_NS_MIN
-from onelog.projections.ts_names import Matcher, Operator, parse_series, series_name
-from onelog.projections.ts_rules import Aggregate, Rule
-from onelog.projections.ts_types import (
+from onelog.projections.timeseries.commands import Block as PointBlock
+from onelog.projections.timeseries.describe import _SIGNS
+from onelog.projections.timeseries.limits import TIME_NS_MAX, TIME_NS_MIN
+from onelog.projections.timeseries.names import Matcher, Operator, parse_series, series_name
+from onelog.projections.timeseries.point_batch import Run, WriteBatch, encode_batch, read_batch
+from onelog.projections.timeseries.rules import Aggregate, Rule
+from onelog.projections.timeseries.types import (
     TYPE_NAMES,
     Config,
     FieldType,

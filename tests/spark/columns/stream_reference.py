@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any
 
-from onelog.projections.payload import SessionRef, read_prefix
-from onelog.projections.stream_commands import (
+from onelog.projections.codec import SessionRef, read_prefix
+from onelog.projections.stream.commands import (
     Cause,
     Command,
     Configure,
@@ -16,7 +16,7 @@ from onelog.projections.stream_commands import (
     decode_command,
     encode_command,
 )
-from onelog.projections.stream_group_commands import (
+from onelog.projections.stream.group_commands import (
     Ack,
     Claim,
     Deliver,
@@ -31,8 +31,8 @@ from onelog.projections.stream_group_commands import (
     GroupSeek,
     Nack,
 )
-from onelog.projections.stream_limits import PARTITION_ANY
-from onelog.projections.stream_record import Append, DeadLetter, ProducerRef
+from onelog.projections.stream.limits import PARTITION_ANY
+from onelog.projections.stream.record import Append, DeadLetter, ProducerRef
 from onelog.ual.entry import Draft
 from tests.spark.columns.rows_of import Row, readable, signed
 

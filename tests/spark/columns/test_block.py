@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.projections.conditions import Condition, Target
-from onelog.projections.kv_commands import Put, encode_command
-from onelog.projections.system_commands import encode_batch
+from onelog.projections.kv.commands import Put, encode_command
+from onelog.projections.system.commands import encode_batch
 from onelog.spark.columns import block as block_module
 from onelog.spark.columns.block import (
     TYPE_BATCH,
@@ -25,7 +25,7 @@ from onelog.spark.columns.selection import Selection
 from onelog.ual.compression import PLAIN_SIZE_MAX, decompress
 from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft
 from onelog.ual.errors import CorruptPayload, PayloadTooLarge
-from onelog.ual.tables import gather_headers
+from onelog.ual.segments.tables import gather_headers
 from tests.spark.entries import NO_VOIDS, SHARD, cut, encode
 
 # Small and large ones, of which some are packed, some are not worth it, and some are empty.

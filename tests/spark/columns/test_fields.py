@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.projections.payload import SessionRef, encode_prefix
+from onelog.projections.codec import SessionRef, encode_prefix
 from onelog.spark.columns.fields import Fields, Spans, gather
 from onelog.ual.errors import CorruptPayload
 

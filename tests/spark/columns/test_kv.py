@@ -8,9 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from onelog.projections.codec import SessionRef
 from onelog.projections.conditions import Condition, Target
 from onelog.projections.errors import BadPayload
-from onelog.projections.kv_commands import (
+from onelog.projections.kv.commands import (
     Command,
     Delete,
     DeleteRange,
@@ -25,7 +26,6 @@ from onelog.projections.kv_commands import (
     prefix_end,
     put_bodies,
 )
-from onelog.projections.payload import SessionRef
 from onelog.projections.reasons import Reason
 from onelog.spark.columns import kv, view
 from onelog.spark.columns.block import Block

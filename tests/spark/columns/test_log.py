@@ -11,18 +11,21 @@ from random import Random
 import numpy as np
 import pytest
 
-from onelog.projections import queue_commands, stream_commands, system_commands, ts_commands
-from onelog.projections.kv_commands import KV_OPERATIONS, Put, encode_command
-from onelog.projections.ts_names import SeriesName, format_series, parse_series
+from onelog.projections.kv.commands import KV_OPERATIONS, Put, encode_command
+from onelog.projections.queue import commands as queue_commands
+from onelog.projections.stream import commands as stream_commands
+from onelog.projections.system import commands as system_commands
+from onelog.projections.timeseries import commands as ts_commands
+from onelog.projections.timeseries.names import SeriesName, format_series, parse_series
 from onelog.spark.columns import kv, log
 from onelog.spark.columns.block import Block, Transactions, cut_blocks
 from onelog.spark.columns.operations import OPERATIONS, OWNERS, TYPES, types_of
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.spark.columns.views import VIEWS
-from onelog.ual.compaction import compact_segment
 from onelog.ual.entry import Draft, Entry
 from onelog.ual.files import DiskFiles
+from onelog.ual.segments.compaction import compact_segment
 from tests.formats.independent_reader import Entry as ReadEntry
 from tests.formats.independent_shard import read_shard
 from tests.spark.entries import Row, cut, encode, rows_of

@@ -6,9 +6,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from onelog.projections.codec import encode_prefix
 from onelog.projections.errors import BadPayload
-from onelog.projections.payload import encode_prefix
-from onelog.projections.queue_commands import (
+from onelog.projections.queue.commands import (
     Ack,
     Cancel,
     Lease,
@@ -16,8 +16,8 @@ from onelog.projections.queue_commands import (
     QueueDelete,
     encode_command,
 )
-from onelog.projections.queue_config import QueueConfig
-from onelog.projections.queue_message import Enqueue
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import Enqueue
 from onelog.spark.columns import view as views
 from onelog.spark.columns.operations import types_of
 from onelog.spark.columns.queue import VIEW
@@ -26,8 +26,8 @@ from onelog.spark.columns.view import Request
 from onelog.ual.entry import Draft
 from onelog.ual.errors import CorruptPayload
 from tests.formats.golden import load_golden
-from tests.projections import queue_histories, queue_samples
-from tests.projections.queue_world import QueueWorld
+from tests.projections.queue import queue_histories, queue_samples
+from tests.projections.queue.queue_world import QueueWorld
 from tests.spark.columns.queue_reference import QueueDraws, queue_rows
 from tests.spark.columns.rows_of import (
     EVERYTHING,

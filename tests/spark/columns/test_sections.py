@@ -6,19 +6,19 @@ from random import Random
 import numpy as np
 import pytest
 
-from onelog.projections.kv_commands import Put
+from onelog.projections.kv.commands import Put
 from onelog.projections.namespaces import Limits
-from onelog.projections.system_commands import NamespaceCreate
-from onelog.projections.table import Projections, build_projections
+from onelog.projections.shard_state import Projections, build_projections
+from onelog.projections.system.commands import NamespaceCreate
 from onelog.snapshot.format import SnapshotHeader
-from onelog.snapshot.notes_section import CoveredNotes
+from onelog.snapshot.notes import CoveredNotes
 from onelog.snapshot.reader import SnapshotReader
 from onelog.snapshot.state import load_state, write_state
 from onelog.spark.columns import kv_section, section_bytes, series_section
 from onelog.spark.columns.sections import SECTION_TABLES
 from onelog.ual.errors import CorruptPayload
 from onelog.ual.files import DiskFiles
-from onelog.ual.notes import SegmentNotes
+from onelog.ual.segments.notes import SegmentNotes
 from tests.projections.histories import Writer
 from tests.projections.world import SECOND, VoidNotes, World
 from tests.spark.columns.rare_state import add_rare_state

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from onelog.spark.columns.fields import Spans
 from onelog.spark.columns.selection import Selection, compare, is_one_of, starts_with
-from onelog.ual.tables import ENTRY_DTYPE
+from onelog.ual.segments.tables import ENTRY_DTYPE
 
 words = st.one_of(
     st.binary(max_size=4),

@@ -6,11 +6,11 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from onelog.projections.codec import encode_prefix
 from onelog.projections.errors import BadPayload
-from onelog.projections.payload import encode_prefix
-from onelog.projections.stream_commands import Delete, encode_command
-from onelog.projections.stream_group_commands import Ack
-from onelog.projections.stream_record import Append, DeadLetter
+from onelog.projections.stream.commands import Delete, encode_command
+from onelog.projections.stream.group_commands import Ack
+from onelog.projections.stream.record import Append, DeadLetter
 from onelog.spark.columns import stream, stream_operations
 from onelog.spark.columns import view as views
 from onelog.spark.columns.operations import types_of
@@ -19,8 +19,8 @@ from onelog.spark.columns.view import Request, View
 from onelog.ual.entry import Draft
 from onelog.ual.errors import CorruptPayload
 from tests.formats.golden import load_golden
-from tests.projections import stream_histories, stream_payload_samples
-from tests.projections.stream_world import StreamWorld
+from tests.projections.stream import stream_histories, stream_payload_samples
+from tests.projections.stream.stream_world import StreamWorld
 from tests.spark.columns.rows_of import (
     FIRST_INDEX,
     PAYLOADS,

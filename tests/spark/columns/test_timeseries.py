@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from onelog.projections.codec import encode_prefix
 from onelog.projections.errors import BadPayload
-from onelog.projections.payload import encode_prefix
-from onelog.projections.ts_batch import Run, encode_batch
-from onelog.projections.ts_commands import Write, encode_command, encode_write_batch
-from onelog.projections.ts_names import parse_series, series_name
-from onelog.projections.ts_types import FieldType
+from onelog.projections.timeseries.commands import Write, encode_command, encode_write_batch
+from onelog.projections.timeseries.names import parse_series, series_name
+from onelog.projections.timeseries.point_batch import Run, encode_batch
+from onelog.projections.timeseries.types import FieldType
 from onelog.spark.columns import log, timeseries, view
 from onelog.spark.columns.operations import OPERATIONS
 from onelog.spark.columns.selection import Selection
@@ -22,7 +22,7 @@ from onelog.spark.columns.view import Request
 from onelog.ual.entry import Draft
 from onelog.ual.errors import CorruptPayload
 from tests.formats.golden import load_golden
-from tests.projections import ts_samples
+from tests.projections.timeseries import ts_samples
 from tests.spark.columns.series_rows import (
     Row,
     blocks_of,

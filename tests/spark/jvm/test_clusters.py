@@ -21,7 +21,7 @@ from onelog import Client
 from onelog.errors import FailedPrecondition
 from onelog.spark import register, workers
 from onelog.spark.archive import write_zip
-from tests.client.serving import serving
+from tests.onelog.client.serving import serving
 from tests.spark.jvm.jobs import make_home
 from tests.spark.shard_dirs import Shard
 from tests.system.nodes import until

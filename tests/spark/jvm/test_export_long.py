@@ -13,8 +13,8 @@ import pytest
 from onelog import Client
 from onelog.spark.export.target import LOCK_NAME
 from onelog.spark.export.verify import verify_export
-from tests.client.serving import serving
 from tests.documents import ROOT, blocks_of, paste
+from tests.onelog.client.serving import serving
 from tests.spark.exports import directory, object_store, open_store, store_url, three_days
 from tests.spark.jvm.jobs import EXECUTORS, command_of, kill_session, make_home, processes_of
 from tests.system.nodes import until

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.spark_data import NAMESPACE, groups_of, kv_drafts, write_groups
-from onelog.projections.kv_commands import Put, PutMany, encode_body, encode_command
-from onelog.projections.payload import encode_prefix
+from onelog.projections.codec import encode_prefix
+from onelog.projections.kv.commands import Put, PutMany, encode_body, encode_command
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.options import ReadOptions
 from onelog.spark.table import load_table

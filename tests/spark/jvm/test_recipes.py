@@ -11,8 +11,8 @@ import pytest
 from onelog import Client
 from onelog.cli.main import run
 from onelog.spark import register
-from tests.client.serving import serving
 from tests.documents import blocks_of
+from tests.onelog.client.serving import serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

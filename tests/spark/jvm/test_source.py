@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from onelog.client.sync.aio import Client
+from onelog.client.sync.client import Client
 from onelog.errors import FailedPrecondition
 from onelog.spark import register, session
 from onelog.spark.columns.views import VIEWS
@@ -19,7 +19,7 @@ from onelog.spark.options import ReadOptions
 from onelog.spark.table import load_table
 from tests.formats.independent_reader import NEVER
 from tests.formats.independent_shard import read_shard
-from tests.services.nodes import Node, single
+from tests.node.services.nodes import Node, single
 from tests.spark.shard_dirs import Shard
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from onelog import Client
 from onelog.spark import register
-from tests.client.serving import serving
+from tests.onelog.client.serving import serving
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

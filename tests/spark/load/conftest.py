@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from onelog import Client
-from tests.client.serving import serving
+from tests.onelog.client.serving import serving
 
 READY_S = 60
 

@@ -20,7 +20,7 @@ from onelog.spark.load.progress import Job, find_tags, progress_key
 from onelog.spark.load.settings import parse_write
 from onelog.spark.load.shard_writer import CHUNKS_IN_FLIGHT_MAX
 from onelog.spark.load.targets import CHUNK_ROWS_MAX, VALUE_SIZE_MAX
-from tests.client.serving import ROOT
+from tests.onelog.client.serving import ROOT
 from tests.spark.load.writing import numbered, values_of, write, writer_of
 from tests.system.ports import free_addresses
 

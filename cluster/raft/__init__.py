@@ -1,0 +1,1 @@
+"""Raft on the log: members, elections, the journal, catching up."""

@@ -1,0 +1,515 @@
+"""One member of a Raft group: pysyncobj, fenced.
+
+This is the only file that touches pysyncobj's private names. They are listed in ``PRIVATE_NAMES``
+and a test compares them with the installed version. Elections, terms, the commit rule and the
+follower's log matching are pysyncobj's; what it gets wrong is put right here:
+
+* It acknowledges what it received; we acknowledge what is synced, and feed a leader the acks of
+  others no further than its own sync has come.
+* It counts votes and acks without asking of whom, of which term, and how often; every message here
+  carries its term, votes are a set, and what is not from a member is dropped, unless it may be
+  from one that was added in a change that this replica missed (``PreVote.may_be_new``).
+* A follower commits up to its last entry, vouched for or not; the commit index of an append is
+  lowered to what that append covers, and that of an offer, which covers nothing, to its own.
+* It has no pre-vote: the question whether it is connected to anybody, which it asks before it
+  stands for election, is answered with the outcome of one.
+* It rewinds with every ack, pickles, and reads a global clock; sending, applying and time are ours.
+* Its nodes are the other voters; who they are is read from the log (cluster/raft/membership.py).
+
+Everything happens inside calls on one thread: ``tick``, ``on_message``, ``on_synced``, ``propose``.
+Calls of different members never nest, which is what lets them share pysyncobj's module globals.
+Failure: a message that breaks a rule is dropped and counted; ``refusal`` says why. A full disk
+refuses a proposal, an append or a leadership; what was before stays. Anything else that is raised
+(``LogFailed``, ``Diverged``, an error in apply) means that this replica must stop.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from pysyncobj import SyncObj
+from pysyncobj.node import Node
+
+from onelog.cluster.config import ALL_ON, Protections, RaftConfig
+from onelog.cluster.errors import NotLeader, ProposalRefused
+from onelog.cluster.raft.applier import Applier
+from onelog.cluster.raft.journal import KIND_DATA, KIND_NOOP, Proposal, RaftJournal
+from onelog.cluster.raft.leadership import Leadership
+from onelog.cluster.raft.membership import Membership
+from onelog.cluster.raft.messages import (
+    Ack,
+    Append,
+    Message,
+    Offer,
+    Stale,
+    TimeoutNow,
+    Vote,
+    VoteRequest,
+)
+from onelog.cluster.raft.offers import Offers
+from onelog.cluster.raft.peers import Ballot, Matched
+from onelog.cluster.raft.pre_vote import PreVote
+from onelog.cluster.raft.pysyncobj_seam import (
+    Clock,
+    NoPoller,
+    Wire,
+    configuration,
+    running,
+    translated,
+)
+from onelog.ual.errors import CorruptFile, DiskFull, EntryError, GroupTooLarge
+
+PRIVATE_NAMES = (
+    "raftState", "raftCurrentTerm", "raftLeader", "otherNodes", "transferInProgress", "noopIDx",
+    "raftElectionDeadline", "raftCommitIndex", "raftLastApplied", "raftMatchIndex", "setState",
+    "lastResponseTime", "newAppendEntriesTime", "setCurrentTerm", "generateRaftTimeout",
+    "onMessageReceived",
+    # overridden below:
+    "applyLogEntries", "connectedToAnyone", "getEntries", "onBecomeLeader", "sendAppendEntries",
+    "sendNextNodeIdx",
+)  # fmt: skip
+
+FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
+TERM_STEP_MAX = 1 << 32  # nobody is so far behind; above a forged term there must be room
+
+
+class RaftMember(SyncObj):  # type: ignore[misc]
+    """See the module's text."""
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        self_id: UUID,
+        journal: RaftJournal,
+        clock: Clock,
+        applier: Applier,
+        send: Callable[[UUID, Message], None],
+        *,
+        applied: int,
+        protections: Protections = ALL_ON,
+    ) -> None:
+        self.config = config
+        self.self_id = self_id
+        self.journal = journal
+        self.clock = clock
+        self.protections = protections
+        self.dropped_messages = 0
+        self.damaged_messages = 0  # of those, appends whose bytes were to blame
+        self.refusal = ""  # why the last message or leadership was refused
+        self.handed: TimeoutNow | None = None  # the last leadership that was handed to us
+        self.is_due = False  # whether a tick would commit or apply something
+        self._applier = applier
+        self._send = send
+        self.leadership = Leadership(config, journal, clock, send)
+        self._other_voters: list[UUID] = []  # whom pysyncobj counts beside this member
+        self._votes = Ballot()
+        self._pre_vote = PreVote(config, journal, clock, send, is_sticky=protections.sticky_votes)
+        self._answering: Append | None = None
+        self._matched = Matched(self.leadership.freshness.stamp, config.promise_ms)
+        self.offers = Offers(self, self._matched, applier, send)
+        running.clock = clock
+        transport = Wire(self._from_pysyncobj)
+        super().__init__(Node(self_id), [], configuration(config, journal), transport=transport)
+        self._poller = NoPoller()
+        # pysyncobj would begin at 1 and apply nothing, or everything, again.
+        self._SyncObj__raftLastApplied = applied
+        self._SyncObj__raftCommitIndex = max(applied, journal.start)
+        journal.is_leading = lambda: self.state == LEADER
+        journal.on_membership = self._reconfigure
+        self._reconfigure()
+        if self.membership.voters == (self_id,):  # nobody else could lead: why wait
+            self._SyncObj__raftElectionDeadline = float("-inf")
+
+    # State
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self._SyncObj__raftCurrentTerm  # type: ignore[no-any-return]
+
+    @property
+    def state(self) -> int:
+        """FOLLOWER, CANDIDATE or LEADER."""
+        return self._SyncObj__raftState  # type: ignore[no-any-return]
+
+    @property
+    def leader_id(self) -> UUID | None:
+        """Who leads, as far as this member knows."""
+        leader = self._SyncObj__raftLeader
+        return None if leader is None else leader.id
+
+    @property
+    def applied(self) -> int:
+        """The last proposal that was applied."""
+        return self._SyncObj__raftLastApplied
+
+    @property
+    def commit(self) -> int:
+        """The last proposal that is committed; of a leader's own, no more than it has synced."""
+        commit: int = self._SyncObj__raftCommitIndex
+        if self.state == LEADER and self.protections.leader_own_sync:
+            return min(commit, max(self.journal.durable, self.applied))
+        return commit
+
+    @property
+    def membership(self) -> Membership:
+        """Who belongs to the group, by the newest word in this member's log."""
+        return self.journal.membership
+
+    @property
+    def has_applied_noop(self) -> bool:
+        """Whether this leader has applied an entry of its own term: it knows what is committed."""
+        noop = self._SyncObj__noopIDx
+        return self.state == LEADER and noop is not None and self.applied >= noop
+
+    def match_of(self, peer_id: UUID) -> int:
+        """As leader, return the last proposal that a peer has durably, as far as is known."""
+        peer = self.leadership.peers.get(peer_id)
+        return peer.match if peer and self.state == LEADER else 0
+
+    # What the shard calls
+
+    def tick(self) -> None:
+        """Let time pass: elections, heartbeats, stepping down, committing, applying."""
+        running.clock = self.clock
+        self.is_due = False
+        self.doTick(0)
+
+    def propose(self, drafts: Sequence[tuple[int, bytes, int]]) -> tuple[int, int]:
+        """Append a group as leader; return its number and term, which name its outcome."""
+        running.clock = self.clock
+        if self.state != LEADER:
+            raise NotLeader(self.leader_id)
+        number = self.journal.last + 1
+        if number - self.applied > self.config.proposals_waiting_max:
+            limit = self.config.proposals_waiting_max
+            raise ProposalRefused(f"{limit} proposals wait for their commit")
+        self._applyCommand(Proposal(drafts), None)
+        # It gives up after a heartbeat's time, having done nothing, if the process was paused at
+        # the wrong moment; then the next proposal's number would be taken for this one's.
+        while self.journal.last < number:
+            self._checkCommandsToApply()
+        return number, self.term
+
+    def hand_over(self, target: UUID, hold_ms: int = 0) -> None:
+        """As leader, ask a peer that has the whole log to stand for election at once."""
+        self.leadership.lease.give_up()
+        self._send(target, TimeoutNow(self.term, hold_ms))
+
+    def start_round(self) -> int:
+        """Ask every peer to confirm that we lead; return the number of the question."""
+        running.clock = self.clock
+        self.leadership.begin_round(self.commit if self.has_applied_noop else None)
+        self.leadership.send_all(self.term, self.commit, ask=True)
+        return self.leadership.round
+
+    def confirmed_round(self) -> int:
+        """Return the newest round that a majority has answered in this term."""
+        if not self.protections.read_round:
+            return self.leadership.round
+        return self.leadership.confirmed_round()
+
+    def on_synced(self) -> None:
+        """The log's durable position has moved: tell the leader, or count it as one."""
+        running.clock = self.clock
+        if self.state == LEADER:
+            for peer_id in self._other_voters:
+                self._feed_match(peer_id)
+            self.is_due = self.is_due or not self._other_voters
+            return
+        vouched, leader_id = self._matched, self.leader_id
+        if vouched.term == self.term and leader_id is not None and vouched.number:
+            self._send(leader_id, vouched.ack(self.journal.durable))
+
+    def on_message(self, sender: UUID, message: Message) -> None:
+        """Take a message of a peer; one that is not from a member, or is stale, is dropped."""
+        running.clock = self.clock
+        if message.term > self.term + TERM_STEP_MAX:
+            self._drop(f"term {message.term}, here is {self.term}")
+            return
+        if sender not in self.membership.members and (
+            self.state == LEADER or not self._pre_vote.may_be_new(sender, message, self.leader_id)
+        ):
+            self._drop(f"{sender} is not a member")
+            return
+        match message:
+            case Append():
+                try:
+                    self._on_append(sender, message)
+                except CorruptFile as error:  # of something applied long ago, which has rotted
+                    self.leadership.on_damage(error)
+            case Offer():
+                self.offers.on_offer(sender, message)
+            case VoteRequest(pre_vote=True):
+                self._on_pre_vote_request(sender, message)
+            case VoteRequest():
+                self._on_vote_request(sender, message)
+            case Vote():
+                self._on_vote(sender, message)
+            case Ack():
+                self._on_ack(sender, message)
+            case Stale(term=term) if term > self.term:
+                self._SyncObj__setCurrentTerm(term, None)
+                self.step_down()
+            case TimeoutNow(term) if term == self.term and self.self_id in self.membership.voters:
+                self.handed = message
+                self._feed(sender, {"type": "timeout_now", "term": term})
+
+    def _drop(self, why: str) -> None:
+        self.dropped_messages += 1
+        self.refusal = why
+
+    # Elections
+
+    def _reconfigure(self) -> None:
+        """Make pysyncobj's nodes the other voters of the newest membership in the log."""
+        membership = self.journal.membership
+        voters = [each for each in membership.voters if each != self.self_id]
+        match: dict[Node, int] = self._SyncObj__raftMatchIndex
+        heard_s: dict[Node, float] = self._SyncObj__lastResponseTime
+        for peer_id in voters:
+            match.setdefault(Node(peer_id), 0)
+            heard_s.setdefault(Node(peer_id), self.clock.now_s())
+        for node in [each for each in match if each.id not in voters]:
+            del match[node]
+            heard_s.pop(node, None)
+        # A new set: pysyncobj may be walking through the old one.
+        self._SyncObj__otherNodes = {Node(peer_id) for peer_id in voters}
+        self._other_voters = voters
+        others = [each for each in membership.members if each != self.self_id]
+        self.leadership.reconfigure(others, voters)
+
+    def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802 - asked before an election only
+        """Say whether an election would have a chance; if that is not known, ask the peers."""
+        if self.self_id not in self.membership.voters:
+            self._SyncObj__transferInProgress = False
+            return False
+        if self._SyncObj__transferInProgress:
+            # What the leader of an earlier term wanted is over: a later one has its lease.
+            self._SyncObj__transferInProgress = self._is_handed(self.term + 1)
+        is_alone = not self._other_voters
+        if is_alone or not self.protections.pre_vote or self._SyncObj__transferInProgress:
+            return True
+        if self._pre_vote.is_bound:
+            return False
+        timeout_s = self._SyncObj__generateRaftTimeout()
+        return self._pre_vote.would_win(self.term + 1, self._other_voters, timeout_s)
+
+    def _is_handed(self, term: int) -> bool:
+        """Tell whether the leader of the term before this one has handed over to this member."""
+        return self.handed is not None and self.handed.term + 1 == term
+
+    def _on_pre_vote_request(self, sender: UUID, request: VoteRequest) -> None:
+        if request.term <= self.term:
+            self._send(sender, Stale(self.term))
+        elif self.state != LEADER:
+            self._pre_vote.on_request(sender, request)
+
+    def _on_vote_request(self, sender: UUID, request: VoteRequest) -> None:
+        if request.term < self.term:
+            self._send(sender, Stale(self.term))
+            return
+        led = self.state == LEADER
+        if self._pre_vote.is_bound and not led and not request.is_handed:
+            self._drop(f"{sender} stands for election while a leader is heard")
+            return
+        last = {"last_log_index": request.last_proposal, "last_log_term": request.last_term}
+        self._feed(sender, {"type": "request_vote", "term": request.term, **last})
+        if led and self.state != LEADER:
+            self._restart_election_timer()
+
+    def _on_vote(self, sender: UUID, vote: Vote) -> None:
+        if vote.pre_vote:
+            self._pre_vote.on_answer(sender, vote)
+            return
+        if self._votes.term != self.term:
+            self._votes.open(self.term)
+        if self.protections.vote_set and (
+            sender not in self.membership.voters or not self._votes.add(vote.term, sender)
+        ):
+            self._drop("a vote that does not count")
+            return
+        self._feed(sender, {"type": "response_vote", "term": vote.term})
+
+    def step_down(self) -> None:
+        """Lead no longer."""
+        if self.state == LEADER:
+            self._restart_election_timer()
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__raftLeader = None
+        self._SyncObj__transferInProgress = False
+
+    def _restart_election_timer(self) -> None:
+        """A leader's own timer ran out long ago: having stepped down, it waits like anybody."""
+        timeout_s = self._SyncObj__generateRaftTimeout()
+        self._SyncObj__raftElectionDeadline = self.clock.now_s() + timeout_s
+
+    # A follower's side of appends
+
+    def _on_append(self, sender: UUID, append: Append) -> None:
+        if not self.accepts_leader(sender, append.term):
+            return
+        journal, previous = self.journal, append.previous
+        try:
+            is_held = journal.holds(previous, append.previous_term)
+            groups = journal.check(previous, append.groups, append.term) if is_held else []
+        except EntryError as error:
+            self.damaged_messages += 1
+            self._drop(f"from {sender}: {error}")
+            return
+        entries = [(each, previous + at, each.term) for at, each in enumerate(groups, start=1)]
+        self._pre_vote.heard_leader()
+        self.leadership.freshness.echoed(append.echo, append.commit)
+        covered = previous + len(append.groups)
+        commit = min(append.commit, covered) if self.protections.commit_clamp else append.commit
+        message = {"type": "append_entries", "term": append.term, "commit_index": commit}
+        message |= {"prevLogIdx": previous, "prevLogTerm": append.previous_term, "entries": entries}
+        self._answering = append
+        try:
+            self._feed(sender, message)
+        except (DiskFull, GroupTooLarge) as error:
+            # Alive, and following: only this much cannot be kept. It is sent again in time.
+            self._drop(str(error))
+            following = journal.durable + 1
+            self._send(sender, Ack(append.term, append.round, following, False, False))
+            return
+        finally:
+            self._answering = None
+        self._applier.heard(append.log_time_ns)
+        self.is_due = self.is_due or self.commit > self.applied
+
+    def accepts_leader(self, sender: UUID, term: int) -> bool:
+        """Tell whether what a leader says counts here; who leads an older term is told so."""
+        if term < self.term:
+            self._send(sender, Stale(self.term))
+            return False
+        if term == self.term and self.leader_id not in (None, sender):
+            self._drop(f"{sender} and {self.leader_id} both lead term {self.term}")
+            return False
+        return True
+
+    def follow(self, leader_id: UUID, term: int, commit: int) -> None:
+        """Take a sign of life of a leader that vouches for nothing in this log."""
+        self._pre_vote.heard_leader()
+        if self.protections.snapshot_commit_clamp:
+            commit = min(commit, self._SyncObj__raftCommitIndex)
+        self._feed(leader_id, {"type": "append_entries", "term": term, "commit_index": commit})
+
+    def begin_at_base(self, config: bytes) -> None:
+        """Go on behind a snapshot that the log and the state have taken over."""
+        self.journal.begin_at_base(config)
+        self._SyncObj__raftLastApplied = self._SyncObj__raftCommitIndex = self.journal.start
+
+    def heard_from(self, peer_id: UUID, term: int) -> None:
+        """Take something else that a peer sent for a sign of its life."""
+        running.clock = self.clock
+        if self.state == LEADER and peer_id in self._other_voters:
+            self._SyncObj__lastResponseTime[Node(peer_id)] = self.clock.now_s()
+        elif self.state != LEADER and peer_id == self.leader_id and term == self.term:
+            self._pre_vote.heard_leader()
+            self._restart_election_timer()
+
+    def _SyncObj__getEntries(  # noqa: N802
+        self, number: int | None, count: int | None = None, _size_max: int | None = None
+    ) -> Any:
+        """Return items; where pysyncobj asks for all from one on, it needs just that one.
+
+        It would delete what follows an append's previous entry; it must not see that.
+        """
+        journal = self.journal
+        if number is None or number < journal.start:
+            return []
+        at = number - journal.start
+        return journal[at : at + (1 if count is None else count)]
+
+    def _SyncObj__sendNextNodeIdx(  # noqa: N802
+        self,
+        node: Node,
+        reset: bool = False,  # noqa: FBT001, FBT002 - pysyncobj's signature
+        nextNodeIdx: int | None = None,  # noqa: N803
+        success: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        """Answer an append: at once, but for no more than is durable."""
+        append = self._answering
+        assert append is not None, "an answer to nothing"
+        if success:
+            assert nextNodeIdx is not None
+            vouched = self._matched.note(append.term, append.round, nextNodeIdx - 1)
+            is_safe = self.protections.follower_durable_ack
+            self._send(node.id, self._matched.ack(self.journal.durable if is_safe else vouched))
+            return
+        if nextNodeIdx is None:  # the previous entry is missing
+            following = self.journal.last + 1
+        else:
+            # It is another one. What is committed here is the same at the leader, so one
+            # question is enough; pysyncobj would go back one by one.
+            following = self._SyncObj__raftCommitIndex + 1
+        self._send(node.id, Ack(append.term, append.round, following, success, reset))
+
+    # A leader's side
+
+    def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
+        """Begin a leadership knowing nothing: what a peer had under an earlier one may be cut."""
+        self.leadership.begin()
+        self._applier.lead()
+        try:
+            super()._SyncObj__onBecomeLeader()
+        except DiskFull as error:
+            # A leader that cannot write is worse than none: let somebody else try.
+            self.refusal = str(error)
+            self.step_down()
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+        """Send every peer what it lacks; as shipped, each ack rewinds and all is sent again."""
+        self._SyncObj__newAppendEntriesTime = self.clock.now_s() + self.config.heartbeat_s / 2
+        self.leadership.begin_round(self.commit if self.has_applied_noop else None)
+        self.leadership.send_all(self.term, self.commit)
+
+    def _on_ack(self, sender: UUID, ack: Ack) -> None:
+        peer = self.leadership.peers.get(sender)
+        term = self.term if self.protections.stamped_acks else None
+        if self.state != LEADER or peer is None or not self.leadership.is_ours(ack, term):
+            self._drop("an ack for another leadership, or for what does not exist")
+            return
+        self.leadership.on_ack(peer, ack)
+        if sender in self.membership.voters:
+            self._SyncObj__lastResponseTime[Node(sender)] = self.clock.now_s()
+            self._feed_match(sender)
+        self.leadership.send_to(sender, self.term, self.commit)
+
+    def _feed_match(self, peer_id: UUID) -> None:
+        """Tell pysyncobj what a voter has, no further than what is durable here, too."""
+        match = self.leadership.peers[peer_id].match
+        if self.protections.leader_own_sync:
+            match = min(match, self.journal.durable)
+        known: dict[Node, int] = self._SyncObj__raftMatchIndex
+        node = Node(peer_id)
+        if match > known.get(node, match):
+            known[node] = match
+            self.is_due = self.is_due or match > self._SyncObj__raftCommitIndex
+
+    def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
+        """Apply what is committed, for a bounded time; return whether to send for that reason."""
+        # Kept, not only reported: what a leader alone has not synced is not committed later either.
+        commit = self._SyncObj__raftCommitIndex = self.commit
+        until_s = self.clock.now_s() + self.config.apply_s_max
+        while self._SyncObj__raftLastApplied < commit:
+            number = self._SyncObj__raftLastApplied + 1
+            command = self.journal.item(number)[0]
+            assert command[:1] in (KIND_DATA, KIND_NOOP), command[:1]
+            self._applier.apply(number, command[1:])
+            self._SyncObj__raftLastApplied = number
+            if self.clock.now_s() > until_s:
+                self.is_due = True
+                break
+        return False  # followers hear of it with the next group, or the next heartbeat
+
+    # Between the two worlds
+
+    def _feed(self, sender: UUID, message: dict[str, Any]) -> None:
+        self._SyncObj__onMessageReceived(Node(sender), message)
+
+    def _from_pysyncobj(self, node: Node, message: dict[str, Any]) -> None:
+        """Translate what pysyncobj sends; what we send ourselves never comes this way."""
+        is_handed = self._is_handed(message["term"])
+        self._send(node.id, translated(message, is_handed=is_handed))

@@ -1,0 +1,101 @@
+"""Linearizable reads without a clock: ask a majority whether we still lead.
+
+A read notes the commit index, then a round of appends is started, and the read may be answered
+when a majority has answered that round or a later one in this term and everything up to the noted
+index is applied. Reads that arrive while a round is on its way share the next one, so any number
+of readers costs one round at a time. A leader notes nothing before the no-op of its term is
+applied: until then it does not know what its predecessors committed.
+
+A leader that is the only voter needs no round: nobody else can lead or commit. Nor does a leader
+with a lease (cluster/raft/lease.py). Then a clock is trusted, for those who agree to that.
+
+A callback is called once, by ``deliver``, which belongs outside of Raft's own work: a callback may
+raise, and the others are called all the same, by the next ``deliver`` at the latest.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from onelog.cluster.errors import ClusterError, NotLeader, ProposalRefused
+from onelog.cluster.raft.member import LEADER, RaftMember
+
+ReadCallback = Callable[[ClusterError | None], None]
+
+READS_WAITING_MAX = 65_536
+
+
+class ReadRounds:
+    """The reads of one leader that wait for their round."""
+
+    def __init__(self, member: RaftMember) -> None:
+        self._member = member
+        self._term = 0
+        self._count = 0
+        self._next: list[ReadCallback] = []  # wait for a round to be started for them
+        self._asked: deque[tuple[int, int, list[ReadCallback]]] = deque()  # round, commit, reads
+        self._answers: deque[tuple[ReadCallback, ClusterError | None]] = deque()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def may_look(self, *, by_lease: bool) -> bool:
+        """Whether a read may look at once: nobody can have committed what is not applied here."""
+        member = self._member
+        if not member.has_applied_noop:
+            return False
+        is_alone = len(member.membership.voters) == 1
+        if not is_alone and not (by_lease and member.leadership.holds_lease):
+            return False
+        return member.applied >= member.commit
+
+    def add(self, callback: ReadCallback) -> None:
+        """Call back when a read may look at the state, or with the reason why it may not."""
+        if self._count >= READS_WAITING_MAX:
+            callback(ProposalRefused(f"{READS_WAITING_MAX} reads are waiting"))
+            return
+        self._count += 1
+        self._next.append(callback)
+        self.advance()
+
+    def advance(self) -> None:
+        """Start a round if one is wanted and none is on its way; answer what may be answered."""
+        member = self._member
+        if not self._count:
+            return
+        if member.state != LEADER:
+            self.fail(NotLeader(member.leader_id))
+        elif member.term != self._term:
+            # What was asked in an earlier term has no answer; what was not asked yet can wait.
+            self._term = member.term
+            self._fail_asked(NotLeader(None))
+        if member.state == LEADER:
+            self._advance_rounds()
+
+    def fail(self, error: ClusterError) -> None:
+        """Refuse everything that waits."""
+        self._fail_asked(error)
+        reads, self._next = self._next, []
+        self._answers.extend((callback, error) for callback in reads)
+
+    def deliver(self) -> None:
+        """Call back those who may read, or must not."""
+        while self._answers:
+            callback, error = self._answers.popleft()
+            self._count -= 1
+            callback(error)
+
+    def _advance_rounds(self) -> None:
+        member, asked = self._member, self._asked
+        is_idle = not asked or asked[-1][0] <= member.confirmed_round()
+        if self._next and is_idle and member.has_applied_noop:
+            reads, self._next = self._next, []
+            commit = member.commit
+            asked.append((member.start_round(), commit, reads))
+        confirmed = member.confirmed_round()
+        while asked and asked[0][0] <= confirmed and asked[0][1] <= member.applied:
+            self._answers.extend((callback, None) for callback in asked.popleft()[2])
+
+    def _fail_asked(self, error: ClusterError) -> None:
+        asked, self._asked = self._asked, deque()
+        for _, _, reads in asked:
+            self._answers.extend((callback, error) for callback in reads)

@@ -1,0 +1,221 @@
+"""Replicas compare their states while they run, at equal indexes, and a wrong one stops.
+
+Apply is deterministic, so all replicas have the same state at the same index. If one does not (bad
+memory, a defect that depends on the machine, two versions that differ), nothing else would show it
+before somebody reads the wrong value. So each replica takes a *mark* now and then: the state hash
+of each projection, which is kept up to date anyway and costs microseconds.
+
+* Where marks are taken follows from the log alone: at the end of the first group that reaches a
+  multiple of ``index_step`` indexes or of ``time_step_ns`` of log time. So all replicas take the
+  same ones, busy or idle. Replicas that are configured differently compare fewer, never wrongly.
+* A follower reports its newest mark to the leader, again after a while and to every new leader. The
+  leader compares. If rows of one index differ, it raises an alarm and sends all of them to all
+  members, which come to the same conclusion by the same rule.
+* The state of more than half of the voters is taken for right. A replica, learner or leader that
+  has another one steps down and stops with ``StateDiverged``: it serves no read and gets no vote.
+  Where there is no such majority (one against one, or the third is away), everybody alarms and
+  nobody stops: there is no telling who is right.
+
+A replica is judged by the hashes that it computed itself, whatever others say about it. A member
+speaks for itself; only the leader that this replica follows passes on what others said. What is
+said of an index that this log does not reach is ignored. ``MARKS_KEPT`` marks are kept: somebody
+who is further behind is compared when it has caught up.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from onelog.cluster.errors import StateDiverged
+from onelog.cluster.raft.member import LEADER, RaftMember
+from onelog.cluster.raft.messages import Message, StateReport, StateRow
+from onelog.projections.router import ProjectionRouter
+
+MARKS_KEPT = 64
+REPEAT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Replicas that had different states at one index."""
+
+    index: int
+    rows: tuple[StateRow, ...]
+    owners: tuple[int, ...]  # of the projections that differ
+    has_majority: bool
+
+    def __str__(self) -> str:
+        owners = ", ".join(map(str, self.owners))
+        return f"states differ at index {self.index}, in the projections of owners {owners}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonStatus:
+    """What came of comparing so far."""
+
+    marked_index: int = 0  # of the newest mark here
+    agreed_index: int = 0  # of the newest mark that all voters agreed on, as far as is known here
+    marks: int = 0
+    alarms: int = 0
+    alarm: Alarm | None = None  # the newest
+
+
+class StateComparison:
+    """One replica's part in it."""
+
+    def __init__(
+        self,
+        member: RaftMember,
+        router: Callable[[], ProjectionRouter],
+        send: Callable[[UUID, Message], None],
+        *,
+        index_step: int,
+        time_step_ns: int,
+    ) -> None:
+        self._member = member
+        self._router = router  # asked each time: a snapshot of a peer replaces the state
+        self._send = send
+        self._index_step = index_step
+        self._time_step_ns = time_step_ns
+        self._position = (router().applied_index, router().log_time_ns)
+        self._rows: dict[int, dict[UUID, StateRow]] = {}  # by index and replica
+        self._is_new = False  # a mark that was not compared yet
+        self._reported: tuple[int, int, UUID | None] = (0, 0, None)
+        self._reported_s = float("-inf")
+        self._marked_index = self._agreed_index = self._marks = 0
+        self._alarms: dict[int, Alarm] = {}
+        self._alarm_count = 0
+
+    def status(self) -> ComparisonStatus:
+        """Return what is known by now."""
+        alarm = self._alarms[max(self._alarms)] if self._alarms else None
+        return ComparisonStatus(
+            self._marked_index, self._agreed_index, self._marks, self._alarm_count, alarm
+        )
+
+    def applied(self) -> None:
+        """A group has been applied: take a mark, if this is the place for one."""
+        router = self._router()
+        index_before, time_before_ns = self._position
+        index, time_ns = self._position = router.applied_index, router.log_time_ns
+        if (
+            index // self._index_step > index_before // self._index_step
+            or time_ns // self._time_step_ns > time_before_ns // self._time_step_ns
+        ):
+            # An empty projection says nothing, so that one without it, of another version, agrees.
+            hashes = tuple((owner, each) for owner, each in router.state_hashes().items() if each)
+            self._marks += 1
+            self._marked_index = index
+            self._keep(index, StateRow(self._member.self_id, hashes), is_first_hand=True)
+            self._is_new = True
+
+    def replaced(self) -> None:
+        """A snapshot took the place of the state: the next mark is where others take theirs."""
+        self._position = (self._router().applied_index, self._router().log_time_ns)
+
+    def advance(self) -> None:
+        """Compare, or report to who compares; raises ``StateDiverged`` if this one is wrong."""
+        if self._is_new and self._marked_index in self._rows:
+            self._is_new = False
+            if self._judge(self._marked_index) and self._member.state == LEADER:
+                self._tell_all(self._marked_index)
+            self._stop_if_wrong(self._marked_index)
+        self._report()
+
+    def on_report(self, sender: UUID, report: StateReport) -> None:
+        """Take what others have; raises ``StateDiverged`` if this replica is the wrong one."""
+        members = self._member.membership.members
+        index = report.index
+        if sender not in members or index > self._member.journal.log.last_index:
+            return
+        is_news = False
+        leads = sender == self._member.leader_id and report.term == self._member.term
+        for row in report.rows:
+            is_first_hand = row.node_id == sender
+            if row.node_id not in members or not (is_first_hand or leads):
+                continue
+            if row.node_id != self._member.self_id:
+                is_news |= self._keep(index, row, is_first_hand=is_first_hand)
+        if index in self._rows and self._judge(index) and self._member.state == LEADER:
+            if is_news:
+                self._tell_all(index)
+            else:
+                self._tell(sender, index)
+        self._stop_if_wrong(index)
+
+    def _report(self) -> None:
+        """As a follower, tell the leader about the newest mark."""
+        member = self._member
+        leader_id, index = member.leader_id, self._marked_index
+        if member.state == LEADER or leader_id is None or index not in self._rows:
+            return
+        now_s = member.clock.now_s()
+        what = (index, member.term, leader_id)
+        if what != self._reported or now_s - self._reported_s >= REPEAT_S:
+            self._reported, self._reported_s = what, now_s
+            row = self._rows[index][member.self_id]
+            self._send(leader_id, StateReport(member.term, index, (row,)))
+
+    def _tell_all(self, index: int) -> None:
+        for peer_id in self._member.membership.members:
+            self._tell(peer_id, index)
+
+    def _tell(self, peer_id: UUID, index: int) -> None:
+        if peer_id != self._member.self_id:
+            rows = tuple(self._rows[index].values())
+            self._send(peer_id, StateReport(self._member.term, index, rows))
+
+    def _keep(self, index: int, row: StateRow, *, is_first_hand: bool) -> bool:
+        """Note a row; tell whether it says something new."""
+        known = self._rows.setdefault(index, {})
+        before = known.get(row.node_id)
+        if before == row or (before is not None and not is_first_hand):
+            return False
+        known[row.node_id] = row
+        while len(self._rows) > MARKS_KEPT:
+            oldest = min(self._rows)
+            del self._rows[oldest]
+            self._alarms.pop(oldest, None)
+        return index in self._rows
+
+    def _judge(self, index: int) -> bool:
+        """Compare the rows of an index; tell whether they differ."""
+        rows = self._rows[index]
+        voters = self._member.membership.voters
+        if len({row.hashes for row in rows.values()}) == 1:
+            if all(voter in rows for voter in voters):
+                self._agreed_index = max(self._agreed_index, index)
+            return False
+        if index not in self._alarms:
+            self._alarm_count += 1
+        ordered = tuple(rows[each] for each in sorted(rows))
+        majority = self._majority(index)
+        self._alarms[index] = Alarm(index, ordered, _differing(ordered), majority is not None)
+        return True
+
+    def _majority(self, index: int) -> tuple[tuple[int, int], ...] | None:
+        """Return the hashes that more than half of the voters have, if there are such."""
+        voters = self._member.membership.voters
+        rows = self._rows[index]
+        counts = Counter(rows[voter].hashes for voter in voters if voter in rows)
+        for hashes, count in counts.items():
+            if 2 * count > len(voters):
+                return hashes
+        return None
+
+    def _stop_if_wrong(self, index: int) -> None:
+        own = self._rows.get(index, {}).get(self._member.self_id)
+        if own is None:
+            return
+        majority = self._majority(index)
+        if majority is not None and own.hashes != majority:
+            self._member.step_down()
+            raise StateDiverged(index, self._alarms[index].owners)
+
+
+def _differing(rows: tuple[StateRow, ...]) -> tuple[int, ...]:
+    """Return the owners whose hashes are not the same in all rows."""
+    tables = [dict(row.hashes) for row in rows]
+    owners = sorted({owner for table in tables for owner in table})
+    return tuple(each for each in owners if len({table.get(each, 0) for table in tables}) > 1)

@@ -1,0 +1,1 @@
+"""Connections between peers, and the bytes on them."""

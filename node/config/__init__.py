@@ -1,0 +1,1 @@
+"""The settings of a node: described once, read from flags, environment and file."""

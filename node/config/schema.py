@@ -1,0 +1,507 @@
+"""Every setting of a node: the one place that knows what can be set, and to what.
+
+Each field describes itself (``node/config/settings.py``), and each section turns itself into the
+object of the part that it is for. Defaults of those parts are taken from them. ``check`` refuses
+values that are right one by one and wrong together; it is called before anything is opened.
+
+Without TLS nothing but loopback is listened on, unless ``security.insecure_bind`` says that this is
+meant: whoever can reach the peer port can write to the log.
+
+No setting: the window of unsynced bytes (``LogConfig.unsynced_bytes_max``). It belongs to the
+directory, where a lower value would turn a torn tail into corruption.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onelog.cluster.config import RaftConfig
+from onelog.cluster.transport.outbox import OutboxLimits
+from onelog.cluster.transport.peers import TransportConfig
+from onelog.cluster.transport.wire import MESSAGE_SIZE_MAX
+from onelog.node.config.settings import Address, Kind, setting
+from onelog.node.replica.requests import ShardConfig
+from onelog.node.snapshots.past import AsOfConfig
+from onelog.node.snapshots.taking import BuilderLimits
+from onelog.snapshot.trigger import TriggerConfig
+from onelog.ual.directory import (
+    PARTITIONS_DEFAULT,
+    PARTITIONS_MAX,
+    SHARDS_DEFAULT,
+    SHARDS_MAX,
+    Topology,
+)
+from onelog.ual.log_config import LogConfig
+
+WORKERS_MAX = 256
+API_PORT, PEER_PORT, HTTP_PORT = 7400, 7500, 7600
+_LOOPBACK = "127.0.0.1"
+_RAFT, _LOG, _SHARD = RaftConfig(), LogConfig(), ShardConfig()
+_TRANSPORT, _OUTBOX = TransportConfig(), OutboxLimits()
+_TRIGGER, _BUILDER, _AS_OF = TriggerConfig(), BuilderLimits(), AsOfConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """This node."""
+
+    name: str = setting(
+        "n1", "The node's name, for people and for --initial-cluster.", name="name", kind=Kind.NAME
+    )
+    data_dir: Path = setting(
+        Path("onelog-data"), "Where everything is kept. One node's only.", name="data-dir"
+    )
+    workers: int = setting(
+        1,
+        "Processes that share the shards; worker w listens w ports higher. The same on all nodes.",
+        name="workers",
+        minimum=1,
+        maximum=WORKERS_MAX,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSettings:
+    """Where this node listens."""
+
+    api: Address = setting(
+        Address(_LOOPBACK, API_PORT), "Where clients call (gRPC). Port 0: any.", name="listen"
+    )
+    peers: Address = setting(
+        Address(_LOOPBACK, PEER_PORT), "Where other nodes call (gRPC).", name="peer-listen"
+    )
+    http: Address = setting(
+        Address(_LOOPBACK, HTTP_PORT),
+        "Where /metrics, /healthz and /ready are.",
+        name="http-listen",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertiseSettings:
+    """Where others reach this node, if that is not where it listens."""
+
+    api: Address | None = setting(None, "What clients are told to call.", name="advertise")
+    peers: Address | None = setting(
+        None, "What other nodes are told to call.", name="peer-advertise"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The cluster that this node is a part of."""
+
+    name: str = setting(
+        "onelog", "The same on all nodes; no other cluster's node gets in.", name="cluster-name",
+        kind=Kind.NAME,
+    )  # fmt: skip
+    initial: tuple[tuple[str, Address], ...] = setting(
+        (),
+        "The nodes that found a cluster, this one included, by name and peer address; the same "
+        "list on all. Empty: a cluster of one.",
+        name="initial-cluster",
+        kind=Kind.MEMBERS,
+    )
+    join: tuple[Address, ...] = setting(
+        (),
+        "Peer addresses of a cluster that exists: start as a newcomer and wait to be added.",
+        name="join",
+        kind=Kind.ADDRESSES,
+    )
+    shards: int = setting(
+        SHARDS_DEFAULT, "Raft groups; fixed when a cluster is founded.", name="shards",
+        minimum=1, maximum=SHARDS_MAX,
+    )  # fmt: skip
+    partitions: int = setting(
+        PARTITIONS_DEFAULT, "What keys are spread over; fixed when a cluster is founded.",
+        name="partitions", minimum=1, maximum=PARTITIONS_MAX,
+    )  # fmt: skip
+    balance_leaders: bool = setting(
+        True, "Spread the leaderships evenly over the nodes.", name="balance-leaders"
+    )
+    balance_period_s: float = setting(
+        1.0, "How often one leadership may be handed over for that.", minimum=0.1, maximum=3600
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """Certificates, and what is allowed without."""
+
+    api_cert: Path | None = setting(None, "PEM certificate for clients.", name="tls-cert")
+    api_key: Path | None = setting(None, "PEM key of it.", name="tls-key")
+    api_client_ca: Path | None = setting(
+        None, "PEM authorities of client certificates; clients must have one then.",
+        name="tls-client-ca",
+    )  # fmt: skip
+    peer_cert: Path | None = setting(
+        None, "PEM certificate for other nodes, both ways.", name="peer-tls-cert"
+    )
+    peer_key: Path | None = setting(None, "PEM key of it.", name="peer-tls-key")
+    peer_ca: Path | None = setting(
+        None, "PEM authorities of the other nodes' certificates.", name="peer-tls-ca"
+    )
+    insecure_bind: bool = setting(
+        False, "Listen beyond loopback without TLS: whoever gets there may do anything.",
+        name="insecure-bind",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """What clients may ask for."""
+
+    message_bytes_max: int = setting(
+        16 << 20, "One message of a client, or to one.", kind=Kind.SIZE,
+        minimum=64 << 10, maximum=1 << 30,
+    )  # fmt: skip
+    connections_max: int = setting(
+        16_384, "Connections of clients; more are closed.", minimum=1, maximum=1 << 20
+    )
+    streams_max: int = setting(
+        1024, "Calls under way on one connection.", minimum=1, maximum=1 << 20
+    )
+    concurrent_rpcs_max: int = setting(
+        16_384, "Calls under way in all; more are refused.", minimum=1, maximum=1 << 20
+    )
+    in_flight_bytes_max: int = setting(
+        256 << 20, "Bytes of requests under way in all; more are refused.", kind=Kind.SIZE,
+        minimum=1 << 20,
+    )  # fmt: skip
+    log_streams_max: int = setting(
+        16, "ReadLogFrames and ReadSnapshot under way in all; more are refused.",
+        minimum=1, maximum=4096,
+    )  # fmt: skip
+    log_bytes_per_s_beside_writes: int = setting(
+        32 << 20, "Bytes a second of ReadLogFrames and ReadSnapshot in all while entries are "
+        "written; 0 for no limit.", kind=Kind.SIZE, minimum=0,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """Memory."""
+
+    shard_budget_bytes: int = setting(
+        1 << 30, "What one shard may hold in memory.", kind=Kind.SIZE, minimum=64 << 20
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """The HTTP port."""
+
+    connections_max: int = setting(64, "Connections at a time.", minimum=1, maximum=65_536)
+    request_s_max: float = setting(
+        10.0, "How long a request may take to arrive and to be answered.", minimum=0.1, maximum=600
+    )
+    header_bytes_max: int = setting(
+        16 << 10, "The head of a request.", kind=Kind.SIZE, minimum=512, maximum=1 << 20
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingSettings:
+    """What the node says on stderr."""
+
+    level: str = setting(
+        "info", "The least that is said.", choices=("debug", "info", "warning", "error")
+    )
+    format: str = setting(
+        "plain", "Lines for people, or one JSON object a line.", choices=("plain", "json")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """Spans of requests (node/tracing.py)."""
+
+    file: Path | None = setting(None, "Where spans are written, as OTLP JSON. Empty: nowhere.")
+    ratio: float = setting(
+        0.01, "The part of requests that is traced, of those that nobody has decided for.",
+        minimum=0, maximum=1,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownSettings:
+    """How a node ends."""
+
+    drain_s: float = setting(
+        5.0, "How long calls under way may take to finish.", minimum=0, maximum=3600
+    )
+    transfer_s: float = setting(
+        3.0, "How long handing the leaderships over may take.", minimum=0, maximum=600
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RaftSettings:
+    """Times and limits of consensus; the same on all nodes, or elections get unfair."""
+
+    heartbeat_s: float = setting(
+        _RAFT.heartbeat_s, "How often a leader speaks at least.", minimum=0.005, maximum=60
+    )
+    election_s_min: float = setting(
+        _RAFT.election_s_min, "The shortest silence before an election.", minimum=0.015, maximum=600
+    )
+    election_s_max: float = setting(
+        _RAFT.election_s_max, "The longest.", minimum=0.015, maximum=600
+    )
+    leader_silence_s_max: float = setting(
+        _RAFT.leader_silence_s_max, "A leader without a majority for so long steps down.",
+        minimum=0.015, maximum=600,
+    )  # fmt: skip
+    frame_bytes_max: int = setting(
+        _RAFT.frame_bytes_max, "What one message brings a peer.", kind=Kind.SIZE,
+        minimum=4 << 10, maximum=1 << 20,
+    )  # fmt: skip
+    window_bytes_max: int = setting(
+        _RAFT.window_bytes_max, "Sent to a peer and not yet durable there.", kind=Kind.SIZE,
+        minimum=64 << 10, maximum=1 << 30,
+    )  # fmt: skip
+    apply_s_max: float = setting(
+        _RAFT.apply_s_max, "How long applying may hold up heartbeats.", minimum=0.0005, maximum=1
+    )
+    proposals_waiting_max: int = setting(
+        _RAFT.proposals_waiting_max, "Proposals that wait for their commit.", minimum=1,
+        maximum=1 << 20,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """Limits of one shard."""
+
+    group_bytes_max: int = setting(
+        _SHARD.group_bytes_max, "Bytes that are committed together.", kind=Kind.SIZE,
+        minimum=4 << 10, maximum=8 << 20,
+    )  # fmt: skip
+    # Smaller groups than a shard allows: the next ones are synced while these are applied, and one
+    # is applied between two heartbeats. At 512 the cost of a proposal is already spread thin.
+    group_entries_max: int = setting(
+        512, "Entries that are committed together.", minimum=1, maximum=65_536
+    )
+    request_bytes_max: int = setting(
+        _SHARD.request_bytes_max, "All entries of one request.", kind=Kind.SIZE,
+        minimum=4 << 10, maximum=_SHARD.request_bytes_max,
+    )  # fmt: skip
+    pending_requests_max: int = setting(
+        _SHARD.pending_requests_max, "Requests that wait to be proposed.", minimum=1,
+        maximum=1 << 20,
+    )  # fmt: skip
+    deadline_check_s: float = setting(
+        _SHARD.deadline_check_s, "How often deadlines are looked at.", minimum=0.001, maximum=10
+    )
+    hash_index_step: int = setting(
+        _SHARD.hash_index_step, "Replicas compare their states every so many entries.",
+        minimum=1, maximum=1 << 40,
+    )  # fmt: skip
+    hash_time_step_ns: int = setting(
+        _SHARD.hash_time_step_ns, "And after so many nanoseconds of log time.",
+        minimum=1_000_000, maximum=1 << 60,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The log of one shard."""
+
+    ring_bytes: int = setting(
+        _LOG.ring_bytes, "Memory for the newest entries.", kind=Kind.SIZE, minimum=64 << 10,
+        maximum=1 << 40,
+    )  # fmt: skip
+    segment_bytes_max: int = setting(
+        _LOG.segment_bytes_max, "A file is closed at this size.", kind=Kind.SIZE,
+        minimum=64 << 10, maximum=2 << 30,
+    )  # fmt: skip
+    segment_entries_max: int = setting(
+        _LOG.segment_entries_max, "A file is closed at so many entries.", minimum=16,
+        maximum=1 << 30,
+    )  # fmt: skip
+    segment_age_s_max: float = setting(
+        _LOG.segment_age_ns_max / 1e9, "A file is closed at this age.", minimum=1, maximum=1 << 24
+    )
+    free_bytes_min: int = setting(
+        _LOG.free_bytes_min, "With less free disk writes are refused.", kind=Kind.SIZE, minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """When snapshots are made, and what that may take."""
+
+    log_bytes_min: int = setting(
+        _TRIGGER.log_bytes_min, "Growth of a log after which one is made; if the last was larger, "
+        "that.", kind=Kind.SIZE, minimum=1, maximum=1 << 50,
+    )  # fmt: skip
+    interval_s: float = setting(
+        _TRIGGER.interval_s, "With changes, one is made at least so often.", minimum=0.05,
+        maximum=1 << 24,
+    )  # fmt: skip
+    retry_s: float = setting(
+        _TRIGGER.retry_s, "The pause after one that failed.", minimum=0.05, maximum=1 << 20
+    )
+    builder_s_max: float = setting(
+        _BUILDER.seconds_max, "A builder that takes longer is killed.", minimum=0.05,
+        maximum=1 << 20,
+    )  # fmt: skip
+    builder_bytes_max: int = setting(
+        _BUILDER.memory_bytes_max, "Memory of a builder, which holds the state once; 0: any.",
+        kind=Kind.SIZE, minimum=0,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AsOfSettings:
+    """States of the past, for reads as of an index; for each process."""
+
+    states_max: int = setting(_AS_OF.states_max, "How many are kept.", minimum=1, maximum=1024)
+    builds_max: int = setting(_AS_OF.builds_max, "Built at a time.", minimum=1, maximum=64)
+    memory_bytes_max: int = setting(
+        _AS_OF.memory_bytes_max, "What they hold together.", kind=Kind.SIZE, minimum=0
+    )
+    idle_s: float = setting(
+        _AS_OF.idle_s, "One that nobody reads for so long goes.", minimum=0.05, maximum=1 << 20
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """The streams between nodes."""
+
+    backoff_s_min: float = setting(
+        _TRANSPORT.backoff_s_min, "The first pause after a broken stream.", minimum=0.001,
+        maximum=60,
+    )  # fmt: skip
+    backoff_s_max: float = setting(
+        _TRANSPORT.backoff_s_max, "The longest pause.", minimum=0.001, maximum=600
+    )
+    refused_s: float = setting(
+        _TRANSPORT.refused_s, "The pause after a refusal.", minimum=0.01, maximum=600
+    )
+    handshake_s_max: float = setting(
+        _TRANSPORT.handshake_s_max, "Connecting and both hellos.", minimum=0.05, maximum=60
+    )
+    bulk_bytes_max: int = setting(
+        _OUTBOX.bulk_bytes_max, "Appends that wait for one peer.", kind=Kind.SIZE,
+        minimum=MESSAGE_SIZE_MAX, maximum=1 << 34,
+    )  # fmt: skip
+    bulk_messages_max: int = setting(
+        _OUTBOX.bulk_messages_max, "How many of them.", minimum=1, maximum=1 << 20
+    )
+    control_messages_max: int = setting(
+        _OUTBOX.control_messages_max, "Votes and acks that wait for one peer.", minimum=1,
+        maximum=1 << 20,
+    )  # fmt: skip
+    chunks_max: int = setting(
+        _OUTBOX.chunks_max, "Chunks of snapshots and segments that wait for one peer.",
+        minimum=1, maximum=1 << 16,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole tree."""
+
+    node: NodeSettings = field(default_factory=NodeSettings)
+    listen: ListenSettings = field(default_factory=ListenSettings)
+    advertise: AdvertiseSettings = field(default_factory=AdvertiseSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
+    trace: TraceSettings = field(default_factory=TraceSettings)
+    shutdown: ShutdownSettings = field(default_factory=ShutdownSettings)
+    raft: RaftSettings = field(default_factory=RaftSettings)
+    shard: ShardSettings = field(default_factory=ShardSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
+    as_of: AsOfSettings = field(default_factory=AsOfSettings)
+    transport: TransportSettings = field(default_factory=TransportSettings)
+    # The keys that somebody has set; a newcomer takes what is left to defaults from its cluster.
+    given: frozenset[str] = frozenset()
+
+    @property
+    def topology(self) -> Topology:
+        """How keys are spread, as far as this node's settings say."""
+        return Topology(self.cluster.shards, self.cluster.partitions)
+
+    @property
+    def api_advertised(self) -> Address:
+        """Where clients reach worker 0."""
+        return self.advertise.api or self.listen.api
+
+    @property
+    def peers_advertised(self) -> Address:
+        """Where other nodes reach worker 0."""
+        return self.advertise.peers or self.listen.peers
+
+    def raft_config(self) -> RaftConfig:
+        """Return the section for ``cluster``."""
+        each = self.raft
+        return RaftConfig(
+            each.heartbeat_s,
+            each.election_s_min,
+            each.election_s_max,
+            each.leader_silence_s_max,
+            each.frame_bytes_max,
+            each.window_bytes_max,
+            each.apply_s_max,
+            each.proposals_waiting_max,
+        )
+
+    def shard_config(self) -> ShardConfig:
+        """Return the section for shards."""
+        each = self.shard
+        return ShardConfig(
+            each.group_bytes_max,
+            each.group_entries_max,
+            each.request_bytes_max,
+            each.pending_requests_max,
+            each.deadline_check_s,
+            each.hash_index_step,
+            each.hash_time_step_ns,
+        )
+
+    def log_config(self) -> LogConfig:
+        """Return the section for ``ual``."""
+        each = self.log
+        return LogConfig(
+            each.ring_bytes,
+            each.segment_bytes_max,
+            each.segment_entries_max,
+            int(each.segment_age_s_max * 1e9),
+            free_bytes_min=each.free_bytes_min,
+        )
+
+    def trigger_config(self) -> TriggerConfig:
+        """Return when snapshots are due."""
+        each = self.snapshot
+        return TriggerConfig(each.log_bytes_min, each.interval_s, each.retry_s)
+
+    def builder_limits(self) -> BuilderLimits:
+        """Return what a builder of snapshots may take."""
+        return BuilderLimits(self.snapshot.builder_s_max, self.snapshot.builder_bytes_max)
+
+    def as_of_config(self) -> AsOfConfig:
+        """Return the section for states of the past."""
+        each = self.as_of
+        return AsOfConfig(each.states_max, each.builds_max, each.memory_bytes_max, each.idle_s)
+
+    def transport_config(self) -> TransportConfig:
+        """Return the section for the streams."""
+        each = self.transport
+        return TransportConfig(
+            each.backoff_s_min,
+            each.backoff_s_max,
+            each.refused_s,
+            each.handshake_s_max,
+            OutboxLimits(
+                each.bulk_bytes_max,
+                each.bulk_messages_max,
+                each.control_messages_max,
+                each.chunks_max,
+            ),
+        )

@@ -1,0 +1,427 @@
+"""From exchanges to handlers: what every call of the API has in common, in one place.
+
+A service is an object with a coroutine for each unary call and an async generator for each stream,
+named as in the proto but in snake case, taking (request, call); where both sides stream it is a
+coroutine that takes (messages, call, send). Handlers know nothing of the wire: they raise, and what
+they raise becomes a status (node/edge/exchange.py). ``Elsewhere`` means that nothing was done yet
+and another node has to: the call is forwarded, once. While nobody leads, it waits a little for who
+will.
+
+A unary handler runs without a task until it waits for something else than its shard
+(node/edge/exchange.py). What needs one, ``asyncio.timeout`` above all, awaits ``own_task`` before
+(node/edge/waits.py).
+
+* A call has a deadline always: the client's, within bounds, else the default. Streams have none.
+* What is under way is counted (node/edge/admission.py), and refused when it is too much.
+* A stream whose client does not read gets ``STALL_S`` for each message, then it is dropped
+  (SLOW_READER). The next message is asked for when the last has left, so nothing piles up.
+* When the node stops, new calls are refused, and streams end with STOPPING: go elsewhere.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, TypeVar
+
+from google.protobuf import message_factory  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+
+from onelog import traceparent
+from onelog.errors import InvalidArgument, OnelogError, ResourceExhausted, Unavailable
+from onelog.node.context import Kind, Method, NodeContext, Service
+from onelog.node.edge.admission import Admission
+from onelog.node.edge.exchange import STALL_S, Exchange
+from onelog.node.edge.forwarding import FORWARDED_KEY, PASSED_KEYS, SHARD_KEY, Elsewhere, Forwarder
+from onelog.node.public_errors import answer_too_large, error_of_exception, too_large
+from onelog.node.tracing import Metadata, Span, with_parent
+
+DEADLINE_DEFAULT_S = 10.0
+DEADLINE_MAX_S = 300.0
+# How long a request that arrives during an election waits for the winner, and in which pauses.
+LEADER_WAIT_S = 1.0
+PAUSE_S_MIN, PAUSE_S_MAX = 0.005, 0.05
+# What a node answers that has not begun.
+NOTHING_DONE = frozenset(("NOT_LEADER", "NO_LEADER", "LEADER_UNREACHABLE", "STOPPING"))
+
+MessageT = TypeVar("MessageT")
+
+
+class Call:
+    """One call: whose, until when, and what another node said about it."""
+
+    __slots__ = (
+        "arrived_s", "client", "client_deadline_s", "deadline_s", "is_forwarded", "metadata",
+        "method", "only_shard", "response", "span",
+    )  # fmt: skip
+
+    def __init__(
+        self, method: str, response: type[Any], client: str, arrived_s: float, deadline_s: float
+    ) -> None:
+        self.method = method
+        self.response = response
+        self.client = client
+        self.arrived_s = arrived_s  # of the node's clock, like the deadline
+        self.deadline_s = deadline_s
+        # What the client itself said, also of a stream; None: nothing.
+        self.client_deadline_s: float | None = None
+        self.is_forwarded = False
+        # A part of a call over all shards, asked of the node that leads this one.
+        self.only_shard: int | None = None
+        self.metadata: Metadata = ()
+        # Where what takes long is noted, if it is traced and not a stream.
+        self.span: Span | None = None
+
+
+class Calls:
+    """Makes services of handlers; see the module's text. One for each process."""
+
+    def __init__(self, context: NodeContext) -> None:
+        limits = context.config.limits
+        self.context = context
+        self.admission = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
+        self.forwarder = Forwarder(context.forward_tls, limits.message_bytes_max)
+        self.tracer = context.tracer
+        self.stall_s = STALL_S
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._ending: asyncio.Task[None] | None = None
+
+    def service(self, descriptor: Any, handlers: object, *, is_open: bool = False) -> Service:
+        """Return the service of a proto whose calls ``handlers`` carries out.
+
+        A method that they lack is answered UNIMPLEMENTED. See ``Method`` for ``is_open``.
+        """
+        methods = []
+        serve: Callable[..., Coroutine[Any, Any, bytes | None]]
+        for method in descriptor.methods:
+            handler = getattr(handlers, snake_case(method.name), None)
+            if handler is None:
+                continue
+            request = message_factory.GetMessageClass(method.input_type)
+            decode: Callable[[bytes], Any] = partial(_decode, request.FromString)
+            if method.client_streaming:
+                kind, serve = Kind.BOTH, self._both
+            elif method.server_streaming:
+                # A stream keeps the bytes of its request for as long as it lasts, and no message.
+                kind, serve, decode = Kind.STREAM, partial(self._stream, decode), bytes
+            else:
+                kind, serve = Kind.UNARY, self._unary
+            response = message_factory.GetMessageClass(method.output_type)
+            methods.append(
+                Method(
+                    descriptor.full_name,
+                    method.name,
+                    kind,
+                    decode,
+                    partial(serve, response, handler),
+                    is_open,
+                )
+            )
+        return Service(descriptor.full_name, tuple(methods))
+
+    async def somewhere(
+        self,
+        call: Call,
+        attempt: Callable[[], Awaitable[Any]],
+        forward: Callable[[Elsewhere], Awaitable[Any]],
+    ) -> Any:
+        """Do something here if its shard is led here, else where it is; wait for an election.
+
+        ``attempt`` raises ``Elsewhere`` before it has done anything, and ``forward`` one of
+        ``NOTHING_DONE``; so both can be repeated. Only the pauses count as waiting: a leader that
+        hands over may have held a request for long, and who comes next is about to be elected.
+        """
+        pause_s, waited_s = PAUSE_S_MIN, 0.0
+        while True:
+            try:
+                return await attempt()
+            except Elsewhere as elsewhere:
+                error = elsewhere.error()
+                if call.span is not None:
+                    call.span.shards.add(elsewhere.shard)
+                if call.is_forwarded:
+                    raise error from None
+                if elsewhere.endpoint is not None:
+                    try:
+                        return await forward(elsewhere)
+                    except OnelogError as refused:
+                        if refused.reason not in NOTHING_DONE:
+                            raise
+                        error = refused
+            if waited_s >= LEADER_WAIT_S or self.context.clock.now_s() >= call.deadline_s:
+                raise error
+            await asyncio.sleep(pause_s)
+            waited_s += pause_s
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    async def forward(
+        self, call: Call, elsewhere: Elsewhere, request: Message, shard: int | None = None
+    ) -> bytes:
+        """Forward a call to the endpoint that serves the shard; return the bytes of the answer."""
+        assert elsewhere.endpoint is not None
+        timeout_s = call.deadline_s - self.context.clock.now_s()
+        if timeout_s <= 0:
+            raise TimeoutError
+        metadata = call.metadata
+        if shard is not None:
+            metadata = (*metadata, (SHARD_KEY, str(shard)))
+        data = request.SerializeToString()
+        return await self.forwarder.unary(
+            elsewhere.endpoint, call.method, data, timeout_s, metadata
+        )
+
+    def begin_span(self, call: Call, parents: Sequence[str] = ()) -> Span | None:
+        """Return the span of a call or a message, if it is traced; what it asks of others is too.
+
+        ``parents``: what a message says itself, if something.
+        """
+        assert self.tracer is not None
+        if not parents:
+            parents = [value for key, value in call.metadata if key == traceparent.KEY]
+        span = self.tracer.begin(call.method, parents, is_forwarded=call.is_forwarded)
+        if span is not None:
+            call.metadata = with_parent(call.metadata, span.traceparent)
+        return span
+
+    # What the port calls
+
+    async def _unary(
+        self, response: type[Any], handler: Any, exchange: Exchange, request: Any, size: int
+    ) -> bytes:
+        call = self._open(exchange, response)
+        with _Admitted(self, exchange, call, size) as call.span:
+            answer = await self.somewhere(
+                call,
+                lambda: handler(request, call),
+                lambda elsewhere: self.forward(call, elsewhere, request),
+            )
+            return self._fitting(answer)
+
+    async def _stream(
+        self,
+        decode: Callable[[bytes], Any],
+        response: type[Any],
+        handler: Any,
+        exchange: Exchange,
+        data: bytes,
+        size: int,
+    ) -> None:
+        call = self._open(exchange, response, has_deadline=False)
+        with _Admitted(self, exchange, call, size):
+            try:
+                await self._send_all(handler(decode(data), call), exchange)
+            except Elsewhere as elsewhere:
+                if call.is_forwarded or elsewhere.endpoint is None:
+                    raise elsewhere.error() from None
+                messages = self.forwarder.stream(
+                    elsewhere.endpoint, call.method, data, call.metadata
+                )
+                await self._send_all(messages, exchange)
+
+    async def _both(
+        self, response: type[Any], handler: Any, exchange: Exchange, messages: Any, _size: int
+    ) -> None:
+        """Streams in both directions; what each message takes is the handler's to count."""
+        call = self._open(exchange, response, has_deadline=False)
+        await handler(messages, call, partial(self.send, exchange))
+
+    def _fitting(self, answer: Any) -> bytes:
+        data = _serialize(answer)
+        self.check_answer(len(data))
+        return data
+
+    def check_request(self, size: int) -> None:
+        """Refuse a message of a stream that is too large; the gate does that for other calls."""
+        limit = self.context.config.limits.message_bytes_max
+        if size > limit:
+            raise too_large(size, limit)
+
+    def check_answer(self, size: int) -> None:
+        """Refuse to send an answer that is more than a client expects."""
+        limit = self.context.config.limits.message_bytes_max
+        if size > limit:
+            message = (
+                f"an answer of {size} bytes, limit {limit}; ask for less; what it wrote is written"
+            )
+            raise answer_too_large(message, limit, size=size)
+
+    async def send(self, exchange: Exchange, message: Any) -> None:
+        """Send one message of a stream; drops a client that does not take it."""
+        if exchange.send(_serialize(message)):
+            return
+        try:
+            async with asyncio.timeout(self.stall_s):
+                await exchange.sent()
+        except TimeoutError:
+            raise ResourceExhausted(
+                f"nothing was read for {self.stall_s:g} s; resume from the last message",
+                reason="SLOW_READER",
+            ) from None
+
+    async def _send_all(self, messages: Any, exchange: Exchange) -> None:
+        """Send what comes until it ends, or the node stops and this is not about the node."""
+        task, stop = asyncio.current_task(), self.context.stopping
+        assert task is not None
+        is_open = exchange.method.is_open
+        with nullcontext() if is_open else self.ending(task):
+            try:
+                try:
+                    async for message in messages:
+                        await self.send(exchange, message)
+                        del message  # or it would take memory until the next one is there
+                        if stop.is_set() and not is_open:
+                            raise stopping()
+                finally:
+                    await messages.aclose()
+            except asyncio.CancelledError:
+                # Either the client went, or the node stops.
+                if is_open or not stop.is_set() or exchange.is_over:
+                    raise
+                task.uncancel()
+                raise stopping() from None
+
+    def ending(self, task: "asyncio.Task[Any]") -> "_Ending":
+        """Cancel this task when the node stops: it would continue for ever."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end_streams(), name="end-streams")
+        return _Ending(self._streams, task)
+
+    async def _end_streams(self) -> None:
+        await self.context.stopping.wait()
+        for task in tuple(self._streams):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Let go of the connections to others."""
+        if self._ending is not None:
+            self._ending.cancel()
+        await self.forwarder.close()
+
+    def _open(self, exchange: Exchange, response: type[Any], *, has_deadline: bool = True) -> Call:
+        method = exchange.method
+        if self.context.stopping.is_set() and not method.is_open:
+            raise stopping()
+        now_s = self.context.clock.now_s()
+        left_s, remaining_s = float("inf"), exchange.time_remaining()
+        if has_deadline:
+            left_s = DEADLINE_DEFAULT_S if remaining_s is None else min(remaining_s, DEADLINE_MAX_S)
+        call = Call(method.path, response, exchange.client, now_s, now_s + left_s)
+        if remaining_s is not None:
+            call.client_deadline_s = now_s + remaining_s
+        for key, value in exchange.wire.metadata:
+            if type(value) is not str:
+                continue
+            if key == FORWARDED_KEY:
+                call.is_forwarded = True
+            elif key == SHARD_KEY:
+                call.only_shard = self._shard_of(value)
+            elif key in PASSED_KEYS:
+                call.metadata += ((key, value),)
+        return call
+
+    def _shard_of(self, value: str) -> int:
+        if not value.isdecimal() or int(value) >= self.context.topology.shards:
+            raise InvalidArgument(f"there is no shard {value!r}", reason="SHARD_UNKNOWN")
+        return int(value)
+
+
+# Not generators, which take four times as much: thousands of streams are inside of both.
+
+
+class _Admitted:
+    """Counts a call and traces it, until it ends."""
+
+    __slots__ = ("_call", "_calls", "_is_open", "_size", "_span")
+
+    def __init__(self, calls: Calls, exchange: Exchange, call: Call, size: int) -> None:
+        self._calls = calls
+        self._call = call
+        self._is_open = exchange.method.is_open
+        self._size = size
+        self._span: Span | None = None
+
+    def __enter__(self) -> Span | None:
+        calls, call = self._calls, self._call
+        if self._is_open:
+            return None
+        if calls.tracer is not None:
+            self._span = calls.begin_span(call)
+        try:
+            calls.admission.enter(call.client, self._size)
+        except Exception as error:
+            self._end_span(error)
+            raise
+        return self._span
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if not self._is_open:
+            self._calls.admission.leave(self._call.client, self._size)
+            self._end_span(error)
+
+    def _end_span(self, error: BaseException | None) -> None:
+        """End the span, if there is one; raises what the client is told, as the span says it."""
+        span = self._span
+        if span is None:
+            return
+        try:
+            if isinstance(error, Exception):
+                public = error_of_exception(error)
+                span.fail(public.reason, public.code)
+                raise public from error
+        finally:
+            span.end()
+
+
+class _Ending:
+    """A task is one of those that are cancelled when the node stops, until it ends."""
+
+    __slots__ = ("_task", "_tasks")
+
+    def __init__(self, tasks: "set[asyncio.Task[Any]]", task: "asyncio.Task[Any]") -> None:
+        self._tasks = tasks
+        self._task = task
+
+    def __enter__(self) -> None:
+        self._tasks.add(self._task)
+
+    def __exit__(self, *_: object) -> None:
+        self._tasks.discard(self._task)
+
+
+def snake_case(name: str) -> str:
+    """Return the name of the handler of a call."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def stopping() -> Unavailable:
+    """Return the error of a call that the end of the node cuts short."""
+    message = "this node is shutting down; another one goes on"
+    return Unavailable(message, reason="STOPPING", retry_after_s=0.1)
+
+
+def _serialize(message: Any) -> bytes:
+    """Return the bytes of an answer; a forwarded one has them already."""
+    return message if type(message) is bytes else message.SerializeToString()
+
+
+def _decode(parse: Callable[[bytes], Any], data: bytes) -> Any:
+    """Return a message of its bytes; refuse bytes that are none."""
+    try:
+        return parse(data)
+    except DecodeError as error:
+        raise InvalidArgument(
+            f"the request is no message of its kind: {error}", reason="REQUEST_MALFORMED"
+        ) from None
+
+
+async def gather(*parts: Awaitable[MessageT]) -> list[MessageT]:
+    """Run parts of a call together; the first error ends the others, and is raised as it is."""
+    if len(parts) == 1:
+        return [await parts[0]]
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,157 @@
+"""What every call of a client passes before it reaches a service.
+
+* A call begins with its headers. Its request has ``ARRIVAL_S`` to arrive; how many calls may be
+  waiting for theirs is bounded, in all and for one connection, so that half-open calls keep nobody
+  out. Those whose request comes in the same read are not counted as waiting.
+* A request that is too large is refused (INVALID_ARGUMENT).
+* Until the node has recovered, and once it stops, calls are refused (UNAVAILABLE), so that a client
+  tries another node.
+* The calls under way and the bytes of their requests are bounded, for the process as a whole:
+  above that calls are refused (RESOURCE_EXHAUSTED) before they cost anything more.
+* A connection with fewer than ``CALLS_IN_ANY_CASE`` gets in all the same: the newest calls of the
+  connection that has the most are cut for it. A few connections with a thousand streams that are
+  idle would otherwise keep everybody out, for as long as they like.
+* Every call is counted and timed by service, method and outcome.
+
+Open methods, health and reflection, are answered in every stage. They are counted apart from the
+others, from their headers to their end, so that neither keeps the other out.
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from onelog.errors import OutcomeUnknown, ResourceExhausted, Unavailable
+from onelog.node.config.schema import LimitSettings
+from onelog.node.edge.admission import Admission
+from onelog.node.metrics import Metrics
+from onelog.node.public_errors import too_large
+from onelog.node.readiness import Readiness, Stage
+
+if TYPE_CHECKING:
+    from onelog.node.edge.exchange import Exchange
+    from onelog.node.edge.port import Connection
+
+# As long as a client may take to read a message it may take to send one.
+ARRIVAL_S = 30.0
+RETRY_S = 1.0
+# A pipeline, a watch, a consumer and a call.
+CALLS_IN_ANY_CASE = 4
+# Calls that are cut at a time, of a connection that has many more: to find it takes a look at all.
+CUT_AT_ONCE, CUT_SHARE = 16, 4
+_GOOD_STAGES = (Stage.ELECTING, Stage.SERVING)
+
+
+class Gate:
+    """See the module's text."""
+
+    def __init__(self, readiness: Readiness, metrics: Metrics, *, limits: LimitSettings) -> None:
+        self.under_way = 0
+        self.bytes_under_way = 0
+        self.connections: Collection[Connection] = ()  # of the port
+        self._cut = 0  # calls under way that were cut and have not ended yet
+        self.arrival_s = ARRIVAL_S
+        self.arriving = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
+        self.open_calls = Admission(limits.concurrent_rpcs_max, limits.in_flight_bytes_max)
+        self._readiness = readiness
+        self._metrics = metrics
+        self._calls_max = limits.concurrent_rpcs_max
+        self._bytes_max = limits.in_flight_bytes_max
+        self.message_bytes_max = limits.message_bytes_max
+        self._idle = asyncio.Event()
+        self._idle.set()
+        metrics.rpc_under_way.set_function(lambda: self.under_way)
+
+    async def idle(self) -> None:
+        """Wait until no call is under way, other than of open methods."""
+        await self._idle.wait()
+
+    def await_request(self, exchange: "Exchange") -> None:
+        """Count a call that waits for its request, or refuse it."""
+        if exchange.method.is_open:
+            self.open_calls.enter(exchange.client, 0)
+        else:
+            self._check_stage()
+            self.arriving.enter(exchange.client, 0)
+
+    def stop_awaiting(self, exchange: "Exchange") -> None:
+        """Count a call out that ``await_request`` let in."""
+        waiting = self.open_calls if exchange.method.is_open else self.arriving
+        waiting.leave(exchange.client, 0)
+
+    def enter(self, exchange: "Exchange") -> None:
+        """Admit a call whose request is there, or refuse it."""
+        size = exchange.size
+        if size > self.message_bytes_max:
+            raise too_large(size, self.message_bytes_max)
+        if exchange.method.is_open:
+            self.open_calls.enter(exchange.client, 0)
+            return
+        self._check_stage()
+        connection = exchange.connection
+        if self.under_way - self._cut >= self._calls_max and not self._make_room(connection):
+            raise ResourceExhausted(
+                f"{self._calls_max} calls are under way",
+                reason="TOO_MANY_CALLS",
+                retry_after_s=RETRY_S,
+            )
+        if self.bytes_under_way + size > self._bytes_max:
+            raise ResourceExhausted(
+                f"requests of {self.bytes_under_way} bytes are under way, limit {self._bytes_max}",
+                reason="TOO_MANY_BYTES",
+                retry_after_s=RETRY_S,
+            )
+        self.under_way += 1
+        self.bytes_under_way += size
+        connection.admitted[exchange] = None
+        self._idle.clear()
+        self._metrics.rpcs.request_bytes += size
+
+    def leave(self, exchange: "Exchange", code: int, seconds: float) -> None:
+        """Count a call out that ``enter`` let in, and measure it."""
+        method = exchange.method
+        if method.is_open:
+            self.open_calls.leave(exchange.client, 0)
+            return
+        self.under_way -= 1
+        self.bytes_under_way -= exchange.size
+        if exchange in exchange.connection.admitted:
+            del exchange.connection.admitted[exchange]
+        else:
+            self._cut -= 1
+        if not self.under_way:
+            self._idle.set()
+        self._metrics.rpcs.observe(method.service, method.name, code, seconds)
+
+    def refuse(self, reason: str) -> None:
+        """Count a call that ends with an error."""
+        self._metrics.rpc_refused.labels(reason).inc()
+
+    def _make_room(self, connection: "Connection") -> bool:
+        """Cut calls of who has the most, if this connection has few; tell whether there is room."""
+        own = len(connection.admitted)
+        if own >= CALLS_IN_ANY_CASE or not self.connections:
+            return False
+        largest = max(self.connections, key=lambda each: len(each.admitted))
+        count = len(largest.admitted)
+        if count <= own:
+            return False
+        # Not a refusal: what they have begun may have been done.
+        error = OutcomeUnknown(
+            f"{self._calls_max} calls are under way, of which this connection has the most"
+        )
+        for _ in range(max(1, min(CUT_AT_ONCE, count // CUT_SHARE))):
+            exchange, _ = largest.admitted.popitem()
+            self._cut += 1
+            exchange.cut(error)
+        return True
+
+    def _check_stage(self) -> None:
+        stage = self._readiness.stage
+        if stage not in _GOOD_STAGES:
+            is_over = stage is Stage.STOPPING
+            raise Unavailable(
+                "this node is shutting down" if is_over else f"this node is {stage.value}",
+                reason="STOPPING" if is_over else "STARTING",
+                retry_after_s=RETRY_S,
+            )

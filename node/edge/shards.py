@@ -1,0 +1,482 @@
+"""The one way in: from names to shards, into the log, and to the state.
+
+Services decide what to write and what to look at; this decides where, when, and what that means for
+the caller. Invariants:
+
+* Nothing is proposed before the request was found to be sound: names and sizes here, all else where
+  its entries are made (node/edge/operation.py).
+* A write or a linearizable read happens where its shard is led. Otherwise ``Elsewhere`` is raised,
+  before anything was done, and the call is forwarded (node/edge/calls.py). Stale reads happen here.
+* An answer says where it stands: the index of what was written, the applied index that was read.
+
+A call over several shards is done in parts, one for each shard, and each part where it belongs
+(``parts``): the same call is sent on with the number of the one shard that is meant.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from crc32c import crc32c
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+
+from onelog.cluster.errors import ClusterError, NotLeader
+from onelog.cluster.raft.member import LEADER
+from onelog.errors import InvalidArgument, NotFound, OutOfRange
+from onelog.node.context import NodeContext
+from onelog.node.edge.calls import Call, Calls, gather
+from onelog.node.edge.forwarding import Elsewhere
+from onelog.node.edge.timeseries_reads import SeriesReads
+from onelog.node.edge.waits import Timeouts, Waits
+from onelog.node.public_errors import error_of_cluster, error_of_reason, too_large
+from onelog.node.replica.driver import ShardDriver
+from onelog.node.replica.durability import Durability, Received
+from onelog.node.replica.requests import Drafts, Results
+from onelog.node.replica.stale_reads import Level
+from onelog.node.snapshots.past import Past
+from onelog.node.tracing import COMMIT, READ
+from onelog.projections.codec import SessionRef
+from onelog.projections.limits import NAMESPACE_DEFAULT, NAMESPACE_SIZE_MAX
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Result
+from onelog.projections.shard_state import Projections
+from onelog.ual.entry import HEADER_SIZE, Entry, decode_entries, decode_entry
+from onelog.ual.log import Log
+from onelog.ual.routing import routing_key
+from onelog.v1 import common_pb2
+
+# Longer waits for an index or tolerance of age than this are a mistake of units.
+STALENESS_MS_MAX = 366 * 86_400_000
+# What an entry takes besides what its request brought, at most: header, prefix, session, options.
+ENTRY_OVERHEAD_MAX = 256
+# Threads that read the log for watchers and for ReadLog.
+READERS = 2
+_NO_WRITE_OPTIONS = common_pb2.WriteOptions()
+_NO_READ_OPTIONS = common_pb2.ReadOptions()
+_LEVELS = frozenset(common_pb2.ReadLevel.values())
+_LED_LEVELS = {
+    common_pb2.READ_LEVEL_UNSPECIFIED: Level.LINEARIZABLE,
+    common_pb2.READ_LEVEL_LINEARIZABLE: Level.LINEARIZABLE,
+    common_pb2.READ_LEVEL_LEASE: Level.LEASE,
+}
+_SYNC, _ASYNC = Durability.SYNC, Durability.ASYNC
+
+BoundT = TypeVar("BoundT")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the entries of a request; ``results`` has one for each."""
+
+    shard: int
+    first_index: int
+    results: Sequence[Result]
+    cost: common_pb2.Cost | None = None
+
+
+@dataclass(slots=True)  # frozen, it would take four times as long to make one for each read
+class View:
+    """The state of a shard, for a look without waiting in between; nobody changes it."""
+
+    shard: int
+    projections: Projections
+    applied_index: int
+    # Set where the live state is asked what was: what is looked up has to say this index. A state
+    # of the past needs no such word.
+    as_of: int | None
+    with_cost: bool
+    # For reads that go on beside the loop: where, and until when.
+    edge: "Edge"
+    deadline_s: float
+    # A state of the past stays as it is while this is there; the live one changes with each wait.
+    held: Past | None = None
+
+    def for_read(self, as_of: int | None, *, with_cost: bool) -> "View":
+        """Return the same state for one of several reads of it."""
+        if as_of == self.as_of and with_cost == self.with_cost:
+            return self
+        return replace(self, as_of=as_of, with_cost=with_cost)
+
+    def header(self, target: common_pb2.ReadHeader, scanned: int = 0) -> None:
+        """Fill in the header of an answer."""
+        target.shard = self.shard
+        target.applied_index = self.applied_index
+        if self.with_cost:
+            target.cost.scanned = scanned
+            target.cost.tier = common_pb2.TIER_HOT
+
+
+class Edge:
+    """See the module's text. One for each process."""
+
+    def __init__(self, calls: Calls) -> None:
+        context = calls.context
+        self.calls = calls
+        self.context = context
+        self._topology = context.topology
+        # Reading the log may wait for a disk.
+        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="log-reads")
+        self._clock = context.clock
+        self._request_bytes_max = context.config.shard.request_bytes_max
+        self._waits: dict[int, Waits] = {}
+        self.sources: dict[int, Any] = {}  # see node/watch/feeds.py
+        self.timeouts = Timeouts()  # of those who follow something
+        self.series_reads = SeriesReads(context)
+
+    # Where
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+        return self._topology.shards
+
+    def shard_of(self, name: bytes) -> int:
+        """Return the shard of a key, a name or a routing key."""
+        topology = self._topology
+        return int(crc32c(routing_key(name)) % topology.partitions % topology.shards)
+
+    def shard_of_all(self, names: Sequence[bytes]) -> int:
+        """Return the shard of all of these; refuse names of several shards."""
+        if self.shards == 1:
+            return 0
+        if len(names) == 1:
+            return self.shard_of(names[0])
+        shards = {self.shard_of(name) for name in names}
+        if len(shards) > 1:
+            raise InvalidArgument(
+                "the keys belong to several shards; give them a {tag} in common",
+                reason="SEVERAL_SHARDS",
+                metadata={"shards": ",".join(map(str, sorted(shards)))},
+            )
+        return shards.pop() if shards else 0
+
+    def check_shard(self, shard: int) -> int:
+        """Return a shard's number that a client gave."""
+        if shard >= self.shards:
+            raise InvalidArgument(
+                f"there are {self.shards} shards, from 0",
+                reason="SHARD_UNKNOWN",
+                metadata={"shard": str(shard), "limit": str(self.shards)},
+            )
+        return shard
+
+    def replica(self, shard: int) -> ShardDriver:
+        """Return the replica of a shard in this process."""
+        driver = self.context.drivers.get(shard)
+        if driver is None:
+            topology = self._topology
+            raise Elsewhere(shard, topology.endpoint(shard, topology.self_id))
+        return driver
+
+    def leading(self, shard: int) -> ShardDriver:
+        """Return the replica of a shard in this process, if it leads."""
+        driver = self.context.drivers.get(shard)
+        if driver is None or driver.shard.member.state != LEADER:
+            raise Elsewhere(shard, self._leader_endpoint(shard))
+        return driver
+
+    def waits(self, shard: int) -> Waits:
+        """Return where calls wait for what a shard of this process will apply."""
+        waits = self._waits.get(shard)
+        if waits is None:
+            waits = self._waits[shard] = Waits(self.replica(shard), self.context.stopping)
+        return waits
+
+    def _leader_endpoint(self, shard: int) -> str | None:
+        topology = self._topology
+        if topology.leader(shard).leader_id == topology.self_id and topology.is_local(shard):
+            return None  # it does not lead any more, and nobody else does yet
+        return topology.leader_endpoint(shard)
+
+    # Writing and reading
+
+    async def write(
+        self, shard: int, drafts: Drafts, options: common_pb2.WriteOptions, call: Call
+    ) -> Written:
+        """Replicate the entries of one request and return their results."""
+        driver = self.leading(shard)
+        if not drafts:
+            return Written(shard, 0, ())
+        self.check_size(drafts)
+        future = driver.propose(drafts, call.deadline_s, durability_of(options))
+        span = call.span
+        outcome = await (future if span is None else span.wait(COMMIT, shard, future))
+        if isinstance(outcome, Results):
+            cost = None
+            if options.with_cost:
+                cost = self.cost_of(driver, outcome, call)
+            return Written(shard, outcome.first_index, outcome, cost)
+        if isinstance(outcome, Received):
+            return Written(shard, outcome.first_index, [APPLIED] * len(drafts))
+        raise self.failure(shard, outcome)
+
+    async def read(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
+        """Return the state of a shard when it is as fresh as the caller wants it, or as old.
+
+        The caller looks before it waits for anything else.
+        """
+        view = await self.read_live(shard, options, call)
+        return view if view.as_of is None else await self.past(view, view.as_of, call)
+
+    async def look(
+        self,
+        shard: int,
+        options: common_pb2.ReadOptions,
+        call: Call,
+        look: Callable[[View], Found],
+    ) -> Found:
+        """Return what ``look`` finds: in the live state, which keeps versions, else in the past."""
+        view = await self.read_live(shard, options, call)
+        if view.as_of is None:
+            return look(view)
+        try:
+            return look(view)
+        except OutOfRange as error:
+            if error.reason != Reason.COMPACTED.name:
+                raise
+        return look(await self.past(view, view.as_of, call))
+
+    async def past(self, view: View, index: int, call: Call) -> View:
+        """Return the state of a view's shard as it was right behind an index."""
+        held = await self.context.past.at(view.shard, index, call.deadline_s)
+        return replace(view, projections=held.projections, as_of=None, held=held)
+
+    async def read_live(self, shard: int, options: common_pb2.ReadOptions, call: Call) -> View:
+        """Return the live state of a shard, whatever index of the past is asked for."""
+        check_read(options)
+        if options.level == common_pb2.READ_LEVEL_STALE:
+            driver = self.replica(shard)
+            staleness_ms = options.max_staleness_ms
+            future = driver.read(
+                call.deadline_s,
+                level=Level.STALE,
+                max_staleness_s=staleness_ms / 1000 if staleness_ms else None,
+                min_index=options.min_index,
+            )
+        else:
+            driver = self.leading(shard)
+            level = _LED_LEVELS[options.level]
+            future = driver.read(call.deadline_s, level=level, min_index=options.min_index)
+        span = call.span
+        error = await (future if span is None else span.wait(READ, shard, future))
+        if error is not None:
+            raise self.failure(shard, error)
+        return View(
+            shard,
+            driver.shard.projections,
+            driver.shard.router.applied_index,
+            options.as_of_index or None,
+            options.with_cost,
+            self,
+            call.deadline_s,
+        )
+
+    async def bind(
+        self, shard: int, call: Call, make: Callable[[Projections, bool], BoundT]
+    ) -> BoundT:
+        """Return what ``make`` makes of the state of a shard that is led here, for a write.
+
+        A leader that has applied an entry of its own term knows all that was ever acknowledged,
+        unless it has been deposed without knowing: then what it writes comes to nothing. Only that
+        something is *not* there is looked at again behind a read, which makes certain that it still
+        leads; ``make`` is told whether it is.
+        """
+        driver = self.leading(shard)
+        if driver.shard.member.has_applied_noop:
+            try:
+                return make(driver.shard.projections, False)
+            except NotFound:
+                pass
+        future = driver.read(call.deadline_s)
+        span = call.span
+        error = await (future if span is None else span.wait(READ, shard, future))
+        if error is not None:
+            raise self.failure(shard, error)
+        return make(driver.shard.projections, True)
+
+    async def entries(self, shard: int, indexes: Sequence[int], size_max: int) -> list[Entry]:
+        """Return entries of the log in the order of ``indexes``, from memory or from a thread.
+
+        They end behind the first that goes beyond ``size_max`` bytes.
+        """
+        log = self.replica(shard).shard.log
+        found = _hot_entries(log, indexes, size_max)
+        if found is not None:
+            return found
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.readers, _read_entries, log, indexes, size_max)
+
+    def check_size(self, drafts: Drafts, of_message: int | None = None) -> None:
+        """Refuse entries that no group can hold; those of a small message need no look."""
+        limit = self._request_bytes_max
+        if of_message is None or 2 * of_message + len(drafts) * ENTRY_OVERHEAD_MAX > limit:
+            size = sum(HEADER_SIZE + len(draft[1]) for draft in drafts)
+            if size > limit:
+                raise too_large(size, limit)
+
+    def failure(self, shard: int, error: ClusterError) -> Exception:
+        """Return what to raise for an outcome that is an error."""
+        if isinstance(error, NotLeader):
+            return Elsewhere(shard, self._leader_endpoint(shard))
+        return error_of_cluster(error)
+
+    def cost_of(self, driver: ShardDriver, results: Results, call: Call) -> common_pb2.Cost:
+        """Return what a write has cost that was just answered."""
+        now_s = self._clock.now_s()
+        return common_pb2.Cost(
+            wait_ns=max(0, int((results.proposed_s - call.arrived_s) * 1e9)),
+            raft_ns=max(0, int((now_s - results.proposed_s) * 1e9)),
+            fsync_ns=int(driver.syncs.last_s * 1e9),
+            tier=common_pb2.TIER_HOT,
+        )
+
+    async def close(self) -> None:
+        """Let go of what was opened to serve calls."""
+        await self.calls.close()
+        self.readers.shutdown(wait=False, cancel_futures=True)
+        self.series_reads.close()
+
+    # Several shards
+
+    async def parts(
+        self,
+        request: Message,
+        call: Call,
+        shards: Iterable[int],
+        part: Callable[[int], Awaitable[Any]],
+    ) -> list[Any]:
+        """Return an answer for each of the shards, in their order, from wherever each is led.
+
+        Asked for one shard by another node, it is only that one.
+        """
+        if call.only_shard is not None:
+            shards = (call.only_shard,)
+
+        async def forward(shard: int, elsewhere: Elsewhere) -> Any:
+            data = await self.calls.forward(call, elsewhere, request, shard)
+            return call.response.FromString(data)
+
+        async def one(shard: int) -> Any:
+            return await self.calls.somewhere(call, partial(part, shard), partial(forward, shard))
+
+        return await gather(*map(one, shards))
+
+
+def _hot_entries(log: Log, indexes: Sequence[int], size_max: int) -> list[Entry] | None:
+    """Return entries that are all in memory, else None."""
+    ring = log.ring
+    first, last = indexes[0], indexes[-1]
+    if last - first == len(indexes) - 1 and list(indexes) == list(range(first, last + 1)):
+        data = ring.read_range(first, last)
+        if data is not None and len(data) <= size_max:
+            return decode_entries(data)
+    entries = []
+    for index in indexes:
+        data = ring.read(index)
+        if data is None:
+            return None
+        entries.append(decode_entry(data))
+        size_max -= len(data)
+        if size_max < 0:
+            break
+    return entries
+
+
+def put_log_read(cost: common_pb2.Cost, log: Log, scanned: int, lowest: int) -> None:
+    """Say that so many entries were looked at, and from where the oldest of them came."""
+    cost.scanned = scanned
+    if lowest < log.ring.first_index:
+        cost.tier = common_pb2.TIER_WARM
+
+
+def _read_entries(log: Log, indexes: Sequence[int], size_max: int) -> list[Entry]:
+    """Return entries from wherever they are; in a thread, since that may be a disk."""
+    entries = []
+    for index in indexes:
+        entry = log.read(index)
+        entries.append(entry)
+        size_max -= len(entry.payload)
+        if size_max < 0:
+            break
+    return entries
+
+
+def edge_of(context: NodeContext) -> Edge:
+    """Return the edge of a process, which all of its services share."""
+    if context.edge is None:
+        context.edge = Edge(Calls(context))
+    return context.edge
+
+
+def write_options(request: Any) -> common_pb2.WriteOptions:
+    """Return the options of a write, or none; reading them off costs nothing where none are set."""
+    return request.options if request.HasField("options") else _NO_WRITE_OPTIONS
+
+
+def read_options(request: Any) -> common_pb2.ReadOptions:
+    """Return the options of a read, or none."""
+    return request.options if request.HasField("options") else _NO_READ_OPTIONS
+
+
+def check_read(options: common_pb2.ReadOptions) -> None:
+    """Refuse options of a read that are wrong whatever the state."""
+    level, staleness_ms = options.level, options.max_staleness_ms
+    if level not in _LEVELS:
+        raise invalid("LEVEL_INVALID", f"there is no level {level}")
+    if staleness_ms and level != common_pb2.READ_LEVEL_STALE:
+        raise invalid("STALENESS_INVALID", "a staleness is for READ_LEVEL_STALE")
+    if staleness_ms > STALENESS_MS_MAX:
+        raise invalid("STALENESS_INVALID", f"a staleness of {staleness_ms} ms")
+
+
+def one_shard_only(options: common_pb2.ReadOptions) -> None:
+    """Refuse options that speak of an index where several shards are read: each has its own."""
+    if options.as_of_index or options.min_index:
+        raise invalid("SEVERAL_SHARDS", "an index is of one shard; give a routing key of it")
+
+
+def durability_of(options: common_pb2.WriteOptions) -> Durability:
+    """Return when a write is answered."""
+    match options.durability:
+        case common_pb2.DURABILITY_UNSPECIFIED | common_pb2.DURABILITY_SYNC:
+            return _SYNC
+        case common_pb2.DURABILITY_ASYNC:
+            return _ASYNC
+        case other:
+            raise invalid("DURABILITY_INVALID", f"there is no durability {other}")
+
+
+def session_of(options: common_pb2.WriteOptions) -> SessionRef | None:
+    """Return the session of a write, checked as far as that goes without the state."""
+    return check_session(options.session) if options.HasField("session") else None
+
+
+def check_session(session: common_pb2.Session) -> SessionRef:
+    """Return a session reference that can be right."""
+    sequence, first = session.sequence, session.first_unacknowledged
+    if not session.session_id:
+        raise invalid("SESSION_INVALID", "a session has an id above 0")
+    if not sequence or first > sequence:
+        raise error_of_reason(Reason.SEQUENCE_INVALID, first)
+    return SessionRef(session.session_id, sequence, first)
+
+
+def namespace_of(name: str) -> str:
+    """Return a namespace as the log has it: the default one has a name there."""
+    if not name:
+        return NAMESPACE_DEFAULT
+    if len(name) > NAMESPACE_SIZE_MAX or len(name.encode()) > NAMESPACE_SIZE_MAX:
+        raise invalid(
+            "NAMESPACE_NAME_INVALID",
+            f"a name of {len(name.encode())} bytes; namespaces have 1 to {NAMESPACE_SIZE_MAX}",
+        )
+    return name
+
+
+def invalid(reason: str, message: str) -> InvalidArgument:
+    """Return the error for input that is wrong whatever the state."""
+    return InvalidArgument(message, reason=reason)

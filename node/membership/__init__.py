@@ -1,0 +1,1 @@
+"""Who belongs to the cluster: founding, joining, the peers' port, even leaderships."""

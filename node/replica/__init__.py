@@ -1,0 +1,1 @@
+"""One shard of this node: driving it, its requests, its disk, and catching up."""

@@ -1,0 +1,1 @@
+"""The process: how everything is wired, started and stopped."""

@@ -1,0 +1,128 @@
+"""When the shards of a process are snapshotted, and their logs trimmed: by themselves.
+
+One task looks at the shards, one after the other. What is due (snapshot/trigger.py) is built at
+once and waited for, so there is never more than one builder, and who waited longest comes next.
+Shards do not become old together either: their first snapshots are spread over an interval.
+
+A build that fails is reported (node/snapshots/taking.py) and tried again after ``retry_s``; the
+shard goes on as before, with a longer log. Only an error of the log itself ends the schedule, and
+with it the process: a log that cannot write its MANIFEST is not to be trusted with more.
+
+After each snapshot, and now and then because messages are acknowledged and repairs done, the log
+loses what nobody needs any more (``Shard.trim_begin``). What reads of the past are replaying stays,
+and from where a hold is about to be set.
+Files are removed on a thread, but what is in them is looked at on the loop: a few at a time.
+"""
+
+import asyncio
+import logging
+
+from onelog.node.context import NodeContext
+from onelog.node.replica.driver import ShardDriver
+from onelog.node.replica.retention import log_bytes_behind
+from onelog.snapshot.errors import SnapshotError
+from onelog.snapshot.trigger import Cause, Growth, snapshot_due
+from onelog.ual.errors import DiskFull
+
+# How often shards are looked at, and trimmed without a new snapshot, at most.
+LOOK_S = 1.0
+TRIM_S = 10.0
+# Segments that one trim removes. The rest comes at the next look.
+TRIM_SEGMENTS_MAX = 8
+
+_log = logging.getLogger("onelog.node.snapshots")
+
+
+class SnapshotSchedule:
+    """See the module's text. One for each process."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._drivers = context.drivers
+        self._snapshots = context.snapshots
+        self._clock = context.clock
+        self._past = context.past
+        self._holding = context.holding
+        self._config = config = context.config.trigger_config()
+        now_s, numbers = self._clock.now_s(), sorted(self._drivers)
+        share_s = config.interval_s / max(len(numbers), 1)
+        self._since_s = {
+            number: now_s - config.interval_s + (at + 1) * share_s
+            for at, number in enumerate(numbers)
+        }
+        self._trim_at_s = dict.fromkeys(numbers, now_s)
+
+    async def run(self) -> None:
+        """Look after the shards until cancelled; a build that runs is stopped then."""
+        pause_s = min(LOOK_S, self._config.interval_s, self._config.retry_s)
+        while True:
+            for number in sorted(self._drivers):
+                driver = self._drivers[number]
+                if driver.shard.failure is not None:
+                    continue
+                cause = self.due(driver)
+                if cause is not None:
+                    await self._take(driver, cause)
+                await self._trim(driver)
+                await asyncio.sleep(0)
+            await asyncio.sleep(pause_s)
+
+    def due(self, driver: ShardDriver) -> Cause | None:
+        """Tell whether a shard is due for a snapshot, and why."""
+        shard, now_s = driver.shard, self._clock.now_s()
+        report, newest = self._snapshots.report(driver.number), shard.snapshots.newest
+        index = 0 if newest is None else newest.index
+        since_s = report.taken_s or self._since_s[driver.number]
+        return snapshot_due(
+            Growth(
+                applied_entries=shard.log.applied_index - index,
+                log_bytes=log_bytes_behind(shard.log, index),
+                last_snapshot_bytes=0 if newest is None else newest.size,
+                elapsed_s=now_s - since_s,
+                since_failure_s=None if report.failed_s is None else now_s - report.failed_s,
+            ),
+            self._config,
+        )
+
+    async def trim_now(self, driver: ShardDriver) -> None:
+        """Trim a log at once, without waiting for its turn."""
+        self._trim_at_s[driver.number] = self._clock.now_s()
+        await self._trim(driver)
+
+    async def _take(self, driver: ShardDriver, cause: Cause) -> None:
+        _log.debug("shard %d: a snapshot is due by %s", driver.number, cause.value)
+        try:
+            await self._snapshots.take(driver)
+        except (SnapshotError, DiskFull, OSError):
+            return  # reported; the trigger knows when to try again
+        self._trim_at_s[driver.number] = self._clock.now_s()
+
+    async def _trim(self, driver: ShardDriver) -> None:
+        """Let the log lose what it may, if it is time to look."""
+        number, shard, now_s = driver.number, driver.shard, self._clock.now_s()
+        if now_s < self._trim_at_s[number] or shard.failure is not None:
+            return
+        self._trim_at_s[number] = now_s + min(TRIM_S, self._config.interval_s)
+        if shard.log.segments.segments[0].last_index >= shard.snapshots.keep_from_index:
+            return
+        try:
+            job = await driver.record(
+                lambda: shard.trim_begin(self._needed_from(number), TRIM_SEGMENTS_MAX)
+            )
+        except DiskFull:
+            return  # another time
+        if job is None:
+            return
+        count = len(job.segments)
+        report = self._snapshots.report(number)
+        report.trims += 1
+        report.trimmed_segments += count
+        if count == TRIM_SEGMENTS_MAX:
+            self._trim_at_s[number] = now_s
+        _log.info(
+            "shard %d: dropped %d segments, the log begins at %d",
+            number, count, shard.log.first_index,
+        )  # fmt: skip
+
+    def _needed_from(self, number: int) -> int | None:
+        needed = (self._past.needed_from(number), self._holding.asked_from(number))
+        return min((each for each in needed if each is not None), default=None)

@@ -1,0 +1,1 @@
+"""Snapshots that a node takes, and states of the past."""

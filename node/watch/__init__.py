@@ -1,0 +1,1 @@
+"""Watches: what entries changed, from now on or from an old cursor."""

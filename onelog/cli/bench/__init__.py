@@ -1,0 +1,1 @@
+"""``onelog bench``: load on any endpoint."""

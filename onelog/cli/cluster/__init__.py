@@ -1,0 +1,1 @@
+"""``onelog cluster``: a cluster on this machine."""

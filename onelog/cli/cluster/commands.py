@@ -1,0 +1,297 @@
+"""``onelog cluster``: a cluster of real servers on this machine, for trying and for developing.
+
+Thin, and lazy: what asks servers is imported inside the commands that ask, because every other one
+must start without it.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections import deque
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from onelog.cli.cluster.lifecycle import (
+    STOP_S_MAX,
+    Wish,
+    kill_node,
+    remember_flags,
+    restart_node,
+    start_cluster,
+    stop_cluster,
+)
+from onelog.cli.cluster.ports import BASE_MAX
+from onelog.cli.cluster.state import DEFAULT_PATH, NODES_MAX, ClusterDirectory
+from onelog.cli.command import group
+from onelog.cli.failure import CommandFailed
+from onelog.cli.log.state_output import printable
+
+if TYPE_CHECKING:
+    from onelog.cli.cluster.status import ClusterStatus
+
+EXIT_NOT_WHOLE = 3
+EXIT_INTERRUPTED = 130
+SHARDS_MAX = 65_535
+READY_S = 60.0
+FOLLOW_S = 0.2
+LINES_MAX = 100_000
+WIDTH = 120  # of a table that is not for a terminal
+
+app = group("Run a cluster on this machine.")
+
+Dir = Annotated[
+    Path, typer.Option("--dir", help="Where the cluster is, with all its data and logs.")
+]
+Number = Annotated[int, typer.Argument(metavar="N", help="The node's number; the first is 1.")]
+ReadyWithin = Annotated[
+    float,
+    typer.Option("--ready-within", min=0.1, max=86_400, help="Seconds for nodes to get ready."),
+]
+StopWithin = Annotated[
+    float,
+    typer.Option(
+        "--stop-within", min=0, max=86_400, help="Seconds to stop in order; then it is killed."
+    ),
+]
+
+
+@app.callback(invoke_without_command=True)
+def cluster(context: typer.Context) -> None:
+    """Run a cluster on this machine."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def up(
+    flags: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- FLAGS]", help="Further flags of onelog serve for every node, after --."
+        ),
+    ] = None,
+    *,
+    path: Dir = DEFAULT_PATH,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=NODES_MAX, help="Nodes; 3 in a new directory.")
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, max=SHARDS_MAX, help="Shards; 3 in a new directory.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=BASE_MAX,
+            help="The first of 300 ports that the nodes share; without, a free block is found.",
+        ),
+    ] = None,
+    is_detached: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when all nodes are ready.")
+    ] = False,
+    ready_within: ReadyWithin = READY_S,
+    stop_within: StopWithin = STOP_S_MAX,
+) -> None:
+    """Start a cluster and show how it is; Ctrl-C brings it down.
+
+    A directory that holds a cluster already is started again with its data, and if no flags are
+    given with those of the last time that it got ready. Node N has its data in DIR/nN/data and its
+    output in DIR/nN/log.
+
+    \b
+    Examples:
+      onelog cluster up
+      onelog cluster up --nodes 5 --detach
+      onelog cluster up --dir /tmp/quick -- --raft-heartbeat-s 0.05
+    """
+    from onelog.cli.cluster.watching import see_up
+
+    directory = ClusterDirectory(path)
+    known = directory.find()
+    with ExitStack() as held, ExitStack() as failing:
+        wish = Wish(nodes, shards, port, tuple(flags or ()))
+        start_cluster(directory, wish, held)
+        # Flags with which nodes do not get ready must not keep the next ones from it.
+        failing.callback(remember_flags, directory, () if known is None else known.flags)
+        if known is not None and known.is_up:
+            typer.echo(f"note: {path} was not brought down last time; its nodes recover", err=True)
+
+        def ready(status: "ClusterStatus") -> None:
+            failing.pop_all()
+            held.close()
+            _print_ready(directory, status)
+
+        was_ready = asyncio.run(
+            see_up(
+                directory,
+                ready,
+                ready_s=ready_within,
+                stop_s=stop_within,
+                is_detached=is_detached,
+            )
+        )
+    if not was_ready:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _print_ready(directory: ClusterDirectory, status: "ClusterStatus") -> None:
+    endpoints = ",".join(node.endpoint for node in status.nodes)
+    count = len(status.nodes)
+    typer.echo(
+        f"cluster {directory.path} is up: {count} node{'s' if count > 1 else ''}, clients call "
+        f"{endpoints}"
+    )
+
+
+@app.command()
+def status(
+    *,
+    path: Dir = DEFAULT_PATH,
+    is_watched: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C, or until it is down.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, for scripts; with --watch a line a look.")
+    ] = False,
+) -> None:
+    """Show the nodes, and who leads which shard.
+
+    ``behind`` is how many committed entries a node has not applied yet; what a node that is down
+    had applied is known only to a view that saw it running.
+
+    \b
+    Exit codes:
+      0  every node serves and every shard has a leader
+      1  the command failed
+      2  the command was not understood
+      3  a node does not serve, or a shard has no leader
+
+    \b
+    Examples:
+      onelog cluster status
+      onelog cluster status --watch
+      onelog cluster status --json | jq '.shards[] | {shard, leader, behind}'
+    """
+    from rich.console import Console
+
+    from onelog.cli.cluster import view
+    from onelog.cli.cluster.watching import watch
+
+    directory = ClusterDirectory(path)
+    directory.load()
+    if is_watched:
+        asyncio.run(watch(directory, is_json=as_json))
+        return
+    found = asyncio.run(_look(directory))
+    if as_json:
+        typer.echo(json.dumps(view.as_json(path, found), indent=2))
+    else:
+        width = None if sys.stdout.isatty() else WIDTH
+        Console(width=width, highlight=False, markup=False).print(view.render(path, found))
+    if not found.is_whole:
+        raise typer.Exit(EXIT_NOT_WHOLE)
+
+
+async def _look(directory: ClusterDirectory) -> "ClusterStatus":
+    from onelog.cli.cluster.status import Observer
+
+    async with Observer(directory) as observer:
+        return await observer.look()
+
+
+@app.command()
+def down(*, path: Dir = DEFAULT_PATH, stop_within: StopWithin = STOP_S_MAX) -> None:
+    """Stop all nodes, in order; the data stays.
+
+    \b
+    Examples:
+      onelog cluster down
+      onelog cluster down --stop-within 60
+    """
+    count, killed = stop_cluster(ClusterDirectory(path), stop_within)
+    if not count:
+        typer.echo("no node was running")
+        return
+    for number in killed:
+        typer.echo(f"warning: node {number} was killed after {stop_within:g} s", err=True)
+    typer.echo(f"{count} node{'s have' if count > 1 else ' has'} ended")
+
+
+@app.command()
+def kill(number: Number, *, path: Dir = DEFAULT_PATH) -> None:
+    """Kill a node, as a crash of its machine would (SIGKILL).
+
+    \b
+    Examples:
+      onelog cluster kill 2
+    """
+    pid = kill_node(ClusterDirectory(path), number)
+    typer.echo(f"node {number} was killed, process {pid}")
+
+
+@app.command()
+def restart(
+    number: Number,
+    *,
+    path: Dir = DEFAULT_PATH,
+    ready_within: ReadyWithin = READY_S,
+    stop_within: StopWithin = STOP_S_MAX,
+) -> None:
+    """Start a node again, after stopping it if it runs; return when it is ready.
+
+    \b
+    Examples:
+      onelog cluster restart 2
+    """
+    from onelog.cli.cluster.watching import wait_until_ready
+
+    directory = ClusterDirectory(path)
+    restart_node(directory, number, stop_within)
+    found = asyncio.run(wait_until_ready(directory, [number], ready_within))
+    typer.echo(f"node {number} is ready, process {found.nodes[number - 1].pid}")
+
+
+@app.command()
+def logs(
+    number: Number,
+    *,
+    path: Dir = DEFAULT_PATH,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, max=LINES_MAX, help="How many of the last lines.")
+    ] = 50,
+    is_followed: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Show what a node has said.
+
+    \b
+    Examples:
+      onelog cluster logs 1
+      onelog cluster logs 1 -n 200 --follow
+    """
+    directory = ClusterDirectory(path)
+    directory.load().node(number)
+    log = directory.log_path(number)
+    if not log.exists():
+        raise CommandFailed("NOT_RUNNING", f"node {number} was never started")
+    with log.open("rb") as file:
+        for line in deque(file, maxlen=lines):
+            _write(line)
+        while is_followed:
+            _follow(file)
+            time.sleep(FOLLOW_S)
+
+
+def _follow(file: BinaryIO) -> None:
+    for line in file:
+        _write(line)
+
+
+def _write(line: bytes) -> None:
+    """Write a line of a log, and nothing that a terminal would obey."""
+    typer.echo(printable(line.decode(errors="replace").rstrip("\n")))

@@ -1,0 +1,213 @@
+"""Starting and stopping the nodes of a local cluster. They are ordinary ``onelog serve`` processes.
+
+All nodes get the same list of founders and make the cluster themselves (docs/server.md). Their
+settings come from flags alone, which are remembered: variables of the shell that calls ``up`` would
+be missing in the one that calls ``restart``, and nodes of one cluster must agree.
+
+Each process is remembered right after it was started. If this program dies in that instant, a node
+runs that nobody knows of; it holds its directory, and the next ``up`` says so.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onelog.cli.cluster.ports import hold_ports
+from onelog.cli.cluster.processes import launch, send, wait_for_end
+from onelog.cli.cluster.state import ClusterDirectory, LocalCluster
+from onelog.cli.failure import CommandFailed
+
+NODES_DEFAULT = 3
+SHARDS_DEFAULT = 3  # so that each of three nodes leads one
+# A node that was asked to stop drains and hands over; above this it is killed.
+STOP_S_MAX = 20.0
+KILL_S_MAX = 10.0
+# A log that is longer is moved aside when its node starts; one such file is kept.
+LOG_BYTES_MAX = 64 << 20
+_LOG_END_BYTES = 4096
+
+# What this command decides itself, or could not look at: one process each, without TLS.
+_OWN_FLAGS = frozenset(
+    f"--{name}"
+    for name in (
+        "name", "data-dir", "workers", "listen", "peer-listen", "http-listen", "advertise",
+        "peer-advertise", "initial-cluster", "join", "shards", "config", "insecure-bind",
+        "tls-cert", "tls-key", "tls-client-ca", "peer-tls-cert", "peer-tls-key", "peer-tls-ca",
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What ``up`` was asked for; None is what was remembered, or the default."""
+
+    nodes: int | None = None
+    shards: int | None = None
+    port: int | None = None
+    flags: tuple[str, ...] = ()
+
+
+def start_cluster(directory: ClusterDirectory, wish: Wish, held: ExitStack) -> LocalCluster:
+    """Start every node; the ports that ``held`` ends up with are let go when all are ready."""
+    for flag in wish.flags:
+        if flag.partition("=")[0] in _OWN_FLAGS:
+            raise CommandFailed("USAGE", f"{flag} is decided by onelog cluster itself")
+    with directory.changing():
+        known = directory.find()
+        if known is not None and known.running:
+            raise CommandFailed(
+                "ALREADY_UP",
+                f"{len(known.running)} of {len(known.nodes)} nodes of {directory.path} run; "
+                f"see: {directory.line('status')}, restart N, down",
+            )
+        nodes, shards = _shape(directory, known, wish)
+        block = held.enter_context(
+            hold_ports(
+                nodes, asked=wish.port, remembered=None if known is None else known.base_port
+            )
+        )
+        flags_before = () if known is None else known.flags
+        flags = wish.flags or flags_before
+        cluster = LocalCluster(True, block.base, shards, flags, (None,) * nodes)
+        directory.save(cluster)
+        try:
+            for number in range(1, nodes + 1):
+                block.hand_over(number)
+                cluster = _start(directory, cluster, number)
+        except BaseException:
+            _stop(directory, cluster, [node.number for node in cluster.running], 0.0)
+            directory.save(replace(cluster, is_up=False, flags=flags_before))
+            raise
+    return cluster
+
+
+def _shape(directory: ClusterDirectory, known: LocalCluster | None, wish: Wish) -> tuple[int, int]:
+    """Return how many nodes and shards there are: fixed when a cluster is founded."""
+    if known is None:
+        return wish.nodes or NODES_DEFAULT, wish.shards or SHARDS_DEFAULT
+    nodes, shards = len(known.nodes), known.shards
+    if (wish.nodes or nodes) != nodes or (wish.shards or shards) != shards:
+        raise CommandFailed(
+            "TOPOLOGY_MISMATCH",
+            f"{directory.path} holds a cluster with --nodes {nodes} --shards {shards}, which "
+            "cannot change; use another --dir, or remove the directory and all its data",
+        )
+    return nodes, shards
+
+
+def last_words(directory: ClusterDirectory, number: int) -> str:
+    """Return the last thing that a node said."""
+    log = directory.log_path(number)
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def _start(directory: ClusterDirectory, cluster: LocalCluster, number: int) -> LocalCluster:
+    node = cluster.node(number)
+    path, log = directory.node_path(number).absolute(), directory.log_path(number).absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+        log.replace(log.with_suffix(".old"))
+    command = [
+        sys.executable, "-m", "onelog.cli.main", "serve",
+        "--name", node.name,
+        "--data-dir", str(path / "data"),
+        "--listen", node.endpoint,
+        "--peer-listen", node.peer_address,
+        "--http-listen", node.http,
+        "--shards", str(cluster.shards),
+    ]  # fmt: skip
+    if len(cluster.nodes) > 1:
+        founders = ",".join(f"{each.name}={each.peer_address}" for each in cluster.nodes)
+        command += ["--initial-cluster", founders]
+    process = launch(
+        [*command, *cluster.flags], directory=path, output=log, environment=_environment()
+    )
+    cluster = cluster.with_process(number, process)
+    directory.save(cluster)
+    return cluster
+
+
+def _environment() -> dict[str, str]:
+    return {name: text for name, text in os.environ.items() if not name.startswith("ONELOG_")}
+
+
+def kill_node(directory: ClusterDirectory, number: int) -> int:
+    """Kill a node as a crash would; return which process it was."""
+    node = directory.load().node(number)
+    process = node.process
+    if process is None or not send(process, signal.SIGKILL):
+        raise CommandFailed(
+            "NOT_RUNNING", f"node {number} does not run; see: {directory.line(f'restart {number}')}"
+        )
+    _insist_on_end(directory.path, [number], wait_for_end([process], KILL_S_MAX))
+    return process.pid
+
+
+def restart_node(directory: ClusterDirectory, number: int, within_s: float) -> None:
+    """Stop a node if it runs, in order unless that takes too long, and start it again."""
+    with directory.changing():
+        cluster = directory.load()
+        cluster.node(number)
+        if not cluster.is_up:
+            raise CommandFailed(
+                "NOT_RUNNING",
+                f"the cluster in {directory.path} is down; see: {directory.line('up')}",
+            )
+        _stop(directory, cluster, [number], within_s)
+        _start(directory, cluster, number)
+
+
+def stop_cluster(directory: ClusterDirectory, within_s: float) -> tuple[int, list[int]]:
+    """Stop all nodes; return how many ran, and which of them had to be killed."""
+    with directory.changing():
+        cluster = directory.load()
+        running = [node.number for node in cluster.running]
+        killed = _stop(directory, cluster, running, within_s)
+        directory.save(replace(cluster, is_up=False, processes=(None,) * len(cluster.nodes)))
+    return len(running), killed
+
+
+def remember_flags(directory: ClusterDirectory, flags: tuple[str, ...]) -> None:
+    """Let the next ``up`` without flags have these."""
+    with directory.changing():
+        directory.save(replace(directory.load(), flags=flags))
+
+
+def kill_all(directory: ClusterDirectory) -> None:
+    """Kill what runs: somebody does not want to wait for an end in order."""
+    for node in directory.load().running:
+        assert node.process is not None
+        send(node.process, signal.SIGKILL)
+
+
+def _stop(
+    directory: ClusterDirectory, cluster: LocalCluster, numbers: Sequence[int], within_s: float
+) -> list[int]:
+    """Ask nodes to stop, then kill those that have not; return the latter."""
+    processes = {number: cluster.node(number).process for number in numbers}
+    asked = {
+        number: process
+        for number, process in processes.items()
+        if process is not None and send(process, signal.SIGTERM)
+    }
+    left = set(wait_for_end(asked.values(), within_s))
+    killed = [number for number, process in asked.items() if process in left]
+    for process in left:
+        send(process, signal.SIGKILL)
+    _insist_on_end(directory.path, killed, wait_for_end(left, KILL_S_MAX))
+    return killed
+
+
+def _insist_on_end(path: Path, numbers: Sequence[int], left: Sequence[object]) -> None:
+    if left:
+        names = ", ".join(map(str, numbers))
+        raise CommandFailed(
+            "NOT_ENDED", f"node {names} of {path} was killed and has not ended; is its disk stuck?"
+        )

@@ -1,0 +1,256 @@
+"""How a local cluster is: its processes, and what each node says of itself.
+
+A node is asked twice: ``/ready`` says which stage it is in, and once it serves clients
+``Admin.GetStatus`` says how its replicas are. Nodes are asked at the same time, none longer than
+``ASK_S_MAX``, so that one that hangs does not hide the others. Whatever they answer is of slightly
+different moments: a replica may look a few entries behind that is not.
+
+Every node is asked through a client of its own, which knows no other endpoint: no answer may come
+from somebody else.
+"""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from http.client import HTTPException
+from time import monotonic
+from typing import Any, Self
+
+from onelog.cli.cluster.state import ClusterDirectory, LocalNode
+from onelog.client.client import AsyncClient
+from onelog.errors import OnelogError
+from onelog.v1 import admin_pb2
+
+# What one node may take to answer.
+ASK_S_MAX = 1.0
+# A node that has no process, that does not listen yet, or that does not answer.
+DOWN, STARTING, SILENT = "down", "starting", "silent"
+# A node that serves, and one that would if all its shards had leaders.
+SERVING, WAITING = "serving", "waiting"
+_STAGES_WITH_STATUS = ("electing", SERVING)
+_ANSWER_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica of a shard, as its node sees it."""
+
+    shard: int
+    role: str
+    term: int
+    commit_index: int
+    applied_index: int
+    holds: tuple[admin_pb2.Hold, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node; ``state`` is its stage, or why it has none."""
+
+    number: int
+    endpoint: str
+    state: str
+    is_ready: bool = False
+    pid: int | None = None
+    waiting_for: str = ""
+    uptime_s: float | None = None
+    replicas: tuple[Replica, ...] = ()
+    alarms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """One shard over all nodes; ``leader`` is None while none of them leads.
+
+    ``elsewhere`` is the leader's endpoint then, if it is a node that has joined from elsewhere.
+    ``behind`` has for each node how many committed entries it has not applied, or None where that
+    is not known. ``holds`` are as the leader sees them.
+    """
+
+    shard: int
+    leader: int | None
+    term: int
+    commit_index: int
+    applied_index: int
+    behind: dict[int, int | None]
+    elsewhere: str = ""
+    holds: tuple[admin_pb2.Hold, ...] = ()
+
+    @property
+    def leader_name(self) -> str | None:
+        """What to call the leader; None while nobody leads."""
+        return self.elsewhere or None if self.leader is None else f"node {self.leader}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A cluster at one moment; ``at_s`` is of the monotonic clock."""
+
+    is_up: bool
+    at_s: float
+    nodes: tuple[NodeStatus, ...]
+    shards: tuple[ShardStatus, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every node serves and every shard is led."""
+        return all(node.is_ready for node in self.nodes) and all(
+            shard.leader_name is not None for shard in self.shards
+        )
+
+
+class Observer:
+    """Looks at a cluster again and again; keeps its connections in between."""
+
+    def __init__(self, directory: ClusterDirectory) -> None:
+        self._directory = directory
+        self._clients: dict[str, AsyncClient] = {}
+        # How far each replica was when it last answered: node, shard.
+        self._applied: dict[tuple[int, int], int] = {}
+
+    async def look(self) -> ClusterStatus:
+        """Ask all nodes now."""
+        cluster = self._directory.load()
+        nodes = tuple(await asyncio.gather(*map(self._node, cluster.nodes)))
+        shards = self.combine(nodes, cluster.shards)
+        if any(shard.leader is None for shard in shards):
+            shards = await self._look_elsewhere(nodes, shards)
+        return ClusterStatus(cluster.is_up, monotonic(), nodes, shards)
+
+    def combine(self, nodes: Sequence[NodeStatus], shards: int) -> tuple[ShardStatus, ...]:
+        """Return how the shards are, from what the nodes have just said of themselves."""
+        for node in nodes:
+            for replica in node.replicas:
+                self._applied[node.number, replica.shard] = replica.applied_index
+        return tuple(self._shard(shard, nodes) for shard in range(shards))
+
+    async def _look_elsewhere(
+        self, nodes: Sequence[NodeStatus], shards: tuple[ShardStatus, ...]
+    ) -> tuple[ShardStatus, ...]:
+        """Find out which shards are led by nodes that this machine's cluster does not have."""
+        ours = {node.endpoint for node in nodes}
+        asked = next((node for node in nodes if node.is_ready), None)
+        if asked is None:
+            return shards
+        try:
+            answer = await self._client(asked.endpoint).admin.topology()
+        except OnelogError:
+            return shards  # it has just ended; the next look shows it
+        found = {each.shard: each.leader_endpoint for each in answer.shards}
+        elsewhere = {shard: each for shard, each in found.items() if each not in ours}
+        return tuple(
+            shard
+            if shard.leader is not None
+            else replace(shard, elsewhere=elsewhere.get(shard.shard, ""))
+            for shard in shards
+        )
+
+    async def _node(self, node: LocalNode) -> NodeStatus:
+        pid = node.pid
+        if pid is None:
+            return NodeStatus(node.number, node.endpoint, DOWN)
+        try:
+            ready = await asyncio.to_thread(_ask_ready, node.http)
+        except ConnectionRefusedError:
+            return NodeStatus(node.number, node.endpoint, STARTING, pid=pid)
+        except (OSError, HTTPException, ValueError):
+            return NodeStatus(node.number, node.endpoint, SILENT, pid=pid)
+        stage = str(ready["stage"])
+        status: admin_pb2.GetStatusResponse | None = None
+        if stage in _STAGES_WITH_STATUS:
+            try:
+                status = await self._client(node.endpoint).admin.status(endpoint=node.endpoint)
+            except OnelogError:
+                stage = SILENT  # it ended or hung between the two questions
+        is_ready = bool(ready["ready"]) and status is not None
+        return NodeStatus(
+            node.number,
+            node.endpoint,
+            WAITING if stage == SERVING and not is_ready else stage,
+            is_ready=is_ready,
+            pid=pid,
+            waiting_for=str(ready["waiting_for"]),
+            uptime_s=None if status is None else status.uptime_ms / 1000,
+            replicas=() if status is None else tuple(map(_replica, status.shards)),
+            alarms=()
+            if status is None
+            else tuple(f"{each.reason}: {each.message}" for each in status.alarms),
+        )
+
+    def _shard(self, shard: int, nodes: Sequence[NodeStatus]) -> ShardStatus:
+        answers = {
+            node.number: replica
+            for node in nodes
+            for replica in node.replicas
+            if replica.shard == shard
+        }
+        term = max((each.term for each in answers.values()), default=0)
+        # One that was replaced and does not know it yet is in an older term.
+        leader = next(
+            (
+                number
+                for number, each in answers.items()
+                if each.role == "leader" and each.term == term
+            ),
+            None,
+        )
+        commit_index = max((each.commit_index for each in answers.values()), default=0)
+        behind: dict[int, int | None] = {}
+        for node in nodes:
+            applied = self._applied.get((node.number, shard))
+            behind[node.number] = (
+                None if applied is None or not answers else max(0, commit_index - applied)
+            )
+        return ShardStatus(
+            shard,
+            leader,
+            term,
+            commit_index,
+            max((each.applied_index for each in answers.values()), default=0),
+            behind,
+            holds=() if leader is None else answers[leader].holds,
+        )
+
+    def _client(self, endpoint: str) -> AsyncClient:
+        client = self._clients.get(endpoint)
+        if client is None:
+            client = self._clients[endpoint] = AsyncClient(endpoint, timeout_s=ASK_S_MAX)
+        return client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+
+def _replica(status: admin_pb2.ShardStatus) -> Replica:
+    return Replica(
+        status.shard,
+        admin_pb2.Role.Name(status.role).removeprefix("ROLE_").lower(),
+        status.term,
+        status.commit_index,
+        status.applied_index,
+        tuple(status.holds),
+    )
+
+
+# A proxy of the environment is for the web, not for a process next door.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _ask_ready(address: str) -> dict[str, Any]:
+    try:
+        with _opener.open(f"http://{address}/ready", timeout=ASK_S_MAX) as answer:
+            body = answer.read(_ANSWER_BYTES_MAX)
+    except urllib.error.HTTPError as error:
+        with error:
+            body = error.read(_ANSWER_BYTES_MAX)  # not ready, and it says why
+    except urllib.error.URLError as error:
+        raise error.reason if isinstance(error.reason, OSError) else error from None
+    found: dict[str, Any] = json.loads(body)
+    return found

@@ -1,0 +1,1 @@
+"""``onelog demo``: the five-minute tour."""

@@ -1,0 +1,450 @@
+"""``onelog kv``: keys."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onelog.cli import kv_holding_commands, kv_json_commands
+from onelog.cli.command import RoutingKey, Session, command, group
+from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
+from onelog.cli.output import progress, text_of
+from onelog.cli.values import (
+    duration_s,
+    json_of,
+    lifetime_s,
+    lines_of,
+    read_file,
+    shown_time,
+    to_bytes,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from onelog import Item
+
+IMPORT_CHUNK = 1_000  # keys that are read from the input before they are sent
+
+app = group("Keys: put, get, list, watch, lock, transactions, leases.")
+app.add_typer(kv_json_commands.app, name="json")
+app.add_typer(kv_holding_commands.lease_app, name="lease")
+kv_holding_commands.register(app)
+
+KeyText = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
+ValueText = Annotated[
+    str | None, typer.Argument(metavar="VALUE", help="The value; - reads it from stdin.")
+]
+ValueFile = Annotated[
+    Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the value from a file.")
+]
+Escaped = Annotated[
+    bool, typer.Option("--escaped", "-x", help=r"Arguments have escapes: \x00, \n, \\.")
+]
+Ttl = Annotated[
+    float | None,
+    typer.Option("--ttl", metavar="TIME", parser=duration_s, help="Let it live so long."),
+]
+Expected = Annotated[
+    int | None,
+    typer.Option("--expect", min=0, metavar="VERSION", help="Only over this version; 0: none."),
+]
+Prefix = Annotated[str | None, typer.Argument(metavar="PREFIX", help="Keys that begin so.")]
+First = Annotated[str | None, typer.Option("--from", metavar="KEY", help="From this key on.")]
+Last = Annotated[str | None, typer.Option("--to", metavar="KEY", help="To before this key.")]
+
+
+def _range(prefix: str | None, first: str | None, last: str | None, escaped: bool) -> Any:  # noqa: FBT001
+    if prefix is not None and (first is not None or last is not None):
+        raise CommandFailed("USAGE", "give a prefix, or --from and --to")
+    bounds = {"prefix": prefix, "start": first, "end": last}
+    return {
+        name: None if text is None else to_bytes(text, escaped=escaped)
+        for name, text in bounds.items()
+    }
+
+
+@command(app)
+def put(
+    session: Session,
+    key: KeyText,
+    value: ValueText = None,
+    *,
+    file: ValueFile = None,
+    ttl: Ttl = None,
+    lease: Annotated[
+        int, typer.Option("--lease", min=0, metavar="ID", help="Let it go with this lease.")
+    ] = 0,
+    expect: Expected = None,
+    escaped: Escaped = False,
+) -> None:
+    """Write a key; prints its version.
+
+    \b
+    Examples:
+      onelog kv put greeting hello
+      onelog kv put session:1 abc --ttl 30m
+      onelog kv put config --file settings.json
+      date | onelog kv put today -
+      onelog kv put created-once yes --expect 0
+      onelog kv put -x 'bin\\x00key' '\\xff\\x00'
+    """
+    data = value_of(value, file, escaped=escaped)
+    version = session.client.kv.put(
+        to_bytes(key, escaped=escaped), data, ttl_s=ttl, lease=lease, expected_version=expect
+    )
+    session.output.result({"version": version}, f"version {version}")
+
+
+ITEM_COLUMNS = (
+    ("key", lambda item: item.key),
+    ("value", lambda item: item.value),
+    ("version", lambda item: item.version),
+    ("expires", lambda item: shown_time(item.expires_ns) if item.expires_ns else None),
+    ("lease", lambda item: str(item.lease_id) if item.lease_id else None),
+)
+
+
+@command(app, reads=True)
+def get(
+    session: Session,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="The keys.")],
+    *,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the value and nothing else, not even a newline.")
+    ] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Show version, expiry and lease as well.")
+    ] = False,
+    escaped: Escaped = False,
+) -> None:
+    """Print the value of a key, or a table of several; exits with 3 if one does not exist.
+
+    \b
+    Examples:
+      onelog kv get greeting
+      onelog kv get config --raw > settings-copy.json
+      onelog kv get greeting today --json
+      onelog kv get greeting --details
+      onelog kv get greeting --stale
+    """
+    names = [to_bytes(key, escaped=escaped) for key in keys]
+    found = session.client.kv.get_many(names, read=session.read)
+    there = [item for item in found if item is not None]
+    output = session.output
+    if len(names) == 1 and there and not details and not output.as_json:
+        output.raw(there[0].value, with_newline=not raw)
+    elif len(names) == 1 and there:
+        item = there[0]
+        output.listing(item, [(title, value(item)) for title, value in ITEM_COLUMNS])
+    else:
+        output.table(there, ITEM_COLUMNS)
+    missing = [name for name, item in zip(names, found, strict=True) if item is None]
+    if missing:
+        shown = ", ".join(map(text_of, missing[:3])) + (", …" if len(missing) > 3 else "")
+        raise CommandFailed("KEY_NOT_FOUND", f"there is no key {shown}", EXIT_NOT_FOUND)
+
+
+@command(app)
+def delete(
+    session: Session,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="The keys.")],
+    *,
+    expect: Expected = None,
+    escaped: Escaped = False,
+) -> None:
+    """Delete keys; says how many there were, and exits with 3 if there was none.
+
+    \b
+    Examples:
+      onelog kv delete greeting
+      onelog kv delete user:5 user:6 --json
+    """
+    if expect is not None and len(keys) > 1:
+        raise CommandFailed("USAGE", "--expect is for one key")
+    kv = session.client.kv
+    names = [to_bytes(key, escaped=escaped) for key in keys]
+    deleted = sum(kv.delete(name, expected_version=expect) for name in names)
+    session.output.result({"deleted": deleted}, f"{deleted} deleted")
+    if not deleted:
+        raise typer.Exit(EXIT_NOT_FOUND)
+
+
+@command(app, "delete-range")
+def delete_range(
+    session: Session,
+    prefix: Prefix = None,
+    *,
+    first: First = None,
+    last: Last = None,
+    everything: Annotated[bool, typer.Option("--all", help="All keys of the namespace.")] = False,
+    shard_of: RoutingKey = "",
+    escaped: Escaped = False,
+) -> None:
+    """Delete all keys of a range, some thousands at a time.
+
+    \b
+    Examples:
+      onelog kv delete-range session:
+      onelog kv delete-range --from a --to b
+    """
+    if (prefix is None and first is None and last is None) != everything:
+        raise CommandFailed("USAGE", "give a prefix, --from and --to, or --all")
+    with progress("deleting"):
+        count = session.client.kv.delete_range(
+            **_range(prefix, first, last, escaped), routing_key=to_bytes(shard_of, escaped=escaped)
+        )
+    session.output.result({"deleted": count}, f"{count} deleted")
+
+
+@command(app, "list", reads=True)
+def list_(
+    session: Session,
+    prefix: Prefix = None,
+    *,
+    first: First = None,
+    last: Last = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most so many.")] = 0,
+    reverse: Annotated[bool, typer.Option("--reverse", help="The last one first.")] = False,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Without values.")] = False,
+    shard_of: RoutingKey = "",
+    escaped: Escaped = False,
+) -> None:
+    """List keys in order. With --json one line each, which `kv import` takes.
+
+    \b
+    Examples:
+      onelog kv list
+      onelog kv list user: --limit 10
+      onelog kv list --from user:5 --to user:7 --reverse
+      onelog kv list user: --keys-only --json
+    """
+    items: Iterator[Item] = session.client.kv.scan(
+        **_range(prefix, first, last, escaped),
+        limit=limit,
+        reverse=reverse,
+        keys_only=keys_only,
+        routing_key=to_bytes(shard_of, escaped=escaped),
+        read=session.read,
+    )
+    if keys_only:
+        without = ({"key": item.key, "version": item.version} for item in items)
+        columns = (("key", lambda row: row["key"]), ("version", lambda row: row["version"]))
+        session.output.table(without, columns, nothing="no key is in this range")
+        return
+    session.output.table(items, ITEM_COLUMNS, nothing="no key is in this range")
+
+
+@command(app, "import")
+def import_(
+    session: Session,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="JSON lines; without, or -: stdin.")
+    ] = None,
+    *,
+    ttl: Ttl = None,
+) -> None:
+    """Write many keys: a JSON object in each line, with key and value, as `kv list --json` has.
+
+    Keys and values are text, or base64 under the names key_base64 and value_base64; what else is in
+    a line is not looked at. Keys are written up to 1,000 at a time, all of those or none.
+
+    \b
+    Examples:
+      onelog kv list user: --json | onelog kv import
+      onelog kv import backup.jsonl --ttl 1h
+    """
+    from onelog.cli.documents import bytes_field
+
+    def pairs() -> Iterator[tuple[bytes, bytes]]:
+        for number, line in enumerate(lines_of(file), 1):
+            if line.strip():
+                where = f"line {number}"
+                entry = json_of(line, where)
+                if not isinstance(entry, dict):
+                    raise CommandFailed("JSON_INVALID", f"{where} is no object")
+                yield bytes_field(entry, "key", where), bytes_field(entry, "value", where)
+
+    count, source, kv = 0, pairs(), session.client.kv
+    with progress("importing") as advance:
+        while chunk := list(islice(source, IMPORT_CHUNK)):
+            kv.put_many(chunk, ttl_s=ttl)
+            count += len(chunk)
+            advance(len(chunk))
+    session.output.result({"imported": count}, f"{count} imported")
+
+
+@command(app, reads=True)
+def history(session: Session, key: KeyText, *, escaped: Escaped = False) -> None:
+    """Show the versions of a key that are kept, the newest first.
+
+    \b
+    Examples:
+      onelog kv history greeting
+      onelog kv history greeting --json
+    """
+    versions = session.client.kv.history(to_bytes(key, escaped=escaped), read=session.read)
+    columns = (
+        ("version", lambda past: past.version),
+        ("what", lambda past: "put" if past.value is not None else
+            "expired" if past.expired else "deleted"),
+        ("value", lambda past: past.value),
+    )  # fmt: skip
+    if not session.output.table(versions, columns):
+        raise CommandFailed("KEY_NOT_FOUND", f"nothing is kept of {key}", EXIT_NOT_FOUND)
+
+
+@command(app)
+def increment(
+    session: Session,
+    key: KeyText,
+    *,
+    by: Annotated[int | None, typer.Option("--by", metavar="N", help="Add this; 1.")] = None,
+    lower_to: Annotated[
+        int | None, typer.Option("--lower-to", metavar="N", help="Lower it to this instead.")
+    ] = None,
+    raise_to: Annotated[
+        int | None, typer.Option("--raise-to", metavar="N", help="Raise it to this instead.")
+    ] = None,
+    escaped: Escaped = False,
+) -> None:
+    """Change a number and print it; a key that does not exist counts as 0.
+
+    \b
+    Examples:
+      onelog kv increment visits
+      onelog kv increment visits --by -2
+      onelog kv increment highest --raise-to 17
+    """
+    if sum(each is not None for each in (by, lower_to, raise_to)) > 1:
+        raise CommandFailed("USAGE", "give one of --by, --lower-to and --raise-to")
+    kv, name = session.client.kv, to_bytes(key, escaped=escaped)
+    if lower_to is not None:
+        number = kv.lower_to(name, lower_to)
+    elif raise_to is not None:
+        number = kv.raise_to(name, raise_to)
+    else:
+        number = kv.increment(name, 1 if by is None else by)
+    session.output.result({"number": number}, str(number))
+
+
+@command(app)
+def append(
+    session: Session,
+    key: KeyText,
+    value: ValueText = None,
+    *,
+    file: ValueFile = None,
+    escaped: Escaped = False,
+) -> None:
+    """Add bytes at the end of a value; prints the size of the whole.
+
+    \b
+    Examples:
+      onelog kv append notes 'one more'
+      onelog kv append -x notes '\\n'
+    """
+    data = value_of(value, file, escaped=escaped)
+    size = session.client.kv.append(to_bytes(key, escaped=escaped), data)
+    session.output.result({"size": size}, f"{size} bytes")
+
+
+@command(app)
+def touch(
+    session: Session,
+    key: KeyText,
+    ttl: Annotated[
+        float, typer.Argument(metavar="TIME|none", parser=lifetime_s, help="From now on.")
+    ],
+    *,
+    expect: Expected = None,
+    escaped: Escaped = False,
+) -> None:
+    """Give a key another lifetime; none lets it live for ever.
+
+    \b
+    Examples:
+      onelog kv touch greeting 1h
+      onelog kv touch greeting none
+    """
+    version = session.client.kv.touch(
+        to_bytes(key, escaped=escaped), ttl or None, expected_version=expect
+    )
+    session.output.result({"version": version}, f"version {version}")
+
+
+@command(app)
+def txn(
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON; - is stdin.")],
+) -> None:
+    """Check conditions on keys of one shard, then do one list of operations, or another.
+
+    The document has "when", "then" and "otherwise". Conditions: {"key", and "exists", or "version",
+    or "value", and "is" for another comparison than "=="}. Operations have an "op": get, put,
+    delete, touch, increment, append, set_json, delete_json. Exits with 4 if "otherwise" was done.
+
+    \b
+    Examples:
+      echo '{"when": [{"key": "balance{ann}", "version": 0, "is": ">="}],
+             "then": [{"op": "put", "key": "balance{ann}", "value": "9"},
+                      {"op": "increment", "key": "spent{ann}", "by": 1}],
+             "otherwise": [{"op": "get", "key": "balance{ann}"}]}' | onelog kv txn -
+    """
+    from onelog.cli import documents
+
+    document = documents.read(read_file(file), ("when", "then", "otherwise"))
+    new = session.client.kv.txn()
+    documents.put_conditions(new, document["when"])
+    for name, branch in (("then", new.then), ("otherwise", new.otherwise)):
+        documents.put_operations(branch, document[name], name, documents.TXN_OPERATIONS)
+    result = new.commit()
+    what = "then" if result.succeeded else "otherwise"
+    shown = "".join(f"\n  {entry['op']}: {json.dumps(each)}"
+                    for entry, each in zip(document[what], documents.shown(result.results),
+                                           strict=True))  # fmt: skip
+    if session.output.as_json:
+        session.output.result(result, "")
+    else:
+        for line in f"{what} was done at version {result.version}{shown}".split("\n"):
+            session.output.result(None, line)
+    if not result.succeeded:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+@command(app)
+def watch(
+    session: Session,
+    prefix: Prefix = None,
+    *,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this key.")] = None,
+    cursor: Annotated[
+        str | None,
+        typer.Option("--from", metavar="CURSOR", help="Where an earlier watch ended, or start."),
+    ] = None,
+    previous: Annotated[bool, typer.Option("--previous", help="With the values before.")] = False,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", min=0, metavar="N", help="End after so many events; 0: never."),
+    ] = 0,
+    escaped: Escaped = False,
+) -> None:
+    """Print changes of keys as they happen; Ctrl-C ends it. `onelog watch` sees all models.
+
+    \b
+    Examples:
+      onelog kv watch user: --from start --limit 2
+      onelog kv watch --key greeting --previous
+    """
+    from onelog import Watched
+    from onelog.cli.watch import print_events
+
+    if prefix is not None and key is not None:
+        raise CommandFailed("USAGE", "give a prefix, or --key")
+    name, beginning = (
+        None if text is None else to_bytes(text, escaped=escaped) for text in (key, prefix)
+    )
+    watched = [Watched("kv", name=name, prefix=beginning)]
+    print_events(session, watched, cursor, with_previous=previous, limit=limit)

@@ -1,0 +1,1 @@
+"""``onelog log``: the files of a data directory."""

@@ -1,0 +1,434 @@
+"""What ``onelog log`` prints: tables and lines for people, JSON for scripts.
+
+Names and payloads come from files that anybody may have written, and they end up on a terminal:
+whatever is not printable is escaped, so that no byte of a log can move a cursor or change a title.
+Entries are printed as they are read; nothing here holds more than one.
+"""
+
+import codecs
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry
+from onelog.ual.errors import DataError
+from onelog.ual.offline.findings import Finding, Level
+from onelog.ual.offline.inspect import OWNER_NAMES, DirectoryReport, FileReport, ShardReport
+from onelog.ual.offline.reader import Progress as ProgressCall
+from onelog.ual.offline.repair import Repair
+
+PAYLOAD_SHOWN_MAX = 120  # characters of a payload in a line for people; JSON has all of it
+
+_SECOND_NS = 1_000_000_000
+_FLAG_NAMES = {FLAG_ZSTD: "zstd", FLAG_CONDITIONAL: "conditional"}
+_ENTRY_LINE = "{:>12}  {:>6}  {:<30}  {:<6}  {:<10}  {:>5}  {:>9}  {:<11}  {}"
+_ENTRY_TITLES = ("index", "term", "time", "type", "owner", "left", "bytes", "flags", "what")
+_FILE_TITLES = (
+    "file", "first", "last", "entries", "proposals", "size", "first time", "last time", "what",
+)  # fmt: skip
+_RIGHT_COLUMNS = range(1, 6)  # the numbers among them
+_LEVEL_STYLES = {Level.ERROR: "bold red", Level.TAIL: "yellow", Level.LEFTOVER: "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """How much of everything a shard holds, by projection and kind, or why that is not known."""
+
+    index: int
+    counts: dict[str, dict[str, int]]
+    problem: str | None = None
+
+
+def parse_types(kinds: Sequence[str] | None) -> frozenset[int] | None:
+    """Turn ``--type`` into entry types: one of them, or all that an owner may have."""
+    if not kinds:
+        return None
+    owners = {name: owner for owner, name in OWNER_NAMES.items()}
+    types: set[int] = set()
+    for kind in kinds:
+        owner = owners.get(kind.lower())
+        if owner is not None:
+            types.update(range(owner << 8, (owner + 1) << 8))
+            continue
+        # Not left to int(), which would take 0x_1_01 as well.
+        if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,4}", kind):
+            names = ", ".join(owners)
+            raise typer.BadParameter(f"--type {kind}: give 0x0000 to 0xffff, or one of {names}")
+        types.add(int(kind, 16))
+    return frozenset(types)
+
+
+# JSON --------------------------------------------------------------------------------------------
+
+
+def print_json(report: DirectoryReport, states: Mapping[int, StateReport]) -> None:
+    """Print a report as one JSON document, with the states of those shards that have one."""
+    document = asdict(report)
+    for shard in document["shards"]:
+        if shard["shard"] in states:
+            shard["state"] = asdict(states[shard["shard"]])
+    _write(json.dumps(document, indent=2) + "\n")
+
+
+def _entry_fields(entry: Entry) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "index": entry.index,
+        "term": entry.term,
+        "time": time_text(entry.timestamp_ns),
+        "timestamp_ns": entry.timestamp_ns,
+        "type": f"0x{entry.entry_type:04x}",
+        "owner": _owner_name(entry.owner),
+        "flags": _flag_names(entry.flags),
+        "group_left": entry.group_left,
+        "stored_size": len(entry.payload),
+    }
+    try:
+        payload = entry.plain_payload()
+    except DataError as error:
+        return fields | {
+            "payload_error": f"{error.reason}: {error}",
+            "payload_hex": entry.payload.hex(),
+        }
+    fields["size"] = len(payload)
+    text = _as_text(payload)
+    return fields | ({"payload_hex": payload.hex()} if text is None else {"payload": text})
+
+
+# Entries -----------------------------------------------------------------------------------------
+
+
+def print_entries(entries: Iterable[Entry], *, as_json: bool) -> tuple[int, int | None]:
+    """Print entries one by one; return how many there were, and the last one's index."""
+    from onelog.projections.describe import describe_command, describe_entry
+
+    count, last_index = 0, None
+    for entry in entries:
+        if as_json:
+            _write(json.dumps(_entry_fields(entry) | {"what": describe_entry(entry)}) + "\n")
+        else:
+            if not count:
+                _write(_ENTRY_LINE.format(*_ENTRY_TITLES) + "\n")
+            _write(_entry_line(entry, describe_command(entry)))
+        count, last_index = count + 1, entry.index
+    return count, last_index
+
+
+def _entry_line(entry: Entry, what: str | None) -> str:
+    """Return the line of an entry: what it asks for, or the payload of one that is no command."""
+    try:
+        payload = entry.plain_payload()
+    except DataError as error:
+        size, shown = len(entry.payload), f"({error.reason}: {error})"
+    else:
+        size, shown = len(payload), _payload_text(payload) if what is None else what
+    line = _ENTRY_LINE.format(
+        entry.index,
+        entry.term,
+        time_text(entry.timestamp_ns),
+        f"0x{entry.entry_type:04x}",
+        _owner_name(entry.owner),
+        entry.group_left,
+        size,
+        ",".join(_flag_names(entry.flags)) or "-",
+        shown,
+    )
+    return line.rstrip() + "\n"
+
+
+def _payload_text(payload: bytes) -> str:
+    """Return the beginning of a payload: text if that is printable, else hex."""
+    # A character takes at most four bytes; one that is cut in two at the end is left out.
+    begin = payload[: 4 * PAYLOAD_SHOWN_MAX]
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(begin, final=begin == payload)
+    except UnicodeDecodeError:
+        text = "\0"
+    shown = text[:PAYLOAD_SHOWN_MAX]
+    if shown.isprintable():
+        is_cut = len(shown.encode()) < len(payload)
+    else:
+        shown = f"0x{payload[: PAYLOAD_SHOWN_MAX // 2].hex()}"
+        is_cut = len(payload) > PAYLOAD_SHOWN_MAX // 2
+    return f"{shown}…" if is_cut else shown
+
+
+def _as_text(payload: bytes) -> str | None:
+    """Return the payload as text if all of it is printable, else None."""
+    try:
+        text = payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() else None
+
+
+def time_text(timestamp_ns: int) -> str:
+    """Return log time in ISO 8601 with all its digits."""
+    return f"{_second_text(timestamp_ns // _SECOND_NS)}.{timestamp_ns % _SECOND_NS:09d}Z"
+
+
+@lru_cache(maxsize=16)  # entries come in the order of their time, many in each second
+def _second_text(second: int) -> str:
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def _owner_name(owner: int) -> str:
+    return OWNER_NAMES.get(owner, f"0x{owner:02x}")
+
+
+def _flag_names(flags: int) -> list[str]:
+    return [name for flag, name in _FLAG_NAMES.items() if flags & flag]
+
+
+# Reports -----------------------------------------------------------------------------------------
+
+
+def print_directory(report: DirectoryReport, states: Mapping[int, StateReport]) -> None:
+    """Print a report as tables, with the states of those shards that have one."""
+    console = _console()
+    _line(console, f"data directory {report.path}")
+    if report.shard_count is not None and report.partition_count is not None:
+        node = "" if report.node_id is None else f"node {report.node_id} ({report.node_name}), "
+        _line(
+            console,
+            f"cluster {report.cluster_id}, {node}{_count(report.shard_count, 'shard')}, "
+            f"{_count(report.partition_count, 'partition')}, created {report.created_at}",
+        )
+    for problem in report.problems:
+        _line(console, f"problem: {problem}", "bold red")
+    for shard in report.shards:
+        _print_shard(console, shard)
+        if shard.shard in states:
+            _print_state(console, states[shard.shard])
+
+
+def _print_shard(console: Console, shard: ShardReport) -> None:
+    _line(console, "")
+    what = (
+        f"entries {shard.first_index} to {shard.last_index}"
+        if shard.last_index >= shard.first_index
+        else f"empty, next entry {shard.first_index}"
+    )
+    _line(
+        console,
+        f"shard {shard.shard}: {what}, {decimal(shard.size_bytes)}, committed to "
+        f"{shard.commit_index}, durable to {shard.durable_index}, "
+        f"voted term {_number(shard.voted_term)}, {_count(shard.generation, 'cut')}, "
+        f"{_count(shard.snapshot_count, 'snapshot')}, "
+        f"{_count(shard.cold_range_count, 'cold range')}",
+        "bold",
+    )
+    for problem in shard.problems:
+        _line(console, f"problem: {problem}", "bold red")
+    if shard.cut_from_index is not None:
+        _line(console, f"an interrupted cut from {shard.cut_from_index} is to be finished")
+    if shard.files:
+        _print_files(console, shard.files)
+    for name in shard.foreign:
+        _line(console, f"foreign: {name}")
+
+
+def _print_state(console: Console, state: StateReport) -> None:
+    from onelog.cli.log.replay_output import count_lines
+
+    if state.problem is not None:
+        _line(console, f"problem: {state.problem}", "bold red")
+        return
+    _line(console, f"state at index {state.index}, by what it holds")
+    for line in count_lines(state.counts) or ["empty"]:
+        _line(console, f"  {line}")
+
+
+def _print_files(console: Console, files: Sequence[FileReport]) -> None:
+    """Print one line for each file, as long as it takes: a name or a time that is cut is none."""
+    rows = [_FILE_TITLES, *map(_file_cells, files)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
+        cells = [
+            cell.rjust(width) if at in _RIGHT_COLUMNS else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        is_bad = number > 0 and files[number - 1].problem is not None
+        style = "bold" if number == 0 else "bold red" if is_bad else ""
+        _line(console, "  ".join(cells).rstrip(), style)
+    for file in files:
+        if file.problem is not None:
+            _line(console, f"problem: {file.problem}", "bold red")
+
+
+def _file_cells(file: FileReport) -> tuple[str, ...]:
+    return (
+        _printable(file.name),
+        str(file.first_index),
+        _number(file.last_index),
+        _number(file.entry_count),
+        _number(file.proposal_count),
+        decimal(file.size_bytes),
+        "-" if file.first_timestamp_ns is None else time_text(file.first_timestamp_ns)[:19],
+        "-" if file.last_timestamp_ns is None else time_text(file.last_timestamp_ns)[:19],
+        _printable(_what(file)),
+    )
+
+
+def _what(file: FileReport) -> str:
+    """Return the facts about a file that most files do not have."""
+    facts = [] if file.kind in ("sealed", "unsealed") else [file.kind]
+    if file.is_dropped:
+        facts.append("to be removed")
+    if file.is_compacted:
+        facts.append("compacted")
+    counts = file.entries_by_type or file.entries_by_owner or {}
+    facts += [f"{name} {count}" for name, count in counts.items()]
+    if file.stream_count:
+        facts.append(_count(file.stream_count, "stream"))
+    if file.void_index_count:
+        facts.append(f"{file.void_index_count} void")
+    if file.tail_bytes:
+        facts.append(f"{_count(file.tail_bytes, 'byte')} behind the last group")
+    return ", ".join(facts)
+
+
+# Findings and repairs ----------------------------------------------------------------------------
+
+
+def print_findings(data_dir: Path, findings: Sequence[Finding], *, as_json: bool) -> None:
+    """Print what verification found."""
+    if as_json:
+        rows = [
+            {
+                "level": finding.level.value,
+                "path": str(finding.path),
+                "offset": finding.offset,
+                "reason": finding.reason,
+                "message": finding.message,
+                "advice": finding.advice,
+                "repairable": finding.remedy is not None,
+            }
+            for finding in findings
+        ]
+        _write(json.dumps({"path": str(data_dir), "findings": rows}, indent=2) + "\n")
+        return
+    console = _console()
+    for finding in findings:
+        where = _relative(finding.path, data_dir)
+        if finding.offset is not None:
+            where += f" at {finding.offset}"
+        style = _LEVEL_STYLES.get(finding.level, "")
+        message = f"{finding.level.value}: {where}: {finding.reason}: {finding.message}"
+        _line(console, message, style)
+        _line(console, f"    {finding.advice}")
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    told = [f"{count} {level.value}" for level, count in counts.items() if count]
+    _line(console, ", ".join(told) if told else "clean")
+
+
+def print_plan(data_dir: Path, plan: Sequence[Repair]) -> None:
+    """Print what would be done, and what cannot be."""
+    console = _console()
+    for repair in plan:
+        where = _relative(repair.path, data_dir)
+        if repair.is_possible:
+            _line(console, f"repair: {where}: {repair.reason}: {repair.description}")
+        else:
+            message = f"cannot be repaired here: {where}: {repair.reason}: {repair.description}"
+            _line(console, message, "bold red")
+            _line(console, f"    {repair.advice}")
+    if not plan:
+        _line(console, "nothing to repair")
+
+
+def print_repairs(
+    plan: Sequence[Repair], copies: Path | None, *, is_done: bool, as_json: bool
+) -> None:
+    """Print what has become of the plan; as JSON, the plan as well."""
+    if as_json:
+        rows = [
+            {
+                "path": str(repair.path),
+                "reason": repair.reason,
+                "description": repair.description,
+                "possible": repair.is_possible,
+                "advice": repair.advice,
+            }
+            for repair in plan
+        ]
+        result = {"done": is_done, "copies": None if copies is None else str(copies)}
+        _write(json.dumps({**result, "repairs": rows}, indent=2) + "\n")
+        return
+    console = _console()
+    if is_done:
+        kept = "" if copies is None else f"; what was there before is in {copies}"
+        _line(console, f"done{kept}")
+    elif any(repair.is_possible for repair in plan):
+        _line(console, "nothing was changed; --yes does it")
+
+
+@contextmanager
+def progress_bar(title: str, *, is_shown: bool) -> Iterator[ProgressCall | None]:
+    """Show a bar on stderr while the block runs, if somebody is there to see it."""
+    console = Console(stderr=True)
+    if not is_shown or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def show(done_bytes: int, total_bytes: int, path: Path) -> None:
+            name = _printable(path.name)
+            bar.update(task, completed=done_bytes, total=total_bytes, description=Text(name).plain)
+
+        yield show
+
+
+# Lines -------------------------------------------------------------------------------------------
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False, soft_wrap=True)
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(_printable(text), style))
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
+        for char in text
+    )
+
+
+def _relative(path: Path, data_dir: Path) -> str:
+    return str(path.relative_to(data_dir)) if path.is_relative_to(data_dir) else str(path)
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,419 @@
+"""``onelog stream``: streams of records. Consumer groups are in ``groups.py``."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onelog.cli import groups
+from onelog.cli.command import RoutingKey, Session, command, group
+from onelog.cli.failure import CommandFailed
+from onelog.cli.output import cell, progress
+from onelog.cli.values import (
+    duration_s,
+    headers_of,
+    lines_of,
+    shown_duration,
+    shown_time,
+    time_ns,
+    to_bytes,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from onelog import Record, RecordFilter, Retention
+    from onelog.client.stream_values import StreamInfo
+    from onelog.client.sync.stream import Stream
+
+APPEND_CHUNK = 1_000  # lines that are read from the input before they are sent
+
+app = group("Streams: append, read, tail, consumer groups.")
+app.add_typer(groups.app, name="group")
+
+StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
+Age = Annotated[
+    float | None,
+    typer.Option("--age", metavar="TIME", parser=duration_s, help="Keep records so long."),
+]
+SizeMax = Annotated[
+    int | None, typer.Option("--size", min=0, metavar="BYTES", help="Keep so many bytes.")
+]
+CountMax = Annotated[
+    int | None, typer.Option("--count", min=0, metavar="N", help="Keep so many records.")
+]
+PastGroups = Annotated[
+    bool | None,
+    typer.Option(
+        "--past-groups/--not-past-groups", help="Also what a group has not done yet goes."
+    ),
+]
+PartitionNumber = Annotated[
+    int | None, typer.Option("--partition", min=0, metavar="N", help="The partition.")
+]
+Keys = Annotated[
+    list[str] | None, typer.Option("--key", metavar="KEY", help="Only these keys; repeatable.")
+]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="Only these tags; repeatable.")
+]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option("--header", metavar="NAME=VALUE", help="Only with this header; repeatable."),
+]
+
+
+def _retention(kept: "Retention", **given: Any) -> "Retention":
+    return replace(kept, **{name: each for name, each in given.items() if each is not None})
+
+
+@command(app)
+def create(
+    session: Session,
+    stream: StreamName,
+    *,
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, metavar="N", help="How many.")
+    ] = 1,
+    age: Age = None,
+    size: SizeMax = None,
+    count: CountMax = None,
+    past_groups: PastGroups = None,
+) -> None:
+    """Create a stream; exits with 4 if it is there.
+
+    \b
+    Examples:
+      onelog stream create events
+      onelog stream create clicks --partitions 4 --age 7d
+    """
+    from onelog import Retention
+
+    retention = _retention(
+        Retention(), age_s=age, size_max=size, count_max=count, past_groups=past_groups
+    )
+    stream_id = session.client.stream(stream).create(partitions=partitions, retention=retention)
+    session.output.result({"stream": stream, "stream_id": stream_id}, f"stream {stream} created")
+
+
+@command(app)
+def configure(
+    session: Session,
+    stream: StreamName,
+    *,
+    age: Age = None,
+    size: SizeMax = None,
+    count: CountMax = None,
+    past_groups: PastGroups = None,
+) -> None:
+    """Change what of a stream is kept; what is not named stays, and 0 is no bound.
+
+    \b
+    Examples:
+      onelog stream configure events --age 30d --count 1000000
+    """
+    target = session.client.stream(stream)
+    retention = _retention(
+        target.info().retention, age_s=age, size_max=size, count_max=count, past_groups=past_groups
+    )
+    target.configure(retention)
+    session.output.result({"stream": stream, "retention": retention}, f"stream {stream} configured")
+
+
+@command(app)
+def delete(session: Session, stream: StreamName) -> None:
+    """Delete a stream with its records and groups.
+
+    \b
+    Examples:
+      onelog stream delete old-events
+    """
+    session.client.stream(stream).delete()
+    session.output.result({"stream": stream}, f"stream {stream} deleted")
+
+
+@command(app, "list", reads=True)
+def list_(
+    session: Session,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Names that begin so.")] = "",
+    *,
+    shard_of: RoutingKey = "",
+) -> None:
+    """List streams.
+
+    \b
+    Examples:
+      onelog stream list
+      onelog stream list ev --json
+    """
+    columns = (
+        ("stream", lambda info: info.stream),
+        ("partitions", lambda info: len(info.partitions)),
+        ("records", lambda info: sum(each.record_count for each in info.partitions)),
+        ("bytes", lambda info: sum(each.size for each in info.partitions)),
+        ("groups", lambda info: info.groups),
+    )
+    found = session.client.streams(prefix, routing_key=shard_of, read=session.read)
+    session.output.table(found, columns, nothing="there is no such stream")
+
+
+@command(app, reads=True)
+def show(session: Session, stream: StreamName) -> None:
+    """Show a stream: partitions, offsets, what is kept, groups.
+
+    \b
+    Examples:
+      onelog stream show events
+      onelog stream show events --json
+    """
+    info = session.client.stream(stream).info(read=session.read)
+    session.output.listing(info, _rows(info))
+    if not session.output.as_json:
+        columns = (
+            ("partition", lambda each: each.partition),
+            ("first offset", lambda each: each.first_offset),
+            ("last offset", lambda each: each.last_offset),
+            ("records", lambda each: each.record_count),
+            ("bytes", lambda each: each.size),
+        )
+        typer.echo()
+        session.output.table(info.partitions, columns)
+
+
+def _rows(info: "StreamInfo") -> list[tuple[str, Any]]:
+    kept = info.retention
+    bounds = [
+        shown_duration(kept.age_s) if kept.age_s else "",
+        f"{kept.size_max} bytes" if kept.size_max else "",
+        f"{kept.count_max} records" if kept.count_max else "",
+    ]
+    return [
+        ("stream", info.stream),
+        ("kept", [each for each in bounds if each] or "everything"),
+        ("past groups", kept.past_groups),
+        ("groups", info.groups),
+    ]
+
+
+@command(app)
+def append(
+    session: Session,
+    stream: StreamName,
+    value: Annotated[
+        str | None, typer.Argument(metavar="VALUE", help="The record; - reads it from stdin.")
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read it from a file.")
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Every line of --file, or of stdin, is a record.")
+    ] = False,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Records of a key are in order.")
+    ] = None,
+    tag: Annotated[str, typer.Option("--tag", metavar="TAG", help="To filter by.")] = "",
+    header: Annotated[
+        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Repeatable.")
+    ] = None,
+    partition: PartitionNumber = None,
+) -> None:
+    """Append a record; prints its offset.
+
+    \b
+    Examples:
+      onelog stream append events 'signed up' --key ann --tag account
+      onelog stream append events --file picture.jpg --header type=image/jpeg
+      seq 100 | onelog stream append events --lines
+    """
+    from onelog import NewRecord
+
+    target = session.client.stream(stream)
+    settings: dict[str, Any] = {
+        "key": None if key is None else to_bytes(key), "headers": headers_of(header), "tag": tag,
+        "partition": partition,
+    }  # fmt: skip
+    if lines:
+        if value not in (None, "-"):
+            raise CommandFailed("USAGE", "--lines takes no value")
+        count = _append_lines(target, file, settings)
+        session.output.result({"appended": count}, f"{count} appended")
+        return
+    (appended,) = target.append_many([NewRecord(value_of(value, file), **settings)])
+    session.output.result(appended, f"offset {appended.offset} of partition {appended.partition}")
+
+
+def _append_lines(target: "Stream", file: Path | None, settings: dict[str, Any]) -> int:
+    from onelog import NewRecord
+
+    count, source = 0, lines_of(file)
+    with progress("appending") as advance:
+        while chunk := list(islice(source, APPEND_CHUNK)):
+            target.append_many(NewRecord(line, **settings) for line in chunk)
+            count += len(chunk)
+            advance(len(chunk))
+    return count
+
+
+RECORD_COLUMNS = (
+    ("offset", lambda record: record.offset),
+    ("time", lambda record: shown_time(record.timestamp_ns) if record.timestamp_ns else None),
+    ("key", lambda record: record.key),
+    ("tag", lambda record: record.tag),
+    ("headers", lambda record: record.headers),
+    ("value", lambda record: record.value if record.gap is None else shown_gap(record)),
+)
+
+
+def shown_gap(record: "Record") -> str:
+    """Return what stands for records that are gone."""
+    assert record.gap is not None
+    gap = record.gap
+    return f"{gap.first_offset} to {gap.last_offset} are gone: {gap.reason}"
+
+
+def _filter(
+    keys: list[str] | None, tags: list[str] | None, headers: list[str] | None
+) -> "RecordFilter | None":
+    from onelog import RecordFilter
+
+    if not (keys or tags or headers):
+        return None
+    wanted = tuple(to_bytes(key) for key in keys or ())
+    return RecordFilter(wanted, tuple(tags or ()), headers_of(headers))
+
+
+@command(app, reads=True)
+def read(
+    session: Session,
+    stream: StreamName,
+    *,
+    from_offset: Annotated[
+        int, typer.Option("--from", min=0, metavar="OFFSET", help="From this offset on.")
+    ] = 0,
+    to_offset: Annotated[
+        int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Up to this one.")
+    ] = None,
+    since: Annotated[
+        int, typer.Option("--since", metavar="WHEN", parser=time_ns, help="From this time on.")
+    ] = "0",  # type: ignore[assignment] # typer parses it
+    partition: PartitionNumber = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most so many.")] = 0,
+    keys: Keys = None,
+    tags: Tags = None,
+    headers: Headers = None,
+) -> None:
+    """Print the records that are there now, of one partition.
+
+    \b
+    Examples:
+      onelog stream read events --limit 10
+      onelog stream read events --since now-1h --key ann --json
+    """
+    records: Iterator[Record] = session.client.stream(stream).read(
+        from_offset=from_offset, from_ns=since, to_offset=to_offset, partition=partition or 0,
+        only=_filter(keys, tags, headers), read=session.read,
+    )  # fmt: skip
+    chosen = islice(records, min(limit, sys.maxsize)) if limit else records
+    session.output.table(chosen, RECORD_COLUMNS, nothing="there is no such record")
+
+
+@command(app)
+def tail(
+    session: Session,
+    streams: Annotated[list[str], typer.Argument(metavar="STREAM...", help="The streams.")],
+    *,
+    from_offset: Annotated[
+        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="From this offset on.")
+    ] = None,
+    since: Annotated[
+        int, typer.Option("--since", metavar="WHEN", parser=time_ns, help="From this time on.")
+    ] = "0",  # type: ignore[assignment] # typer parses it
+    partition: PartitionNumber = None,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", min=0, metavar="N", help="End after so many records; 0: never."),
+    ] = 0,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", metavar="CURSOR", help="Where another tail ended.")
+    ] = None,
+    keys: Keys = None,
+    tags: Tags = None,
+    headers: Headers = None,
+) -> None:
+    """Print records as they are appended; Ctrl-C ends it.
+
+    The cursor, which is printed at the end and with --json in every line, says where to go on: give
+    it with the same streams, and the same --from or --since if there was one.
+
+    \b
+    Examples:
+      onelog stream tail events --from 0 --limit 3
+      onelog stream tail events clicks --json
+    """
+    from onelog.cli.watch import cursor_of, note_cursor, shown_cursor
+
+    token, only = None if cursor is None else cursor_of(cursor), _filter(keys, tags, headers)
+    if len(streams) == 1:
+        tailing = session.client.stream(streams[0]).tail(
+            from_offset=from_offset, from_ns=since, partition=partition, only=only, cursor=token
+        )
+    elif from_offset is not None or since or partition is not None or only is not None:
+        raise CommandFailed("USAGE", "with several streams there is only --cursor to choose by")
+    else:
+        tailing = session.client.tail(*streams, cursor=token)
+    output, count, begun = session.output, 0, tailing.cursor
+    try:
+        with tailing:
+            for record in tailing:
+                count += 1
+                document = record._asdict() | {"cursor": shown_cursor(tailing.cursor)}
+                name = f"{record.stream}  " if len(streams) > 1 else ""
+                value = cell(record.value) if record.gap is None else shown_gap(record)
+                output.line(document, f"{name}{record.offset}  {cell(record.key)}  {value}")
+                if count == limit:
+                    break
+    finally:
+        start = "" if from_offset is None else f"--from {from_offset} "
+        start += f"--since {since} " if since else ""
+        note_cursor(output, f"{start}--cursor", tailing.cursor, begun)
+
+
+@command(app)
+def trim(
+    session: Session,
+    stream: StreamName,
+    *,
+    below: Annotated[
+        int | None, typer.Option("--below", min=0, metavar="OFFSET", help="All below this.")
+    ] = None,
+    age: Annotated[
+        float | None,
+        typer.Option("--older-than", metavar="TIME", parser=duration_s, help="All older ones."),
+    ] = None,
+    keep_size: Annotated[
+        int | None, typer.Option("--keep-size", min=0, metavar="BYTES", help="All but the newest.")
+    ] = None,
+    keep_count: Annotated[
+        int | None, typer.Option("--keep-count", min=0, metavar="N", help="All but the newest.")
+    ] = None,
+    partition: PartitionNumber = None,
+    past_groups: Annotated[
+        bool, typer.Option("--past-groups", help="Also what a group has not done yet.")
+    ] = False,
+) -> None:
+    """Remove records from the start of a stream, by one bound.
+
+    \b
+    Examples:
+      onelog stream trim events --older-than 90d
+      onelog stream trim events --keep-count 1000
+    """
+    session.client.stream(stream).trim(
+        below_offset=below, age_s=age, keep_size=keep_size, keep_count=keep_count,
+        partition=partition, past_groups=past_groups,
+    )  # fmt: skip
+    session.output.result({"stream": stream}, f"stream {stream} trimmed")

@@ -1,0 +1,191 @@
+"""The async client: ``from onelog import AsyncClient``."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Self
+
+from onelog.client.admin import AsyncAdmin
+from onelog.client.connection import Connection
+from onelog.client.kv import AsyncKV
+from onelog.client.log import AsyncLog
+from onelog.client.options import DEFAULT_ENDPOINT, ClientOptions, Durability, Scope, Tls
+from onelog.client.queue import AsyncQueue
+from onelog.client.queue_values import QueueInfo
+from onelog.client.queue_values import info_of as queue_info_of
+from onelog.client.stream import AsyncStream
+from onelog.client.stream_values import StreamInfo, stream_info_of
+from onelog.client.tail import AsyncTail
+from onelog.client.timeseries import AsyncTimeSeries
+from onelog.client.transact import AsyncBatch
+from onelog.client.validation import refuse_unsendable
+from onelog.client.values import Key, Read, to_bytes
+from onelog.client.watch import AsyncWatch, Watched
+from onelog.v1 import queue_pb2, stream_pb2
+
+
+@refuse_unsendable
+class AsyncClient:
+    """A database, as programs see it.
+
+    It connects with its first call. An async client belongs to the loop of that call; a blocking
+    one may be used from many threads. Views made with ``namespace`` and ``scoped`` share its
+    connections; closing one closes all. A client does not survive ``fork``: make one in each
+    process.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
+        *,
+        timeout_s: float | None = None,
+        token: str | None = None,
+        tls: Tls | None = None,
+        options: ClientOptions | None = None,
+    ) -> None:
+        """Endpoints are ``host:port``, one or several; ``options`` has all that can be set."""
+        found = options or ClientOptions()
+        if timeout_s is not None:
+            found = replace(found, timeout_s=timeout_s)
+        if token is not None or tls is not None:
+            found = replace(found, token=token or found.token, tls=tls or found.tls)
+        listed = [endpoints] if isinstance(endpoints, str) else list(endpoints)
+        if not listed:
+            raise ValueError("a client needs an endpoint")
+        self._attach(Connection(listed, found), Scope(timeout_s=found.timeout_s))
+
+    def _attach(self, connection: Connection, scope: Scope) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._kv = AsyncKV(connection, scope)
+        self._ts = AsyncTimeSeries(connection, scope)
+        self._log = AsyncLog(connection, scope)
+        self._admin = AsyncAdmin(connection, scope)
+
+    @property
+    def kv(self) -> AsyncKV:
+        """Keys."""
+        return self._kv
+
+    @property
+    def ts(self) -> AsyncTimeSeries:
+        """Time series."""
+        return self._ts
+
+    @property
+    def log(self) -> AsyncLog:
+        """The log and snapshots as they are stored."""
+        return self._log
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """What operators ask."""
+        return self._admin
+
+    def queue(self, name: str) -> AsyncQueue:
+        """Return a queue."""
+        return AsyncQueue(self._connection, self._scope, name)
+
+    def stream(self, name: str) -> AsyncStream:
+        """Return a stream."""
+        return AsyncStream(self._connection, self._scope, name)
+
+    async def queues(
+        self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
+    ) -> AsyncIterator[QueueInfo]:
+        """Yield the queues whose name begins with ``prefix``.
+
+        With ``routing_key`` only those of its shard. A read with an index needs it: one is of one
+        shard.
+        """
+        request = queue_pb2.ListQueuesRequest(
+            namespace=self._scope.namespace, prefix=prefix, routing_key=to_bytes(routing_key)
+        )
+        pages = self._connection.pages("Queue/ListQueues", request, self._scope.timeout_s, read)
+        async for page in pages:
+            for each in page.queues:
+                yield queue_info_of(each)
+
+    async def streams(
+        self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
+    ) -> AsyncIterator[StreamInfo]:
+        """Yield the streams whose name begins with ``prefix``, as ``queues`` does."""
+        request = stream_pb2.ListStreamsRequest(
+            namespace=self._scope.namespace, prefix=prefix, routing_key=to_bytes(routing_key)
+        )
+        pages = self._connection.pages("Stream/ListStreams", request, self._scope.timeout_s, read)
+        async for page in pages:
+            for each in page.streams:
+                yield stream_info_of(each)
+
+    def transact(self) -> AsyncBatch:
+        """Begin an atomic batch over all models."""
+        return AsyncBatch(self._connection, self._scope)
+
+    def watch(
+        self,
+        *watched: Watched,
+        cursor: bytes | None = None,
+        from_start: bool = False,
+        with_previous: bool = False,
+        progress_s: float = 0.0,
+    ) -> AsyncWatch:
+        """Return an iterator over what happens, in all models unless some are named.
+
+        From now on, from the ``cursor`` of an earlier watch, or with ``from_start`` from the oldest
+        entries that are kept. Without names it is all namespaces.
+        """
+        return AsyncWatch(
+            self._connection,
+            self._scope,
+            watched,
+            cursor=cursor,
+            from_start=from_start,
+            with_previous=with_previous,
+            progress_s=progress_s,
+        )
+
+    def tail(self, *streams: str, cursor: bytes | None = None) -> AsyncTail:
+        """Return an iterator over what is appended to any of several streams from now on."""
+        starts = [stream_pb2.TailStart(stream=name) for name in streams]
+        return AsyncTail(self._connection, self._scope, starts, None, cursor)
+
+    def namespace(self, name: str) -> Self:
+        """Return a view of another namespace."""
+        to_bytes(name)  # a name that cannot be sent is refused here, where nothing is begun yet
+        return self._view(replace(self._scope, namespace=name))
+
+    def scoped(
+        self, *, timeout_s: float | None = None, durability: Durability | None = None
+    ) -> Self:
+        """Return a view whose calls have another timeout, or whose writes are answered earlier.
+
+        With ``async`` a put, an enqueue, an append or a write of points returns when a majority
+        has received it, and may be lost if a majority loses power at once. Such writes have no
+        session: one whose outcome is not known raises OutcomeUnknown. Others are as always.
+        """
+        scope = self._scope
+        if timeout_s is not None:
+            scope = replace(scope, timeout_s=timeout_s)
+        if durability is not None:
+            scope = replace(scope, durability=durability)
+        return self._view(scope)
+
+    async def connect(self) -> None:
+        """Connect now instead of with the first call."""
+        await self._connection.ready(self._scope.timeout_s)
+
+    async def close(self) -> None:
+        """Close all connections; calls under way fail with CLIENT_CLOSED."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _view(self, scope: Scope) -> Self:
+        view = object.__new__(type(self))
+        view._attach(self._connection, scope)
+        return view

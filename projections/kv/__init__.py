@@ -1,0 +1,1 @@
+"""Owner 0x01: keys with versions, lifetimes and leases."""

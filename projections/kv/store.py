@@ -1,0 +1,705 @@
+"""The keys of one namespace: records, their order, their lifetimes, their hash.
+
+``write_versions`` is the only code that writes new versions: a loop over many keys, in which a
+plain value costs least and everything else adds its step. ``_set`` swaps one record for another
+where no version is written (a new lifetime, a purge, a snapshot, a rollback). Both keep all that
+follows from records in step. What a ring (ring.py) takes more than the record that it stands
+for, some 40 bytes, is not counted.
+
+Invariants, all asserted by ``check``:
+
+* ``hash_total`` is the sum of all items: versions, bindings, trimmed marks, ``purged_index``;
+* ``resident_size`` is the sum of keys and records with their object headers;
+* ``deadlines`` holds exactly the keys whose newest version expires, ``leases`` those it binds;
+* ``tombstone_count`` keys have a tombstone as newest version.
+
+Deleted keys keep their past until more than ``tombstones_max`` of them exist; then the one that
+was deleted first goes for good, and ``purged_index`` rises to its tombstone's version: from there
+on an unknown key is known to be absent, before it nothing can be said (COMPACTED). A delete lets
+go of PURGE_STEP keys at most, so a lowered limit is reached by and by.
+"""
+
+import struct
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+from onelog.projections.codec import U64
+from onelog.projections.deadlines import Deadlines
+from onelog.projections.kv.changes import Before, Change, Changes
+from onelog.projections.kv.leases import Leases
+from onelog.projections.kv.order import OrderedKeys
+from onelog.projections.kv.record import (
+    BOUND,
+    COUNT_AT,
+    EXPIRED,
+    EXPIRES,
+    FLAGS_AT,
+    HEAD,
+    ITEM,
+    KIND_DELETED,
+    KIND_EXPIRED,
+    KIND_VALUE,
+    LEASED,
+    NODE_OVERHEAD,
+    OUTSIDE,
+    TOMBSTONE,
+    TRAILER,
+    TRIMMED,
+    Items,
+    Version,
+    encode_reference,
+    encode_version,
+    read_oldest,
+    read_reference,
+    read_version,
+    read_versions,
+)
+from onelog.projections.kv.ring import (
+    RING_HEAD_SIZE,
+    Record,
+    check_ring,
+    fits,
+    newest_at,
+    newest_of,
+    ring_size,
+    rolled,
+    straight,
+)
+from onelog.projections.kv.values import OBJECT_SIZE, Values
+from onelog.projections.limits import INLINE_SIZE_MAX, U64_MAX
+from onelog.projections.namespaces import Namespace
+from onelog.projections.state_hash import item_hash
+from onelog.projections.undo import UndoLog
+
+RECENT_KEY_SIZE = 80  # bytes per key remembered as read: an object of its own
+DEADLINE_SIZE = 200  # bytes per scheduled key: table slot, heap entry, two numbers
+TOMBSTONE_SIZE = 104  # bytes per entry of the tombstone heap
+Found = tuple[bytes, Version]
+"""The newest version of a key, and a record that begins with it."""
+
+Binding = tuple[int, int, int]
+"""Flags of a version besides TRIMMED and OUTSIDE, when it expires, and its lease; 0: none."""
+
+Write = tuple[int, bytes, bytes, int, Binding | None]
+"""A version to be written: its number, its key, its canonical item (record.py), where the value
+begins in that, and what else it is but a value."""
+
+Current = tuple[bytes, int, int]
+"""The value of a key, when it expires, and its lease; 0: none."""
+
+Taken = tuple[bytes, bytes | None, bool]
+"""A key that was written: the record that it had, or the one version of a ring that was written
+over."""
+
+# The loop over versions counts its name lookups: these are bound once.
+_unpack_version = struct.Struct("<Q8xB").unpack_from  # version and flags, from a version's start
+_unpack_digest = struct.Struct("<8xQ").unpack_from
+_unpack_oldest = struct.Struct("<8xQB").unpack_from  # digest and flags
+_unpack_size = TRAILER.unpack_from
+_pack_head = HEAD.pack
+_unpack_head = HEAD.unpack_from
+_pack_size = TRAILER.pack
+_pack_index = U64.pack  # what a version begins with
+_pack_item = ITEM.pack
+_join = b"".join
+_change = partial(tuple.__new__, Change)  # half the time of ``Change(...)``
+_UNBOUND: Binding = (0, 0, 0)
+_TRAILER_SIZE = TRAILER.size
+_HOLDS = BOUND | OUTSIDE  # of a version: it is more in the hash, or in memory, than its record
+_UNUSUAL = TOMBSTONE | BOUND  # of a newest version: somebody has to know when it is no longer that
+_KEY_OVERHEAD = 2 * OBJECT_SIZE
+_BYTEARRAYS = {bytearray}
+_plain_count = itemgetter(1)  # of a ring: how many slots it has, 0 if they are mixed
+
+GARBAGE_MAX = 1_024
+PURGE_STEP = 2  # more than the one that a delete adds, so that a backlog shrinks
+
+
+class _Slots(dict[int, Callable[..., None]]):
+    """By the size of a version: what writes it into a ring."""
+
+    def __missing__(self, size: int) -> Callable[..., None]:
+        layout = struct.Struct(f"{HEAD.format}{size - NODE_OVERHEAD}sI")
+        assert layout.size == size, (layout.size, size)
+        pack = self[size] = layout.pack_into
+        return pack
+
+
+_SLOTS = _Slots()
+
+
+class Store:
+    """The KV state of one namespace."""
+
+    __slots__ = (
+        "_tombstones",
+        "changes",
+        "deadlines",
+        "extra_versions",
+        "hash_total",
+        "items",
+        "keys_room",
+        "leases",
+        "namespace",
+        "order",
+        "purged_index",
+        "recent",
+        "records",
+        "resident_size",
+        "tombstone_count",
+        "tombstones_max",
+        "undo",
+        "value_size_max",
+        "values",
+        "versions_max",
+    )
+
+    def __init__(
+        self, namespace: Namespace, values: Values, undo: UndoLog, changes: Changes
+    ) -> None:
+        self.namespace = namespace
+        self.changes = changes
+        self.items = Items(namespace.name)
+        self.values = values
+        self.undo = undo
+        self.records: dict[bytes, Record] = {}
+        self.order = OrderedKeys(self.records)
+        self.deadlines: Deadlines[bytes] = Deadlines()
+        self.leases = Leases(self.items, undo)
+        self._tombstones: list[tuple[int, bytes]] = []  # heap of (version, key), with garbage
+        self.tombstone_count = 0
+        self.extra_versions = 0  # versions besides the newest of each key
+        self.resident_size = 0
+        self.purged_index = namespace.created_index
+        self.hash_total = self.items.purged(self.purged_index)
+        self.recent: dict[bytes, None] = {}  # keys read lately; spared by eviction
+        self.configure(namespace)
+
+    def configure(self, namespace: Namespace) -> None:
+        """Take over the limits of the namespace."""
+        self.namespace = namespace
+        limits = namespace.limits
+        self.versions_max = limits.versions_max
+        self.value_size_max = limits.value_size_max
+        self.tombstones_max = limits.tombstones_max
+        self.keys_room = limits.keys_max or U64_MAX  # below it no put can exceed the limit
+
+    @property
+    def live_count(self) -> int:
+        """How many keys exist now."""
+        return len(self.records) - self.tombstone_count
+
+    @property
+    def state_total(self) -> int:
+        """The unreduced hash of everything in here."""
+        return self.hash_total + self.leases.hash_total
+
+    def record(self, key: bytes) -> bytes | None:
+        """Return all versions of a key, newest first, as record.py has them."""
+        record = self.records.get(key)
+        return record if record is None else straight(record)
+
+    def find(self, key: bytes) -> Found | None:
+        """Return the newest version of a key that exists, and bytes that hold it."""
+        kept = self.records.get(key)
+        if kept is None:
+            return None
+        record = newest_of(kept)
+        version = read_version(record)
+        return None if version.flags & TOMBSTONE else (record, version)
+
+    def value(self, record: Record, version: Version) -> bytes:
+        """Return the value of a version, from wherever it is."""
+        if version.flags & OUTSIDE:
+            return self.values.get(*read_reference(record, version))
+        return bytes(record[version.value_at : version.value_end])
+
+    def version_of(self, key: bytes) -> int:
+        """Return the version of a key, 0 if it does not exist."""
+        kept = self.records.get(key)
+        if kept is None:
+            return 0
+        version, flags = _unpack_version(kept, 0 if type(kept) is bytes else newest_at(kept))
+        return 0 if flags & TOMBSTONE else version
+
+    def current(self, key: bytes) -> Current | None:
+        """Return value, end of the lifetime and lease of a key that exists."""
+        kept = self.records.get(key)
+        if kept is None:
+            return None
+        at = 0 if type(kept) is bytes else newest_at(kept)
+        _, _, flags, _, size = _unpack_head(kept, at)
+        if not flags & ~TRIMMED:
+            return bytes(kept[at + HEAD.size : at + size - TRAILER.size]), 0, 0
+        if flags & TOMBSTONE:
+            return None
+        newest = read_version(kept, at)
+        return self.value(kept, newest), newest.expires_ns, newest.lease
+
+    def write(
+        self, index: int, key: bytes, value: bytes, expires_ns: int = 0, lease: int = 0
+    ) -> Write:
+        """Return what writes a value; ``expires_ns`` and ``lease`` bind it unless they are 0."""
+        item = _join((self.items.prefix, _pack_item(KIND_VALUE, len(key)), key, value))
+        value_at = len(item) - len(value)
+        if not expires_ns and not lease:
+            return index, key, item, value_at, None
+        flags = (EXPIRES if expires_ns else 0) | (LEASED if lease else 0)
+        return index, key, item, value_at, (flags, expires_ns, lease)
+
+    def removal(self, index: int, key: bytes, flags: int = 0) -> Write:
+        """Return what writes a tombstone over a key that exists; ``flags`` may say EXPIRED."""
+        kind = KIND_EXPIRED if flags & EXPIRED else KIND_DELETED
+        item = _join((self.items.prefix, _pack_item(kind, len(key)), key))
+        return index, key, item, len(item), (TOMBSTONE | flags, 0, 0)
+
+    def remove(self, index: int, keys: Iterable[bytes], flags: int = 0) -> None:
+        """Delete keys that exist, each once."""
+        writes = (self.removal(index, key, flags) for key in keys)
+        self.write_versions(writes, told=False, entry=index)
+
+    def write_over(
+        self, indexes: Iterable[int], keys: Sequence[bytes], items: Sequence[bytes], value_at: int
+    ) -> bool:
+        """Write plain values over rings in place, if each key has one and all values fit.
+
+        What ``write_versions`` would look at for each of them is looked at for all at once. A key
+        may come twice only with rising indexes. Returns False, having changed nothing, if a value
+        does not fit, so also if it is too large.
+        """
+        slots, value_size, find = self.versions_max, len(items[0]) - value_at, self.records.get
+        size = value_size + NODE_OVERHEAD
+        if type(find(keys[0])) is not bytearray:
+            return False
+        rings: list[Any] = list(map(find, keys))
+        if (
+            set(map(type, rings)) != _BYTEARRAYS
+            or value_size > self.value_size_max
+            or set(map(len, items)) != {len(items[0])}
+            or set(map(len, rings)) != {ring_size(size, slots)}
+            or set(map(_plain_count, rings)) != {slots}
+            or self.changes.notes_all
+        ):
+            return False
+        taken: list[Taken] | None = [] if self.undo.active else None
+        total, pack_slot, digests = 0, _SLOTS[size], map(item_hash, items, indexes)
+        for index, key, ring, item, digest in zip(  # noqa: B905 - repeat has no end
+            indexes, keys, rings, items, digests
+        ):
+            slot = (ring[0] or slots) - 1
+            at = slot * size + RING_HEAD_SIZE
+            if taken is not None:
+                taken.append((key, bytes(ring[at : at + size]), True))
+            total += digest - _unpack_digest(ring, at)[0]
+            pack_slot(ring, at, index, digest, TRIMMED, slots, size, item[value_at:], size)
+            ring[0] = slot
+        self._settle(total, taken)
+        return True
+
+    def write_versions(self, writes: Iterable[Write], *, told: bool, entry: int = 0) -> None:
+        """Write new versions of keys; each is written before the next is asked for.
+
+        ``told``: the entry says itself what it writes, so nobody needs a note of it. ``entry``:
+        what the version of all of them is, if some key may have that version already.
+        """
+        records, slots, pending = self.records, self.versions_max, self.order.pending
+        taken: list[Taken] | None = [] if self.undo.active else None
+        is_noted = not told or self.changes.notes_all
+        own = _pack_index(entry) if entry else b""
+        grown = extra = total = 0
+        for index, key, item, value_at, binding in writes:
+            body, flags = item[value_at:], 0
+            if is_noted:
+                self._note(index, key, body, binding)
+            if binding is not None or len(body) > INLINE_SIZE_MAX:
+                body, flags = self._bind(body, binding)
+            size = len(body) + NODE_OVERHEAD
+            digest = item_hash(item, index)
+            kept = records.get(key)
+            was = lease = 0  # flags and lease of the version that was the newest
+            if type(kept) is bytearray and fits(kept, size, slots, own):
+                at, dropped, was, lease = self._next_slot(key, kept, size, flags)
+                if taken is not None:
+                    taken.append((key, bytes(kept[at : at + size]), True))
+                _SLOTS[size](kept, at, index, digest, flags | TRIMMED, slots, size, body, size)
+            else:
+                record, tail, count, dropped, trimmed = None, b"", 1, 0, 0
+                if kept is None:
+                    grown += len(key) + _KEY_OVERHEAD
+                    if pending is not None:
+                        pending.append(key)
+                else:
+                    record = tail = kept if type(kept) is bytes else straight(kept)
+                    was, count = record[FLAGS_AT], record[COUNT_AT] + 1
+                    trimmed = was & TRIMMED
+                    grown -= len(record)
+                    if was & LEASED:
+                        lease = read_version(record).lease
+                    if count > slots + 1 or (own and record.startswith(own)):
+                        tail, count, trimmed, dropped = self._shorten(key, record, own)
+                    elif count > slots:
+                        cut = len(record) - _unpack_size(record, len(record) - _TRAILER_SIZE)[0]
+                        dropped, old = _unpack_oldest(record, cut)
+                        if old & _HOLDS:
+                            dropped = self._forget(key, record, read_version(record, cut))
+                        if not trimmed:
+                            trimmed = TRIMMED
+                            dropped -= self.items.trimmed(key)
+                        tail, count = record[:cut], slots
+                    extra += count - record[COUNT_AT]
+                fields = _pack_head(index, digest, flags | trimmed, count, size)
+                after = _join((fields, body, _pack_size(size), tail))
+                grown += len(after)
+                is_even = trimmed and len(after) == size * slots
+                records[key] = rolled(key, after, size, slots) if is_even else after
+                if taken is not None:
+                    taken.append((key, record, False))
+            total += digest - dropped
+            if flags or was & _UNUSUAL:
+                total += self._follow(key, index, flags, binding, was, lease)
+                if flags & TOMBSTONE and self.tombstone_count > self.tombstones_max:
+                    self._settle(total, taken)
+                    total, taken = 0, None if taken is None else []
+                    self._purge()
+        self.resident_size += grown
+        self.extra_versions += extra
+        self._settle(total, taken)
+
+    def rebind(self, key: bytes, index: int, expires_ns: int) -> None:
+        """Change when the newest version of a key expires (0: never), without a new version."""
+        before = self._peek(key)
+        assert before is not None, f"no {key!r}"
+        record, newest = before
+        flags = newest.flags & ~EXPIRES | (EXPIRES if expires_ns else 0)
+        body = record[newest.value_at : newest.value_end]
+        node = encode_version(
+            newest.version,
+            newest.digest,
+            flags,
+            newest.version_count,
+            expires_ns,
+            newest.lease,
+            body,
+        )
+        after = node + record[newest.end :], read_version(node)
+        change = self.items.binding(key, after[1]) - self.items.binding(key, newest)
+        self._set(key, before, after, change)
+        if (known := self._before(key)) is not None:
+            fields = (self.namespace.name, key, known.value, expires_ns, newest.lease)
+            noted = Change(*fields, version=newest.version, before=known)
+            self.changes.add(index, noted)
+
+    def note_end(self, index: int) -> None:
+        """Note that all keys go: the namespace is deleted."""
+        for key in self.order.walk(b"", None):
+            if (before := self._before(key)) is not None:
+                self.changes.add(index, Change(self.namespace.name, key, None, before=before))
+
+    def put_back(self, taken: Sequence[Taken], change: int) -> None:
+        """Take versions back, and what all of them did to the hash."""
+        self.hash_total -= change
+        for key, before, is_slot in reversed(taken):
+            if is_slot:
+                # Whatever became of the ring since: its newest version goes, the one that was
+                # written over comes back as the oldest.
+                assert before is not None, f"no version of {key!r}"
+                record = self.record(key)
+                assert record is not None, f"no {key!r}"
+                before = record[len(before) :] + before
+            found = None if before is None else (before, read_version(before))
+            self._set(key, self._peek(key), found, 0)
+
+    def replace_location(self, key: bytes, record: bytes) -> None:
+        """Swap in a record of the same content whose values stand elsewhere (eviction)."""
+        assert not self.undo.active, "values do not move during a batch"
+        self.resident_size += len(record) - len(straight(self.records[key]))
+        self.records[key] = record
+
+    def restore(self, key: bytes, record: bytes, change: int) -> None:
+        """Insert a record that a snapshot held."""
+        assert key not in self.records, f"{key!r} is there already"
+        self._set(key, None, (record, read_version(record)), change)
+
+    def set_purged(self, purged_index: int) -> None:
+        """Set the index from which an unknown key is known to be absent."""
+        self.undo.note(partial(self.set_purged, self.purged_index))
+        self.hash_total += self.items.purged(purged_index) - self.items.purged(self.purged_index)
+        self.purged_index = purged_index
+
+    def discard_all(self) -> None:
+        """Free what stands in the spill store: the namespace is deleted."""
+        if self.values.spilled_count:
+            for record in self.records.values():
+                self._retire_versions(straight(record))
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes held, by kind."""
+        return {
+            "records": self.resident_size,
+            "values": self.values.memory(),
+            "tables": sys.getsizeof(self.records),
+            "recent": sys.getsizeof(self.recent) + len(self.recent) * RECENT_KEY_SIZE,
+            "order": self.order.memory(),
+            "deadlines": len(self.deadlines) * DEADLINE_SIZE,
+            "leases": self.leases.memory(),
+            "tombstones": len(self._tombstones) * TOMBSTONE_SIZE,
+        }
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        items = self.items
+        total = items.purged(self.purged_index)
+        size = extra = tombstones = 0
+        bound: dict[bytes, int] = {}
+        outside: dict[int, int] = {}
+        purgeable = set(self._tombstones)
+        for key, kept in self.records.items():
+            record = straight(kept)
+            versions = list(read_versions(record))
+            newest = versions[0]
+            assert newest.version_count == len(versions), f"{key!r} counts its versions wrong"
+            assert versions[-1] == read_oldest(record), f"{key!r} has a wrong end"
+            assert all(a.version > b.version for a, b in pairwise(versions))
+            for version in versions:
+                if version.flags & TOMBSTONE:
+                    assert version.value_at == version.value_end, f"{key!r}: tombstone with value"
+                    assert version.digest == items.tombstone(key, version.version, version.flags)
+                else:
+                    value = self.value(record, version)
+                    assert version.digest == items.value(key, version.version, value)
+                total += items.whole(key, version)
+                if version.flags & OUTSIDE:
+                    value_id, value_size = read_reference(record, version)
+                    assert value_id not in outside, f"value {value_id} is referred to twice"
+                    outside[value_id] = value_size
+            if newest.flags & TRIMMED:
+                total += items.trimmed(key)
+            if newest.flags & LEASED:
+                bound[key] = newest.lease
+            expires_ns = newest.expires_ns if newest.flags & EXPIRES else None
+            assert self.deadlines.get(key) == expires_ns, f"{key!r} is scheduled wrong"
+            if newest.flags & TOMBSTONE:
+                tombstones += 1
+                assert (newest.version, key) in purgeable, f"{key!r} is never purged"
+            extra += len(versions) - 1
+            size += len(key) + len(record) + 2 * OBJECT_SIZE
+            if isinstance(kept, bytearray):
+                check_ring(key, kept)
+        assert (self.hash_total, self.resident_size) == (total, size)
+        assert (self.extra_versions, self.tombstone_count) == (extra, tombstones)
+        assert len(self._tombstones) <= 2 * tombstones + GARBAGE_MAX
+        self.deadlines.check()
+        self.leases.check(bound)
+        self.order.check()
+        self.values.check(outside)
+
+    def _settle(self, change: int, taken: Sequence[Taken] | None) -> None:
+        """Add what versions changed in the hash, and note how to take them back."""
+        self.hash_total += change
+        if taken:
+            self.undo.note(partial(self.put_back, taken, change))
+
+    def _bind(self, value: bytes, binding: Binding | None) -> tuple[bytes, int]:
+        """Return what stands in a version besides its head, and its flags."""
+        flags, expires_ns, lease = binding or _UNBOUND
+        if len(value) > INLINE_SIZE_MAX:
+            value_id = self.values.add(value)
+            self.undo.note(partial(self.values.discard, value_id))
+            value = encode_reference(value_id, len(value))
+            flags |= OUTSIDE
+        if flags & LEASED:
+            value = _pack_index(lease) + value
+        if flags & EXPIRES:
+            value = _pack_index(expires_ns) + value
+        return value, flags
+
+    def _shorten(self, key: bytes, record: bytes, own: bytes) -> tuple[bytes, int, int, int]:
+        """Make room for a version in a record: drop what the same entry wrote, and what is too old.
+
+        Return the rest, how many versions it will be with the new one, the flag TRIMMED, and what
+        the dropped ones were in the hash.
+        """
+        trimmed, count, dropped, end = (
+            record[FLAGS_AT] & TRIMMED,
+            record[COUNT_AT] + 1,
+            0,
+            len(record),
+        )
+        start = 0
+        if own and record.startswith(own):
+            newest = read_version(record)
+            dropped = self._forget(key, record, newest)
+            start = newest.end
+            count -= 1
+        while count > self.versions_max:
+            end -= _unpack_size(record, end - TRAILER.size)[0]
+            dropped += self._forget(key, record, read_version(record, end))
+            count -= 1
+            if not trimmed:
+                trimmed = TRIMMED
+                dropped -= self.items.trimmed(key)
+        return record[start:end], count, trimmed, dropped
+
+    def _next_slot(
+        self, key: bytes, ring: bytearray, size: int, flags: int
+    ) -> tuple[int, int, int, int]:
+        """Make the oldest slot of a ring the newest, for a version with these flags.
+
+        Return where it is, what the version in it was in the hash, and flags and lease of the
+        version that was the newest.
+        """
+        slot = (ring[0] or ring[2]) - 1
+        at = slot * size + RING_HEAD_SIZE
+        if not flags and ring[1]:
+            ring[0] = slot
+            return at, _unpack_digest(ring, at)[0], 0, 0
+        first = ring[0] * size + RING_HEAD_SIZE
+        was = ring[first + FLAGS_AT]
+        lease = read_version(ring, first).lease if was & LEASED else 0
+        dropped, oldest = _unpack_oldest(ring, at)
+        if oldest & _HOLDS:
+            dropped = self._forget(key, ring, read_version(ring, at))
+        ring[0], ring[1] = slot, 0
+        return at, dropped, was, lease
+
+    def _forget(self, key: bytes, record: Record, version: Version) -> int:
+        """Free what a version holds that is about to go; return what it was in the hash."""
+        self._retire(record, version)
+        return self.items.whole(key, version)
+
+    def _follow(
+        self,
+        key: bytes,
+        index: int,
+        flags: int,
+        binding: Binding | None,
+        old_flags: int,
+        old_lease: int,
+    ) -> int:
+        """Keep lifetimes, leases and tombstones in step with a version that was written.
+
+        Return what its binding is in the hash.
+        """
+        _, expires_ns, lease = binding or _UNBOUND
+        if old_flags & TOMBSTONE:
+            self.tombstone_count -= 1
+        if flags & TOMBSTONE:
+            self.tombstone_count += 1
+            self._push_tombstone(index, key)
+        if flags & EXPIRES:
+            self.deadlines.schedule(key, expires_ns)
+        elif old_flags & EXPIRES:
+            self.deadlines.cancel(key)
+        if old_lease != lease:
+            if old_lease:
+                self.leases.detach(old_lease, key)
+            if lease:
+                self.leases.attach(lease, key)
+        return self.items.bound(key, index, expires_ns, lease) if flags & BOUND else 0
+
+    def _note(self, index: int, key: bytes, value: bytes, binding: Binding | None) -> None:
+        """Note a version that is about to be written, for those who tell others of it."""
+        changes, name = self.changes, self.namespace.name
+        before = self._before(key) if changes.notes_all else None
+        if binding is None:
+            changes.add(index, _change((name, key, value, 0, 0, False, 0, before)))
+            return
+        flags, expires_ns, lease = binding
+        noted, expired = None if flags & TOMBSTONE else value, bool(flags & EXPIRED)
+        changes.add(index, _change((name, key, noted, expires_ns, lease, expired, 0, before)))
+
+    def _before(self, key: bytes) -> Before | None:
+        """Return what a key is before it changes, if somebody asks for that."""
+        if not self.changes.notes_all:
+            return None
+        found = self.find(key)
+        return None if found is None else Before(self.value(*found), found[1].version)
+
+    def _peek(self, key: bytes) -> Found | None:
+        record = self.record(key)
+        return None if record is None else (record, read_version(record))
+
+    def _set(self, key: bytes, before: Found | None, after: Found | None, change: int) -> None:
+        """Swap the record of ``key``; everything that follows from records is kept in step."""
+        self.hash_total += change
+        old_flags = old_lease = new_flags = new_lease = 0
+        if before is not None:
+            record, version = before
+            old_flags, old_lease = version.flags, version.lease
+            self.resident_size -= len(key) + len(record) + 2 * OBJECT_SIZE
+            self.extra_versions -= version.version_count - 1
+            if old_flags & TOMBSTONE:
+                self.tombstone_count -= 1
+        if after is None:
+            del self.records[key]
+            self.order.removed()
+        else:
+            record, version = after
+            new_flags, new_lease = version.flags, version.lease
+            self.records[key] = record
+            if before is None:
+                self.order.add(key)
+            self.resident_size += len(key) + len(record) + 2 * OBJECT_SIZE
+            self.extra_versions += version.version_count - 1
+            if new_flags & TOMBSTONE:
+                self.tombstone_count += 1
+                self._push_tombstone(version.version, key)
+            if new_flags & EXPIRES:
+                self.deadlines.schedule(key, version.expires_ns)
+        if old_flags & EXPIRES and not new_flags & EXPIRES:
+            self.deadlines.cancel(key)
+        if old_lease != new_lease:
+            if old_lease:
+                self.leases.detach(old_lease, key)
+            if new_lease:
+                self.leases.attach(new_lease, key)
+        if self.undo.active:
+            self.undo.note(partial(self._set, key, after, before, -change))
+
+    def _push_tombstone(self, version: int, key: bytes) -> None:
+        heappush(self._tombstones, (version, key))
+        if len(self._tombstones) > 2 * self.tombstone_count + GARBAGE_MAX:
+            # Sorted, so a heap; rolled back batches may have left twins, hence the set.
+            self._tombstones = sorted(
+                {entry for entry in self._tombstones if self._is_tombstone(*entry)}
+            )
+
+    def _is_tombstone(self, version: int, key: bytes) -> bool:
+        found = self._peek(key)
+        if found is None:
+            return False
+        newest = found[1]
+        return newest.version == version and bool(newest.flags & TOMBSTONE)
+
+    def _purge(self) -> None:
+        """Let go of the keys that were deleted first, if there are too many."""
+        left = PURGE_STEP
+        while left and self.tombstone_count > self.tombstones_max:
+            version, key = heappop(self._tombstones)
+            if not self._is_tombstone(version, key):
+                continue
+            left -= 1
+            before = self._peek(key)
+            assert before is not None, f"no {key!r}"
+            record, newest = before
+            change = -self.items.trimmed(key) if newest.flags & TRIMMED else 0
+            for node in read_versions(record):
+                change -= self.items.whole(key, node)
+            self._retire_versions(record)
+            self._set(key, before, None, change)
+            self.set_purged(max(version, self.purged_index))
+
+    def _retire_versions(self, record: bytes) -> None:
+        for version in read_versions(record):
+            self._retire(record, version)
+
+    def _retire(self, record: Record, version: Version) -> None:
+        """Free a value outside of a record that is about to be forgotten, at the commit."""
+        if version.flags & OUTSIDE:
+            value_id, _ = read_reference(record, version)
+            self.undo.defer(partial(self.values.discard, value_id))

@@ -1,0 +1,1 @@
+"""Owner 0x02: queues with leases, retries and dead letters."""

@@ -1,0 +1,911 @@
+"""One queue: its messages, and all that follows from them.
+
+Four methods change messages: ``append`` and ``insert`` add, ``lease`` and ``change_rows`` give
+another state, ``remove`` takes out. Each keeps columns, counts, hash, deadlines, groups and ready
+messages in step, for as many rows as stand side by side, and notes how it is undone. A message
+without options is all loop; what another one has beside is a step before or behind: ``_bind`` when
+it comes, ``_admit`` when it is leased, ``_follow`` when it changes, ``_unbind`` when it goes. The
+canonical bytes of such a row are those of a plain one and a tail (``Table.tail``).
+
+Invariants, all asserted by ``check``:
+
+* the law: enqueued + redriven + arrived = ready + delayed + leased + acked + expired + dead +
+  cancelled + purged + moved. ``arrived`` and ``moved`` are about queues that take dead letters:
+  what came in as one, and what was redriven from here;
+* ``hash_total`` is the sum of all rows' hashes;
+* ``deadlines`` holds the end of each lease and delay, and the lifetime of what is not leased;
+* each ready message whose turn it is has an entry among the ready ones.
+"""
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from itertools import chain, repeat
+from typing import TypeVar
+
+import numpy as np
+
+from onelog.projections.codec import U8, U64, encode_sized
+from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.cron import Cron
+from onelog.projections.queue.deadlines import (
+    DELAY_ENDS,
+    LEASE_ENDS,
+    TTL_ENDS,
+    PackedDeadlines,
+    pack_deadline,
+)
+from onelog.projections.queue.dedup import DedupWindow
+from onelog.projections.queue.groups import Group
+from onelog.projections.queue.limits import BLOCK_ROWS, GARBAGE_MAX
+from onelog.projections.queue.ready import Level, ReadyMessages
+from onelog.projections.queue.results import LEASE_ROW
+from onelog.projections.queue.row import (
+    DELAYED,
+    DELAYED_ROW,
+    DELIVERIES_SHIFT,
+    DELIVERY,
+    HAS_BODY,
+    HAS_DEAD,
+    HAS_EXPIRES,
+    HAS_GROUP,
+    HAS_TENANT,
+    LEASED,
+    LEASED_ROW,
+    PLAIN,
+    PRIORITY_MASK,
+    PRIORITY_SHIFT,
+    READY,
+    STATE_MASK,
+    STATES,
+    UNUSUAL,
+    Dead,
+    Row,
+    encode_dead,
+    encode_row,
+    encode_state,
+    meta_of,
+)
+from onelog.projections.queue.table import (
+    BODY,
+    DUE,
+    EXPIRES,
+    GROUP,
+    TENANT,
+    TOKEN,
+    Block,
+    Span,
+    Table,
+)
+from onelog.projections.state_hash import item_hash
+from onelog.projections.undo import UndoLog
+
+QUEUE_SIZE = 6_000  # bytes of a queue without messages
+SCHEDULE_SIZE = 900
+REDRIVE_SIZE = 700
+
+More = tuple[int, int, int, int, bytes, bytes, Dead | None]
+"""Due time, token, end of life, body, group, tenant and death of a message: 0 or empty for none."""
+
+_pack_u64 = U64.pack
+_pack_plain = PLAIN.pack
+_pack_leased = LEASED_ROW.pack
+_pack_row = LEASE_ROW.pack
+_PACKS = PLAIN.pack, DELAYED_ROW.pack, LEASED_ROW.pack  # by state
+_ENDS = 0, DELAY_ENDS, LEASE_ENDS  # by state
+_TAKEN = DELIVERY | LEASED
+_META_LOW = DELIVERY - 1
+_META_TURN = STATE_MASK | PRIORITY_MASK << PRIORITY_SHIFT
+_META_FULL = 0xFFFF << DELIVERIES_SHIFT
+_META_SHOWN = _META_FULL | HAS_DEAD
+
+_KIND_QUEUE = b"\x01"
+_KIND_SCHEDULE = b"\x03"
+_KIND_REDRIVE = b"\x04"
+
+SCHEDULE = struct.Struct("<QBQQ")  # id, priority, ttl_ns, next_ns
+REDRIVE = struct.Struct("<12Q")
+
+
+class Total(IntEnum):
+    """What happened to messages since the queue was created; the order is that of a snapshot."""
+
+    ENQUEUED = 0
+    REDRIVEN = 1  # came back from a queue of dead letters
+    ARRIVED = 2  # came as a dead letter
+    ACKED = 3
+    EXPIRED = 4
+    DEAD = 5
+    CANCELLED = 6
+    PURGED = 7
+    MOVED = 8  # were redriven from here
+    DUPLICATES = 9  # enqueues that were answered with the id of an earlier message
+    DEDUP_DROPPED = 10  # dedup ids let go of before their time
+    MISSED = 11  # firings of a schedule that found the queue full
+
+
+INCOMING = (Total.ENQUEUED, Total.REDRIVEN, Total.ARRIVED)
+OUTGOING = (
+    Total.ACKED,
+    Total.EXPIRED,
+    Total.DEAD,
+    Total.CANCELLED,
+    Total.PURGED,
+    Total.MOVED,
+)
+TOTALS = struct.Struct(f"<{len(Total)}Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A message that the queue sends itself; body and headers are in the entry ``id``."""
+
+    id: int
+    cron_text: bytes
+    cron: Cron
+    priority: int
+    ttl_ns: int
+    group: bytes
+    tenant: bytes
+    next_ns: int
+
+    def encode(self) -> bytes:
+        """Return the canonical bytes."""
+        head = SCHEDULE.pack(self.id, self.priority, self.ttl_ns, self.next_ns)
+        names = (self.cron_text, self.group, self.tenant)
+        return head + b"".join(encode_sized(U8, name) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRedrive:
+    """A redrive that is not done; ids below ``cursor`` have been looked at."""
+
+    id: int
+    target: int
+    last_id: int
+    failed_from_ns: int
+    failed_until_ns: int
+    left: int  # messages that may still be moved; 0: no limit
+    rate_per_s: int
+    started_ns: int  # what died later is none of its business
+    cursor: int
+    next_ns: int
+    moved_count: int
+    skipped_count: int  # matched, but the queue that they came from is gone
+    failure: bytes
+
+    def encode(self) -> bytes:
+        """Return the canonical bytes."""
+        numbers = [getattr(self, name) for name in self.__slots__ if name != "failure"]
+        return REDRIVE.pack(*numbers) + encode_sized(U8, self.failure)
+
+
+Value = TypeVar("Value")
+
+
+class QueueState:
+    """The state of one queue."""
+
+    def __init__(
+        self,
+        queue_id: int,
+        namespace: str,
+        name: str,
+        config: QueueConfig,
+        undo: UndoLog,
+        wake: Callable[[int, int], None],
+    ) -> None:
+        self.id = queue_id
+        self.namespace = namespace
+        self.name = name
+        self.config = config
+        self.is_paused = False
+        self.last_tenant = b""  # served last; the next one has its turn
+        self.table = Table()
+        self.ready = ReadyMessages()
+        self.deadlines = PackedDeadlines()
+        self.dedup = DedupWindow(queue_id, undo)
+        self.schedules: dict[int, Schedule] = {}
+        self.redrives: dict[int, RunningRedrive] = {}
+        self.bodies: dict[int, int] = {}  # entries that hold bodies of other messages; how many
+        self.counts = [0] * STATES
+        self.totals = [0] * len(Total)
+        self.hash_total = 0
+        self.undo = undo
+        self.wake = wake
+
+    @property
+    def live_count(self) -> int:
+        """How many messages there are, in any state."""
+        return sum(self.counts)
+
+    def append(self, message_id: int, since_ns: int, meta: int, more: More | None = None) -> None:
+        """Add a message whose id is above all others.
+
+        ``more`` is what a ready message without options does not have.
+        """
+        blocks = self.table.blocks
+        block = blocks[-1] if blocks else self.table.append_block(message_id)
+        ids = block.ids
+        if len(ids) >= BLOCK_ROWS:
+            block = self.table.append_block(message_id)
+            ids = block.ids
+        ids.append(message_id)
+        block.since.append(since_ns)
+        block.meta.append(meta)
+        if block.has_columns:
+            for column in block.columns:
+                if column is not None:
+                    column.append(0)
+        if more is None:
+            priority = meta >> PRIORITY_SHIFT & PRIORITY_MASK
+            level = self.ready.plain.levels[priority] or self.ready.open_level(priority, b"")
+            if since_ns >= level.last_ns:
+                level.last_ns = since_ns
+                level.last_id = message_id
+                level.ids.append(message_id)
+                level.since.append(since_ns)
+            else:
+                level.push(message_id, since_ns)
+            packed = _pack_plain(message_id, since_ns, meta)
+            self.counts[READY] += 1
+        else:
+            packed = self._bind(block, len(ids) - 1, message_id, since_ns, meta, more)
+            self.counts[meta & STATE_MASK] += 1
+        self.hash_total += item_hash(packed, self.id)
+        if self.undo.active:
+            self.undo.note(partial(self._take_out, message_id))
+
+    def insert(self, row: Row) -> None:
+        """Add a message that was somewhere else before; it has kept its id."""
+        message_id, since_ns, meta = row.id, row.since_ns, meta_of(row)
+        more = row.due_ns, row.token, row.expires_ns, row.body, row.group, row.tenant, row.dead
+        block, at = self.table.make_room(message_id)
+        block.since[at] = since_ns
+        block.meta[at] = meta
+        packed = self._bind(block, at, message_id, since_ns, meta, more)
+        self.counts[row.state] += 1
+        self.hash_total += item_hash(packed, self.id)
+        if self.undo.active:
+            self.undo.note(partial(self._take_out, message_id))
+
+    def _bind(
+        self, block: Block, at: int, message_id: int, since_ns: int, meta: int, more: More
+    ) -> bytes:
+        """Give a new message, which has its place, what it has; return its canonical bytes."""
+        due_ns, token, expires_ns, body, key, tenant, dead = more
+        state, columns, table = meta & STATE_MASK, block.columns, self.table
+        if state == READY:
+            packed = _pack_plain(message_id, since_ns, meta)
+        else:
+            packed = encode_state(message_id, since_ns, meta, due_ns, token)
+            (columns[DUE] or block.column(DUE))[at] = due_ns
+            if state == LEASED:
+                (columns[TOKEN] or block.column(TOKEN))[at] = token
+            self.deadlines.add(due_ns, message_id, _ENDS[state])
+            self.wake(self.id, due_ns)
+        if expires_ns:
+            (columns[EXPIRES] or block.column(EXPIRES))[at] = expires_ns
+            packed += _pack_u64(expires_ns)
+            if state != LEASED:
+                self.deadlines.add(expires_ns, message_id, TTL_ENDS)
+                self.wake(self.id, expires_ns)
+        if body:
+            (columns[BODY] or block.column(BODY))[at] = body
+            packed += _pack_u64(body)
+            self.bodies[body] = self.bodies.get(body, 0) + 1
+        is_next = state == READY
+        if key:
+            group = table.groups.join(key, message_id)
+            (columns[GROUP] or block.column(GROUP))[at] = group.number
+            packed += group.tail
+            if state == LEASED:
+                group.leased, group.placed = message_id, 0
+            elif group.leased or group.members[group.head] != message_id:
+                is_next = False
+            else:
+                group.placed = message_id if is_next else 0
+        if tenant:
+            number = table.tenants.use(tenant)
+            (columns[TENANT] or block.column(TENANT))[at] = number
+            packed += table.tenants.tails[number]
+        if dead is not None:
+            table.dead[message_id] = dead
+            packed += encode_dead(dead)
+        if is_next:
+            priority = meta >> PRIORITY_SHIFT & PRIORITY_MASK
+            self.ready.push(message_id, since_ns, priority, tenant)
+        return packed
+
+    def lease(self, tokens: Sequence[int], deadline_ns: int) -> list[bytes]:
+        """Lease messages whose turn it is, the first by the first token and so on.
+
+        Return them as a result has them; there are fewer than tokens if no more are ready.
+        """
+        ready, ageing_ns, tenant = self.ready, self.config.ageing_ns, self.last_tenant
+        rows: list[bytes] = []
+        count = len(tokens)
+        while len(rows) < count:
+            found = ready.turn(tenant, ageing_ns, self.is_next)
+            if found is None:
+                break
+            level, name, is_alone = found
+            before = len(rows)
+            if is_alone:
+                self._lease_from(level, count - before, deadline_ns, tokens, rows)
+            elif ageing_ns or level.late:
+                self._lease_from(level, 1, deadline_ns, tokens, rows)
+            else:
+                name = self._lease_in_turns(name, deadline_ns, tokens, rows)
+            if len(rows) > before:
+                tenant = name
+        if rows:
+            if tenant != self.last_tenant:
+                self.change("last_tenant", tenant)
+            self.counts[READY] -= len(rows)
+            self.counts[LEASED] += len(rows)
+            self.wake(self.id, deadline_ns)
+        return rows
+
+    def _lease_from(
+        self,
+        level: Level,
+        count: int,
+        deadline_ns: int,
+        tokens: Sequence[int],
+        rows: list[bytes],
+    ) -> None:
+        """Lease the messages that the next entries of a level name; outdated ones are dropped."""
+        ids, since, start = level.ids, level.since, level.head
+        stop = min(start + count, len(ids))
+        if level.late:
+            ids, since = level.pop(count)
+            start, stop = 0, len(ids)
+        blocks, at = self.table.blocks, start
+        while at < stop and blocks:
+            message_id = ids[at]
+            try:
+                block, first = blocks[level.near_block], level.near_row
+                if block.ids[first] != message_id:
+                    first += 1
+                is_found = block.ids[first] == message_id
+            except IndexError:
+                is_found = False
+            if not is_found:
+                # Below the first block this is the last one, which does not have it either.
+                level.near_block = bisect_right(self.table.firsts, message_id) - 1
+                block = blocks[level.near_block]
+                first = bisect_left(block.ids, message_id)
+                if first == len(block.ids) or block.ids[first] != message_id:
+                    at += 1
+                    continue
+            last = first + 1 if stop - at == 1 else block.match(first, ids, at, stop)
+            size = last - first
+            level.near_row = last - 1
+            tails = None
+            for meta in (block.meta[first],) if size == 1 else set(block.meta[first:last]):
+                # Ready, of this priority, without any option, and its count of deliveries may
+                # rise. Such a message has waited since it came, so the entry is true.
+                if meta & _META_LOW != level.meta or meta >= _META_FULL:
+                    wanted = repeat(level.meta)
+                    tails = self._admit(block, first, zip(wanted, since[at : at + size]))  # noqa: B905
+                    break
+            if tails is None or None not in tails:
+                self._lease_rows(block, first, last, tails, deadline_ns, tokens, rows)
+            else:
+                for row, tail in enumerate(tails, first):
+                    if tail is not None:
+                        self._lease_rows(block, row, row + 1, [tail], deadline_ns, tokens, rows)
+            at += size
+        if ids is level.ids:
+            level.skip(stop - start)
+
+    def _lease_in_turns(
+        self, tenant: bytes, deadline_ns: int, tokens: Sequence[int], rows: list[bytes]
+    ) -> bytes:
+        """Lease messages of tenants in turn, ``tenant`` first, up to the first outdated entry.
+
+        Return whose message was the last, if there was one.
+        """
+        names, levels, rounds = self.ready.in_turn(tenant, len(tokens) - len(rows))
+        heads = [slice(level.head, level.head + rounds) for level in levels]
+        by_level = [level.ids[head] for level, head in zip(levels, heads, strict=True)]
+        ids = array("Q", chain.from_iterable(zip(*by_level, strict=True)))
+        del ids[len(tokens) - len(rows) :]
+        by_level = [level.since[head] for level, head in zip(levels, heads, strict=True)]
+        since = array("Q", chain.from_iterable(zip(*by_level, strict=True)))
+        wanted = [level.meta for level in levels] * rounds
+        at, is_outdated = 0, False
+        while at < len(ids) and not is_outdated:
+            span = self.table.find_span(ids, at)
+            is_outdated = span is None
+            if span is not None:
+                block, first, last = span
+                stop = at + last - first
+                pairs = zip(wanted[at:stop], since[at:stop], strict=True)
+                tails = self._admit(block, first, pairs, is_strict=True)
+                last = first + len(tails)
+                if tails:
+                    self._lease_rows(block, first, last, tails, deadline_ns, tokens, rows)
+                at += len(tails)
+                is_outdated = at < stop
+        rounds, more = divmod(at + is_outdated, len(levels))
+        for turn, level in enumerate(levels):
+            level.skip(rounds + (turn < more))
+        return names[(at - 1) % len(levels)]
+
+    def _admit(
+        self,
+        block: Block,
+        first: int,
+        entries: Iterable[tuple[int, int]],
+        *,
+        is_strict: bool = False,
+    ) -> list[bytes | None]:
+        """Take messages from their groups and lifetimes, if entries (meta, time) speak of them.
+
+        Return what the canonical bytes of each end with, None where an entry is outdated; if
+        ``is_strict``, end there.
+        """
+        columns, table = block.columns, self.table
+        tails: list[bytes | None] = []
+        for at, (wanted, since_ns) in enumerate(entries, first):
+            meta = block.meta[at]
+            is_true = meta & _META_TURN == wanted and block.since[at] == since_ns
+            if is_true and meta & HAS_GROUP:
+                message_id = block.ids[at]
+                group = table.groups.by_number[columns[GROUP][at]]  # type: ignore[index]
+                is_true = not group.leased and group.members[group.head] == message_id
+                if is_true:
+                    group.leased, group.placed = message_id, 0
+            if is_true:
+                if meta & HAS_EXPIRES:
+                    expires_ns = columns[EXPIRES][at]  # type: ignore[index]
+                    self.deadlines.cancel(expires_ns, block.ids[at], TTL_ENDS)
+                tails.append(table.tail(block, at, meta) if meta & UNUSUAL else b"")
+            elif is_strict:
+                break
+            else:
+                tails.append(None)
+        return tails
+
+    def _lease_rows(
+        self,
+        block: Block,
+        first: int,
+        last: int,
+        tails: Sequence[bytes | None] | None,
+        deadline_ns: int,
+        tokens: Sequence[int],
+        rows: list[bytes],
+    ) -> None:
+        """Lease rows that are ready; ``tails`` is what the canonical bytes of each end with."""
+        columns, seed, change, done = block.columns, self.id, 0, len(rows)
+        if self.undo.active:
+            self._note_rows(block, first, last)
+        due, holders = columns[DUE] or block.column(DUE), columns[TOKEN] or block.column(TOKEN)
+        fields: Iterable[tuple[int, int, int, int, int]]
+        if last - first == 1:
+            message_id, meta, token = block.ids[first], block.meta[first], tokens[done]
+            after = meta + (_TAKEN if meta < _META_FULL else LEASED)
+            fields = ((message_id, block.since[first], meta, after, token),)
+            block.meta[first], due[first], holders[first] = after, deadline_ns, token
+            self.deadlines.add(deadline_ns, message_id, LEASE_ENDS)
+        else:
+            size = last - first
+            ids, metas = block.ids[first:last], block.meta[first:last]
+            if tails is None:
+                afters = [meta + _TAKEN for meta in metas]
+            else:
+                afters = [meta + (_TAKEN if meta < _META_FULL else LEASED) for meta in metas]
+            given = tokens[done : done + size]
+            fields = zip(ids, block.since[first:last], metas, afters, given, strict=True)
+            block.meta[first:last] = array("I", afters)
+            due[first:last] = array("Q", (deadline_ns,)) * size
+            holders[first:last] = array("Q", given)
+            self.deadlines.add_all(deadline_ns, ids, LEASE_ENDS)
+        if tails is None:
+            for message_id, since_ns, meta, after, token in fields:
+                packed = _pack_leased(message_id, since_ns, after, deadline_ns, token)
+                change += item_hash(packed, seed)
+                change -= item_hash(_pack_plain(message_id, since_ns, meta), seed)
+                rows.append(_pack_row(message_id, message_id, after & _META_FULL))
+        else:
+            for at, (message_id, since_ns, meta, after, token) in enumerate(fields, first):
+                tail = tails[at - first]
+                assert tail is not None, "an entry that is outdated"
+                packed = _pack_leased(message_id, since_ns, after, deadline_ns, token)
+                change += item_hash(packed + tail, seed)
+                change -= item_hash(_pack_plain(message_id, since_ns, meta) + tail, seed)
+                body = block.value(BODY, at) if meta & HAS_BODY else message_id
+                row = _pack_row(message_id, body, after & _META_SHOWN)
+                if meta & HAS_DEAD:
+                    row += encode_dead(self.table.dead[message_id])
+                rows.append(row)
+        self.hash_total += change
+
+    def change_rows(
+        self, span: Span, afters: Sequence[int], due_ns: int, token: int | None = None
+    ) -> None:
+        """Give rows, all of one state, other metas, all of one state, and another due time.
+
+        They are leased by ``token`` then (None: by whom they were). Nothing else of a message
+        ever changes.
+        """
+        block, first, last = span
+        columns, seed, change = block.columns, self.id, 0
+        before, after = block.meta[first] & STATE_MASK, afters[0] & STATE_MASK
+        if self.undo.active:
+            self._note_rows(block, first, last)
+        if before == READY:
+            self.ready.outdated_count += last - first
+        else:
+            dues = columns[DUE]
+            assert dues is not None, "rows that wait for something"
+            self.deadlines.cancel_all(dues[first:last], block.ids[first:last], _ENDS[before])
+        for at, meta_after in enumerate(afters, first):
+            message_id, since_ns, meta = block.ids[at], block.since[at], block.meta[at]
+            tail = self.table.tail(block, at, meta) if meta & UNUSUAL else b""
+            due_before, held = block.value(DUE, at), block.value(TOKEN, at)
+            packed = encode_state(message_id, since_ns, meta, due_before, held)
+            change -= item_hash(packed + tail, seed)
+            holder = held if token is None else token
+            packed = encode_state(message_id, since_ns, meta_after, due_ns, holder)
+            change += item_hash(packed + tail, seed)
+            block.meta[at] = meta_after
+            if due_ns != due_before:
+                (columns[DUE] or block.column(DUE))[at] = due_ns
+            if holder != held:
+                (columns[TOKEN] or block.column(TOKEN))[at] = holder
+        self.hash_total += change
+        self.counts[before] -= last - first
+        self.counts[after] += last - first
+        if after != READY:
+            self.deadlines.add_all(due_ns, block.ids[first:last], _ENDS[after])
+            self.wake(self.id, due_ns)
+        self._follow(span, before, after)
+
+    def _follow(self, span: Span, before: int, after: int) -> None:
+        """Keep lifetimes, groups and ready messages in step with rows that changed."""
+        block, first, last = span
+        for at in range(first, last):
+            message_id, meta = block.ids[at], block.meta[at]
+            if meta & HAS_EXPIRES and (before == LEASED) != (after == LEASED):
+                expires_ns = block.value(EXPIRES, at)
+                if after == LEASED:
+                    self.deadlines.cancel(expires_ns, message_id, TTL_ENDS)
+                else:
+                    self.deadlines.add(expires_ns, message_id, TTL_ENDS)
+                    self.wake(self.id, expires_ns)
+            if meta & HAS_GROUP:
+                group = self.table.groups.by_number[block.value(GROUP, at)]
+                if before == LEASED:
+                    group.leased = 0
+                if after == LEASED:
+                    group.leased = message_id
+                self._offer(group, message_id)
+            elif after == READY:
+                self._push(block, at)
+        self._drop_outdated()
+
+    def remove(self, spans: list[Span]) -> None:
+        """Take messages out; those of one span are in one state."""
+        for span in spans:
+            block, first, last = span
+            seed, total, count, meta = self.id, 0, last - first, block.meta[first]
+            if self.undo.active:
+                for at in range(first, last):
+                    self.undo.note(partial(self.insert, self.table.read(block, at)))
+            state, due, tokens = meta & STATE_MASK, block.columns[DUE], block.columns[TOKEN]
+            fields: Iterable[tuple[int, ...]]
+            if count == 1 and state == LEASED:
+                message_id, due_ns = block.ids[first], due[first]  # type: ignore[index]
+                fields = ((message_id, block.since[first], meta, due_ns, tokens[first]),)  # type: ignore[index]
+                is_unusual = bool(meta & UNUSUAL)
+                self.deadlines.cancel(due_ns, message_id, LEASE_ENDS)
+            else:
+                ids, metas = block.ids[first:last], block.meta[first:last]
+                is_unusual = any(meta & UNUSUAL for meta in set(metas))
+                more: tuple[array[int], ...] = ()
+                if state == READY:
+                    self.ready.outdated_count += count
+                else:
+                    times = due[first:last]  # type: ignore[index]
+                    self.deadlines.cancel_all(times, ids, _ENDS[state])
+                    more = (times, tokens[first:last]) if state == LEASED else (times,)  # type: ignore[index]
+                fields = zip(ids, block.since[first:last], metas, *more, strict=True)
+            pack = _PACKS[state]
+            if is_unusual:
+                for each, tail in zip(fields, self._unbind(span, state), strict=True):
+                    total += item_hash(pack(*each) + tail, seed)
+            else:
+                for each in fields:
+                    total += item_hash(pack(*each), seed)
+            self.hash_total -= total
+            self.counts[state] -= count
+        self.table.delete(spans)
+        if self.ready.outdated_count:
+            self._drop_outdated()
+
+    def take_out(self, spans: list[Span]) -> list[Row]:
+        """Take messages out and return them."""
+        read = self.table.read
+        rows = [read(block, at) for block, first, last in spans for at in range(first, last)]
+        self.remove(spans)
+        return rows
+
+    def _unbind(self, span: Span, state: int) -> list[bytes]:
+        """Take from rows that go what they have beside the usual.
+
+        Return what the canonical bytes of each end with.
+        """
+        block, first, last = span
+        columns, table = block.columns, self.table
+        tails: list[bytes] = []
+        for at in range(first, last):
+            message_id, meta = block.ids[at], block.meta[at]
+            if not meta & UNUSUAL:
+                tails.append(b"")
+                continue
+            tails.append(table.tail(block, at, meta))
+            if meta & HAS_EXPIRES and state != LEASED:
+                self.deadlines.cancel(columns[EXPIRES][at], message_id, TTL_ENDS)  # type: ignore[index]
+            if meta & HAS_BODY:
+                body = columns[BODY][at]  # type: ignore[index]
+                self.bodies[body] -= 1
+                if not self.bodies[body]:
+                    del self.bodies[body]
+            if meta & HAS_GROUP:
+                group = table.groups.by_number[columns[GROUP][at]]  # type: ignore[index]
+                if state == LEASED:
+                    group.leased = 0
+                if table.groups.leave(group, message_id):
+                    self._offer(group, message_id)
+            if meta & HAS_TENANT:
+                table.tenants.drop(columns[TENANT][at])  # type: ignore[index]
+            if meta & HAS_DEAD:
+                del table.dead[message_id]
+        return tails
+
+    def _offer(self, group: Group, changed: int) -> None:
+        """Put the message of a group whose turn it is among the ready ones."""
+        turn = 0 if group.leased else group.members[group.head]
+        if changed == group.placed or turn != group.placed:
+            group.placed = 0  # its entry is outdated, and may be dropped before its turn comes
+            if turn:
+                place = self.table.find(turn)
+                assert place is not None, f"no message {turn}"
+                block, at = place
+                if block.meta[at] & STATE_MASK == READY:
+                    group.placed = turn
+                    self._push(block, at)
+
+    def _push(self, block: Block, at: int) -> None:
+        """Put a message among the ready ones."""
+        meta = block.meta[at]
+        tenant = self.table.tenants.name(block.value(TENANT, at)) if meta & HAS_TENANT else b""
+        priority = meta >> PRIORITY_SHIFT & PRIORITY_MASK
+        self.ready.push(block.ids[at], block.since[at], priority, tenant)
+
+    def _drop_outdated(self) -> None:
+        if self.ready.outdated_count > self.counts[READY] + GARBAGE_MAX:
+            self.rebuild_ready()
+
+    def _note_rows(self, block: Block, first: int, last: int) -> None:
+        """Note how rows are that change, so that it can be taken back."""
+        for at in range(first, last):
+            due_ns, token = block.value(DUE, at), block.value(TOKEN, at)
+            restore = partial(self._restore, block.ids[at], block.meta[at], due_ns, token)
+            self.undo.note(restore)
+
+    def _restore(self, message_id: int, meta: int, due_ns: int, token: int) -> None:
+        place = self.table.find(message_id)
+        assert place is not None, f"no message {message_id}"
+        block, at = place
+        self.change_rows((block, at, at + 1), [meta], due_ns, token)
+
+    def _take_out(self, message_id: int) -> None:
+        place = self.table.find(message_id)
+        assert place is not None, f"no message {message_id}"
+        block, at = place
+        self.remove([(block, at, at + 1)])
+
+    def is_next(self, message_id: int, since_ns: int, priority: int) -> bool:
+        """Whether an entry of the ready messages is true, and its message's turn."""
+        place = self.table.find(message_id)
+        if place is None:
+            return False
+        block, at = place
+        meta = block.meta[at]
+        if meta & STATE_MASK != READY or block.since[at] != since_ns:
+            return False
+        if meta >> PRIORITY_SHIFT & PRIORITY_MASK != priority:
+            return False
+        if not meta & HAS_GROUP:
+            return True
+        return self.table.groups.by_number[block.value(GROUP, at)].turn() == message_id
+
+    def next_ready(self) -> int | None:
+        """Return the message that the next lease gets, None if there is none."""
+        return self.ready.next(self.last_tenant, self.config.ageing_ns, self.is_next)
+
+    def rebuild_ready(self) -> None:
+        """Drop all outdated entries of the ready messages."""
+        self.ready = ReadyMessages()
+        by_number = self.table.groups.by_number
+        for group in by_number.values():
+            group.placed = 0
+        waiting = []
+        for block, at in self.table.places():
+            meta = block.meta[at]
+            if meta & STATE_MASK == READY:
+                message_id = block.ids[at]
+                if meta & HAS_GROUP:
+                    group = by_number[block.value(GROUP, at)]
+                    if group.turn() != message_id:
+                        continue
+                    group.placed = message_id
+                waiting.append((block.since[at], message_id, block, at))
+        waiting.sort(key=lambda each: each[:2])
+        for _, _, block, at in waiting:
+            self._push(block, at)
+
+    def count(self, total: Total, change: int = 1) -> None:
+        """Count what happened."""
+        self.totals[total] += change
+        if self.undo.active:
+            self.undo.note(partial(self._uncount, total, change))
+
+    def _uncount(self, total: Total, change: int) -> None:
+        self.totals[total] -= change
+
+    def put(self, table: dict[int, Value], key: int, value: Value | None) -> None:
+        """Set or delete an entry of ``schedules`` or ``redrives``."""
+        if self.undo.active:
+            self.undo.note(partial(self.put, table, key, table.get(key)))
+        if value is None:
+            del table[key]
+        else:
+            table[key] = value
+        first_ns = self.first_chore()
+        if first_ns is not None:
+            self.wake(self.id, first_ns)
+
+    def change(self, name: str, value: object) -> None:
+        """Set a plain attribute, so that it can be taken back."""
+        if self.undo.active:
+            self.undo.note(partial(setattr, self, name, getattr(self, name)))
+        setattr(self, name, value)
+
+    def first_chore(self) -> int | None:
+        """Return when the next schedule or redrive step is due."""
+        times = [schedule.next_ns for schedule in self.schedules.values()]
+        times += [redrive.next_ns for redrive in self.redrives.values()]
+        return min(times, default=None)
+
+    def first_due(self) -> int | None:
+        """Return when anything is due first."""
+        times = (self.deadlines.first(), self.first_chore())
+        return min((time_ns for time_ns in times if time_ns is not None), default=None)
+
+    def oldest_ready_ns(self) -> int | None:
+        """Return since when the message waits that is ready for longest."""
+        oldest = []
+        for block in self.table.blocks:
+            is_ready = (np.frombuffer(block.meta, np.uint32) & STATE_MASK) == READY
+            if is_ready.any():
+                oldest.append(int(np.frombuffer(block.since, np.uint64)[is_ready].min()))
+        return min(oldest, default=None)
+
+    def pinned(self, first_index: int, last_index: int) -> list[int]:
+        """Return the entries in a range that hold bodies, in no order."""
+        found = [index for index in self.bodies if first_index <= index <= last_index]
+        found += [index for index in self.schedules if first_index <= index <= last_index]
+        for block, at in self.table.places(first_index):
+            if block.ids[at] > last_index:
+                break
+            if not block.value(BODY, at):
+                found.append(block.ids[at])
+        return found
+
+    def first_pinned(self) -> int | None:
+        """Return the lowest entry that holds a body; a body is never above its message."""
+        first = self.table.first_id()
+        indexes = [*self.bodies, *self.schedules, *([] if first is None else [first])]
+        return min(indexes, default=None)
+
+    def encode_head(self) -> bytes:
+        """Return the canonical bytes of all but messages, dedup ids, schedules and redrives."""
+        names = (self.namespace.encode(), self.name.encode())
+        head = U64.pack(self.id) + b"".join(encode_sized(U8, name) for name in names)
+        state = U8.pack(self.is_paused) + encode_sized(U8, self.last_tenant)
+        return head + self.config.encode() + state + TOTALS.pack(*self.totals)
+
+    def state_total(self) -> int:
+        """Return the unreduced hash of everything."""
+        total = self.hash_total + self.dedup.hash_total
+        total += item_hash(_KIND_QUEUE + self.encode_head(), self.id)
+        for schedule in self.schedules.values():
+            total += item_hash(_KIND_SCHEDULE + schedule.encode(), self.id)
+        for redrive in self.redrives.values():
+            total += item_hash(_KIND_REDRIVE + redrive.encode(), self.id)
+        return total
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes held, by kind."""
+        sizes = self.table.memory()
+        return {
+            "messages": sizes["columns"],
+            "ready": self.ready.memory(),
+            "groups": sizes["groups"],
+            "dead": sizes["dead"],
+            "queue_deadlines": self.deadlines.memory(),
+            "dedup": self.dedup.memory(),
+            "queues": QUEUE_SIZE
+            + SCHEDULE_SIZE * len(self.schedules)
+            + REDRIVE_SIZE * len(self.redrives),
+        }
+
+    def keeps_law(self) -> bool:
+        """Tell whether what came in is what went out and what is here."""
+        incoming = sum(self.totals[total] for total in INCOMING)
+        outgoing = sum(self.totals[total] for total in OUTGOING)
+        return incoming == outgoing + self.live_count
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        self.table.check()
+        self.dedup.check()
+        assert self.keeps_law(), f"the law of queue {self.id}: {self.totals}"
+        counts = [0] * STATES
+        hash_total = 0
+        deadlines: list[int] = []
+        members: dict[bytes, list[Row]] = {}
+        bodies: dict[int, int] = {}
+        entries = self.ready.entries()
+        for row in self.table.rows():
+            counts[row.state] += 1
+            hash_total += item_hash(encode_row(row), self.id)
+            deadlines += (pack_deadline(*deadline) for deadline in _deadlines_of(row))
+            assert (row.due_ns == 0) == (row.state == READY), row
+            assert (row.token == 0) == (row.state != LEASED), row
+            if row.body:
+                bodies[row.body] = bodies.get(row.body, 0) + 1
+            if row.group:
+                members.setdefault(row.group, []).append(row)
+            elif row.state == READY:
+                assert (row.id, row.since_ns, row.priority, row.tenant) in entries, row
+        assert counts == self.counts, (counts, self.counts)
+        assert hash_total == self.hash_total, f"the hash of queue {self.id}"
+        assert bodies == self.bodies, (bodies, self.bodies)
+        self.deadlines.check(deadlines)
+        for group in self.table.groups.by_number.values():
+            self._check_group(group, members[group.name], entries)
+
+    @staticmethod
+    def _check_group(
+        group: Group, rows: list[Row], entries: set[tuple[int, int, int, bytes]]
+    ) -> None:
+        leased = [row.id for row in rows if row.state == LEASED]
+        assert leased in ([], [group.leased]), f"{leased} are leased at once"
+        assert bool(leased) == bool(group.leased), group.leased
+        row = rows[0]
+        if not leased and row.state == READY:
+            assert group.placed == row.id, f"{row.id} is not offered"
+            assert (row.id, row.since_ns, row.priority, row.tenant) in entries, row
+
+
+def _deadlines_of(row: Row) -> list[tuple[int, int, int]]:
+    """Return the deadlines of a row as (time, id, kind): a lease protects from a lifetime's end."""
+    if row.state == LEASED:
+        return [(row.due_ns, row.id, LEASE_ENDS)]
+    found = []
+    if row.state == DELAYED:
+        found.append((row.due_ns, row.id, DELAY_ENDS))
+    if row.expires_ns:
+        found.append((row.expires_ns, row.id, TTL_ENDS))
+    return found

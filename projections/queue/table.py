@@ -1,0 +1,412 @@
+"""The messages of one queue as packed columns, in the order of their ids.
+
+Rows stand in blocks of up to BLOCK_ROWS; a block has one array per field. Id, waiting time and
+meta are always there (20 bytes a row). The other fields are columns only in blocks where some row
+has them: what is not used costs nothing, and what is used costs eight bytes a row. Groups and
+tenants are numbers in the columns and names outside of them.
+
+Rejected: one object or tuple per message (200 bytes and more), a dict from id to slot (106 bytes),
+one long array with holes (a redriven message comes back with its old id, in the middle).
+
+Invariants: ids ascend over all blocks; a block's ids are at or above its ``first`` and below the
+next block's; no block is empty; groups and tenants are those that rows use.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+from operator import eq
+
+from onelog.projections.codec import U8, U64
+from onelog.projections.queue.groups import Groups
+from onelog.projections.queue.limits import BLOCK_ROWS
+from onelog.projections.queue.row import (
+    DELIVERIES_SHIFT,
+    HAS_BODY,
+    HAS_DEAD,
+    HAS_EXPIRES,
+    HAS_GROUP,
+    HAS_TENANT,
+    PRIORITY_MASK,
+    PRIORITY_SHIFT,
+    STATE_MASK,
+    UNUSUAL,
+    Dead,
+    Row,
+    encode_dead,
+    meta_of,
+)
+
+DUE = 0
+TOKEN = 1
+EXPIRES = 2
+BODY = 3
+GROUP = 4
+TENANT = 5
+COLUMNS = 6
+
+BLOCK_SIZE = 620  # bytes of a block beside its rows: the object, its arrays' headers, the list
+ROW_SIZE = 21  # three columns, and what arrays hold in reserve
+COLUMN_SIZE = 8.5
+NAME_SIZE = 250  # a name, two table slots with their numbers, a count
+DEAD_SIZE = 190  # a tuple of four with its numbers, a table slot
+
+MERGE_ROWS = BLOCK_ROWS // 4  # a block with fewer rows is joined with its neighbour
+MERGE_MASK = 31  # one that loses row by row is looked at now and then, and when it is empty
+
+_pack_u64 = U64.pack
+
+
+class Names:
+    """Numbers for byte strings that rows share, for as long as any row uses them."""
+
+    __slots__ = ("_counts", "_next", "_numbers", "tails")
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self.tails: dict[int, bytes] = {}  # names as the canonical bytes of a row have them
+        self._counts: dict[int, int] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._numbers
+
+    def use(self, name: bytes) -> int:
+        """Return the number of ``name`` and count one use."""
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._next
+            self._next += 1
+            self._numbers[name] = number
+            self.tails[number] = U8.pack(len(name)) + name
+            self._counts[number] = 1
+        else:
+            self._counts[number] += 1
+        return number
+
+    def drop(self, number: int) -> None:
+        """Count one use less; a name that nobody uses is forgotten."""
+        self._counts[number] -= 1
+        if not self._counts[number]:
+            del self._counts[number]
+            del self._numbers[self.tails.pop(number)[1:]]
+
+    def name(self, number: int) -> bytes:
+        """Return the name behind a number."""
+        return self.tails[number][1:]
+
+    def counts(self) -> dict[bytes, int]:
+        """Return how many rows use each name."""
+        return {name: self._counts[number] for name, number in self._numbers.items()}
+
+
+class Block:
+    """Consecutive rows, column by column."""
+
+    __slots__ = ("columns", "first", "has_columns", "ids", "is_wide", "meta", "since")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.ids = array("Q")
+        self.since = array("Q")
+        self.meta = array("I")
+        self.columns: list[array[int] | None] = [None] * COLUMNS
+        self.has_columns = False  # any of them
+        self.is_wide = False  # any besides DUE and TOKEN
+
+    def column(self, kind: int) -> "array[int]":
+        """Return a column of its own, adding it if no row needed it so far."""
+        column = self.columns[kind]
+        if column is None:
+            column = array("Q", bytes(8 * len(self.ids)))
+            self.columns[kind] = column
+            self.has_columns = True
+            self.is_wide |= kind > TOKEN
+        return column
+
+    def insert(self, at: int, message_id: int) -> None:
+        """Put a row before position ``at``; all that it has is its id."""
+        self.ids.insert(at, message_id)
+        self.since.insert(at, 0)
+        self.meta.insert(at, 0)
+        for column in self.columns:
+            if column is not None:
+                column.insert(at, 0)
+
+    def delete(self, start: int, stop: int) -> None:
+        """Take the rows from ``start`` to before ``stop`` out."""
+        if stop - start == 1:
+            del self.ids[start], self.since[start], self.meta[start]
+            if self.has_columns:
+                due, tokens = self.columns[DUE], self.columns[TOKEN]
+                if due is not None:
+                    del due[start]
+                if tokens is not None:
+                    del tokens[start]
+                if self.is_wide:
+                    for column in self.columns[TOKEN + 1 :]:
+                        if column is not None:
+                            del column[start]
+            return
+        del self.ids[start:stop], self.since[start:stop], self.meta[start:stop]
+        for column in self.columns:
+            if column is not None:
+                del column[start:stop]
+
+    def match(self, at: int, ids: Sequence[int], start: int, stop: int) -> int:
+        """Return where the rows end that are ``ids[start:stop]`` from ``at`` on; one is."""
+        own, last = self.ids, at + 1
+        if stop - start == 1 or last == len(own) or own[last] != ids[start + 1]:
+            return last
+        found = own[at : at + stop - start]
+        if found == ids[start : start + len(found)]:
+            return at + len(found)
+        return at + list(map(eq, found, ids[start:stop])).index(False)
+
+    def value(self, kind: int, at: int) -> int:
+        """Return a field that may have no column."""
+        column = self.columns[kind]
+        return 0 if column is None else column[at]
+
+    def take_over(self, other: "Block", start: int = 0) -> None:
+        """Append the rows of ``other`` from ``start`` on."""
+        count = len(other.ids) - start
+        for kind in range(COLUMNS):
+            theirs = other.columns[kind]
+            if theirs is not None:
+                self.column(kind).extend(theirs[start:])
+                continue
+            own = self.columns[kind]
+            if own is not None:
+                own.frombytes(bytes(8 * count))
+        self.ids.extend(other.ids[start:])
+        self.since.extend(other.since[start:])
+        self.meta.extend(other.meta[start:])
+
+    def cut(self, start: int) -> None:
+        """Drop the rows from ``start`` on."""
+        for column in (self.ids, self.since, self.meta, *self.columns):
+            if column is not None:
+                del column[start:]
+
+
+Span = tuple[Block, int, int]
+"""Rows of one block, from the first to before the last number."""
+
+
+def _place(span: Span) -> tuple[int, int]:
+    return span[0].first, span[1]
+
+
+class Table:
+    """All live messages of a queue."""
+
+    __slots__ = ("blocks", "dead", "firsts", "groups", "tenants")
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.firsts: list[int] = []  # the blocks' ``first``, for bisection
+        self.groups = Groups()
+        self.tenants = Names()
+        self.dead: dict[int, Dead] = {}
+
+    def __len__(self) -> int:
+        return sum(len(block.ids) for block in self.blocks)
+
+    def find(self, message_id: int) -> tuple[Block, int] | None:
+        """Return the block and position of a message, None if it is not here."""
+        number = bisect_right(self.firsts, message_id) - 1
+        if number < 0:
+            return None
+        block = self.blocks[number]
+        ids = block.ids
+        at = bisect_left(ids, message_id)
+        if at == len(ids) or ids[at] != message_id:
+            return None
+        return block, at
+
+    def find_span(self, ids: Sequence[int], start: int) -> Span | None:
+        """Return where ``ids[start]`` is, with as many of the next as follow it directly."""
+        place = self.find(ids[start])
+        if place is None:
+            return None
+        block, first = place
+        return block, first, block.match(first, ids, start, len(ids))
+
+    def get(self, message_id: int) -> Row | None:
+        """Return a message."""
+        place = self.find(message_id)
+        return None if place is None else self.read(*place)
+
+    def read(self, block: Block, at: int) -> Row:
+        """Return the message at a place."""
+        meta = block.meta[at]
+        message_id = block.ids[at]
+        columns = block.columns
+        due, token = columns[DUE], columns[TOKEN]
+        always = (
+            message_id,
+            block.since[at],
+            meta & STATE_MASK,
+            meta >> PRIORITY_SHIFT & PRIORITY_MASK,
+            meta >> DELIVERIES_SHIFT,
+            0 if due is None else due[at],
+            0 if token is None else token[at],
+        )
+        if not meta & UNUSUAL:
+            return Row(*always)
+        return Row(
+            *always,
+            block.value(EXPIRES, at),
+            block.value(BODY, at),
+            self.groups.by_number[block.value(GROUP, at)].name if meta & HAS_GROUP else b"",
+            self.tenants.name(block.value(TENANT, at)) if meta & HAS_TENANT else b"",
+            self.dead[message_id] if meta & HAS_DEAD else None,
+        )
+
+    def tail(self, block: Block, at: int, meta: int) -> bytes:
+        """Return what the canonical bytes of a message have behind its times and token."""
+        columns = block.columns
+        tail = b""
+        if meta & HAS_EXPIRES:
+            tail = _pack_u64(columns[EXPIRES][at])  # type: ignore[index]
+        if meta & HAS_BODY:
+            tail += _pack_u64(columns[BODY][at])  # type: ignore[index]
+        if meta & HAS_GROUP:
+            tail += self.groups.by_number[columns[GROUP][at]].tail  # type: ignore[index]
+        if meta & HAS_TENANT:
+            tail += self.tenants.tails[columns[TENANT][at]]  # type: ignore[index]
+        if meta & HAS_DEAD:
+            tail += encode_dead(self.dead[block.ids[at]])
+        return tail
+
+    def make_room(self, message_id: int) -> tuple[Block, int]:
+        """Return the place of a message whose id is not here, with nothing but its id."""
+        block, at = self._place_for(message_id)
+        block.insert(at, message_id)
+        return block, at
+
+    def delete(self, spans: list[Span]) -> None:
+        """Take out rows that nothing refers to any more."""
+        if len(spans) == 1:
+            ((block, first, last),) = spans
+            block.delete(first, last)
+            left = len(block.ids)
+            if left < MERGE_ROWS and (not left & MERGE_MASK or last - first > 1):
+                self.shrink(block)
+            return
+        # From the end: so neither rows nor blocks that are still to come change their places.
+        spans = sorted(spans, key=_place, reverse=True)
+        for block, first, last in spans:
+            block.delete(first, last)
+        for block in dict.fromkeys(block for block, _, _ in spans):
+            if len(block.ids) < MERGE_ROWS:
+                self.shrink(block)
+
+    def append_block(self, first: int) -> Block:
+        """Return a new last block, for rows from ``first`` on."""
+        block = Block(first)
+        self.blocks.append(block)
+        self.firsts.append(first)
+        return block
+
+    def shrink(self, block: Block) -> None:
+        """Let go of a block that is empty, or join it with its neighbour if both are small."""
+        number = bisect_right(self.firsts, block.first) - 1
+        if not block.ids:
+            del self.blocks[number], self.firsts[number]
+            return
+        for left in (number - 1, number):
+            if 0 <= left < len(self.blocks) - 1:
+                keeper, other = self.blocks[left], self.blocks[left + 1]
+                if len(keeper.ids) + len(other.ids) <= BLOCK_ROWS // 2:
+                    keeper.take_over(other)
+                    del self.blocks[left + 1], self.firsts[left + 1]
+                    return
+
+    def rows(self, from_id: int = 0) -> Iterator[Row]:
+        """Iterate over messages in the order of ids; nothing may change meanwhile."""
+        for block, at in self.places(from_id):
+            yield self.read(block, at)
+
+    def places(self, from_id: int = 0) -> Iterator[tuple[Block, int]]:
+        """Iterate over the places of messages in the order of ids."""
+        number = max(0, bisect_right(self.firsts, from_id) - 1)
+        for block in self.blocks[number:]:
+            for at in range(bisect_left(block.ids, from_id), len(block.ids)):
+                yield block, at
+
+    def first_id(self) -> int | None:
+        """Return the lowest id."""
+        return self.blocks[0].ids[0] if self.blocks else None
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes held, by kind."""
+        columns = 0.0
+        for block in self.blocks:
+            used = COLUMNS - block.columns.count(None)
+            columns += BLOCK_SIZE + len(block.ids) * (ROW_SIZE + COLUMN_SIZE * used)
+        return {
+            "columns": int(columns),
+            "groups": self.groups.memory() + len(self.tenants) * NAME_SIZE,
+            "dead": len(self.dead) * DEAD_SIZE,
+        }
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        assert self.firsts == [block.first for block in self.blocks]
+        assert self.firsts == sorted(set(self.firsts)), "blocks out of order"
+        previous = -1
+        groups: dict[bytes, list[int]] = {}
+        tenants: dict[bytes, int] = {}
+        dead = set()
+        for number, block in enumerate(self.blocks):
+            assert block.ids, "an empty block"
+            assert block.first <= block.ids[0], "a row before its block"
+            assert number + 1 == len(self.firsts) or block.ids[-1] < self.firsts[number + 1]
+            lengths = {len(block.ids), len(block.since), len(block.meta)}
+            used = [kind for kind in range(COLUMNS) if block.columns[kind] is not None]
+            assert block.has_columns == bool(used), used
+            assert block.is_wide == any(kind > TOKEN for kind in used), used
+            lengths |= {len(column) for column in block.columns if column is not None}
+            assert len(lengths) == 1, f"columns of lengths {lengths}"
+            for at in range(len(block.ids)):
+                row = self.read(block, at)
+                assert previous < row.id, f"{row.id} after {previous}"
+                previous = row.id
+                assert meta_of(row) == block.meta[at], f"meta of {row.id}"
+                if row.group:
+                    groups.setdefault(row.group, []).append(row.id)
+                if row.tenant:
+                    tenants[row.tenant] = tenants.get(row.tenant, 0) + 1
+                if row.dead is not None:
+                    dead.add(row.id)
+        self.groups.check(groups)
+        assert tenants == self.tenants.counts(), "uses of tenant names"
+        assert dead == set(self.dead), "dead letters that are not here"
+
+    def _place_for(self, message_id: int) -> tuple[Block, int]:
+        """Return where a new message belongs, making room for it."""
+        number = bisect_right(self.firsts, message_id) - 1
+        is_last = number == len(self.blocks) - 1
+        if not self.blocks:
+            return self.append_block(message_id), 0
+        if number < 0:
+            number = 0
+            self.blocks[0].first = self.firsts[0] = message_id
+        block = self.blocks[number]
+        if len(block.ids) < BLOCK_ROWS:
+            return block, bisect_left(block.ids, message_id)
+        if is_last and message_id > block.ids[-1]:
+            return self.append_block(message_id), 0
+        half = len(block.ids) // 2
+        other = Block(block.ids[half])
+        other.take_over(block, half)
+        block.cut(half)
+        self.blocks.insert(number + 1, other)
+        insort(self.firsts, other.first)
+        chosen = other if message_id >= other.first else block
+        return chosen, bisect_left(chosen.ids, message_id)

@@ -1,0 +1,1 @@
+"""Owner 0x04: streams of records, and consumer groups."""

@@ -1,0 +1,362 @@
+"""Partitions: how many records there are, from where on they are kept, and what may go.
+
+A record leaves no trace of its own here. A partition counts records and bytes, and notes a *mark*
+at the start of each run of records: its offset, its time, and what was counted before it. A run is
+closed by the record that finds it at 1/32 of what the policy keeps (of age, bytes or count; where
+there is no policy, at 1,024 records, 1 MiB or a minute). There are at most MARKS_MAX marks; when
+they are used up every second one is dropped, so old runs become long and recent ones stay short.
+
+By age, bytes and count a partition is trimmed at marks only, to the last one that leaves at least
+what the policy keeps, the open run not counted. So a record that the policy covers is never
+trimmed, one that it does not cover stays for at most two runs, and whether there is something to
+trim changes when a run begins, not with each record. A trim by offset is exact.
+
+Invariants: marks ascend in offset and never descend in the rest; the first one covers
+``first_offset`` (or is the first record after it); counters are those of all records ever.
+"""
+
+import struct
+from array import array
+from functools import partial
+from typing import NamedTuple
+
+from onelog.projections.limits import U64_MAX
+from onelog.projections.state_hash import item_hash
+from onelog.projections.stream.books import Books
+from onelog.projections.stream.commands import Cause, Retention
+from onelog.projections.stream.limits import (
+    MARK_NS,
+    MARK_RECORDS,
+    MARK_SIZE,
+    MARKS_MAX,
+    MARKS_PER_LIMIT,
+    PARTITION_SHIFT,
+    STREAM_ID_END,
+    TRIMS_MAX,
+    partition_id,
+)
+
+PARTITION_SIZE = 640  # bytes per partition: object, arrays, numbers, table slots
+MARK_ROW = 4  # numbers per mark: offset, time, records before, bytes before
+KIND_PARTITION = 0x01
+
+_HEAD = struct.Struct("<BQQQQQQ")  # kind, id, first, last, last_ns, count, size
+_TRIM = struct.Struct("<QBQ")  # before, cause, when
+
+
+class TrimRecord(NamedTuple):
+    """Records below ``before`` are gone since ``when_ns``, down to the trim before this one."""
+
+    before: int
+    cause: Cause
+    when_ns: int
+
+
+class Partition:
+    """Counters, marks and trims of one partition."""
+
+    __slots__ = (
+        "_books",
+        "attached",
+        "close_count",
+        "close_ns",
+        "close_size",
+        "count",
+        "digest",
+        "dirty",
+        "first_offset",
+        "id",
+        "last_ns",
+        "last_offset",
+        "marks",
+        "retention",
+        "size",
+        "trims",
+    )
+
+    def __init__(self, books: Books, stream_id: int, number: int, retention: Retention) -> None:
+        self._books = books
+        self.id = partition_id(stream_id, number)
+        self.retention = retention
+        self.first_offset = stream_id + 1  # nothing before it can be a record
+        self.last_offset = 0
+        self.last_ns = 0
+        self.count = 0
+        self.size = 0
+        self.marks = array("Q")  # rows of four; replaced as a whole, never changed in place
+        self.trims: tuple[TrimRecord, ...] = ()
+        self.close_count = self.close_size = self.close_ns = 0
+        self.dirty = self.attached = False
+        self.digest = 0
+
+    @property
+    def number(self) -> int:
+        """Which partition of its stream it is."""
+        return self.id >> PARTITION_SHIFT
+
+    @property
+    def stream_id(self) -> int:
+        """The stream that it belongs to."""
+        return self.id & (STREAM_ID_END - 1)
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset that no record has had yet."""
+        return max(self.last_offset + 1, self.first_offset)
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """At most how many records and bytes are kept: what the first run begins with counts."""
+        if not self.marks:
+            return 0, 0
+        return self.count - self.marks[2], self.size - self.marks[3]
+
+    # Changing
+
+    def add(self, offset: int, timestamp_ns: int, size: int) -> bool:
+        """Count a record; return whether it began a run."""
+        if self._books.undo.active:
+            self.note_undo()
+        began = (
+            self.count >= self.close_count
+            or self.size >= self.close_size
+            or timestamp_ns >= self.close_ns
+        )
+        if began:
+            self._begin_run(offset, timestamp_ns)
+        self.last_offset = offset
+        self.last_ns = timestamp_ns
+        self.count += 1
+        self.size += size
+        if not self.dirty:
+            self.touch()
+        return began
+
+    def trim(self, before: int, cause: Cause, timestamp_ns: int) -> bool:
+        """Let go of everything below ``before``; return whether that changed anything."""
+        before = min(before, self.end_offset)
+        if before <= self.first_offset:
+            return False
+        self.note_undo()
+        self.first_offset = before
+        trims = self.trims
+        if trims and trims[-1].cause == cause:
+            trims = trims[:-1]
+        trims += (TrimRecord(before, cause, timestamp_ns),)
+        if len(trims) > TRIMS_MAX:
+            second = trims[1]
+            trims = (TrimRecord(second.before, Cause.SEVERAL, second.when_ns), *trims[2:])
+        self.trims = trims
+        gone = 0
+        while gone < len(self.marks) and self._run_end(gone) <= before:
+            gone += MARK_ROW
+        if gone:
+            self.marks = self.marks[gone:]
+            self.set_limits(self.retention)
+        self.touch()
+        return True
+
+    def set_limits(self, retention: Retention) -> None:
+        """Take over a policy: when the run that is open now will be closed follows from it."""
+        self.retention = retention
+        if not self.marks:
+            self.close_count = self.close_size = self.close_ns = 0
+            return
+        count_step, size_step, ns_step = steps(retention)
+        _, start_ns, count, size = self.marks[-MARK_ROW:]
+        self.close_count = count + count_step
+        self.close_size = size + size_step
+        self.close_ns = start_ns + ns_step
+
+    def note_undo(self) -> None:
+        """Remember all of it, to be put back if the batch fails."""
+        undo = self._books.undo
+        if undo.active:
+            undo.note(
+                partial(
+                    self.restore,
+                    self.first_offset,
+                    self.last_offset,
+                    self.last_ns,
+                    (self.count, self.size),
+                    self.marks,
+                    self.trims,
+                )
+            )
+
+    def restore(
+        self,
+        first_offset: int,
+        last_offset: int,
+        last_ns: int,
+        counters: tuple[int, int],
+        marks: "array[int]",
+        trims: tuple[TrimRecord, ...],
+    ) -> None:
+        """Put back what a batch changed, or take over what a snapshot held."""
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.last_ns = last_ns
+        self.count, self.size = counters
+        self.marks = marks
+        self.trims = trims
+        self.set_limits(self.retention)
+        self.touch()
+
+    def touch(self) -> None:
+        """Have the partition hashed anew before the next hash is told."""
+        if not self.dirty:
+            self.dirty = True
+            self._books.dirty.append(self)
+
+    def attach(self) -> None:
+        """Belong to a stream that exists."""
+        assert not self.attached, f"partition {self.id} is attached"
+        self.attached = True
+        self._books.partitions[self.id] = self
+        self.touch()
+
+    def detach(self) -> None:
+        """The stream is gone."""
+        self.attached = False
+        del self._books.partitions[self.id]
+        self._books.total -= self.digest
+        self.digest = 0
+
+    # What may go
+
+    def cut(self, cause: Cause, operand: int, timestamp_ns: int) -> int:
+        """Return up to where records may go by one rule; ``first_offset`` if none may.
+
+        ``operand`` is what to keep: nanoseconds, bytes or records.
+        """
+        marks = self.marks
+        if not marks:
+            return self.first_offset
+        if cause == Cause.AGE:
+            # A run is over where the next one begins: all of it is at least as old as that.
+            horizon_ns = timestamp_ns - operand
+            if self.last_ns <= horizon_ns:
+                return self.end_offset
+            fitting = [at for at in self._runs() if marks[at + 1] <= horizon_ns]
+        elif cause == Cause.SIZE:
+            fitting = [at for at in self._runs() if marks[-1] - marks[at + 3] >= operand]
+        else:
+            fitting = [at for at in self._runs() if marks[-2] - marks[at + 2] >= operand]
+        return max(marks[fitting[-1]], self.first_offset) if fitting else self.first_offset
+
+    def policy_cuts(self, timestamp_ns: int) -> list[tuple[int, Cause]]:
+        """Return up to where each rule of the policy lets records go, where one does."""
+        retention = self.retention
+        rules = (
+            (Cause.AGE, retention.age_ns),
+            (Cause.SIZE, retention.size_max),
+            (Cause.COUNT, retention.count_max),
+        )
+        cuts = [
+            (self.cut(cause, operand, timestamp_ns), cause) for cause, operand in rules if operand
+        ]
+        return [each for each in cuts if each[0] > self.first_offset]
+
+    def hold_at(self, before: int, floor: int) -> int:
+        """Return the last place to trim at, up to ``before``, that leaves ``floor`` alone.
+
+        Without regard to marks, each step of a consumer would be a reason for another trim.
+        """
+        if before <= floor:
+            return before
+        fitting = [at for at in self._runs() if self.marks[at] <= floor]
+        return max(self.marks[fitting[-1]], self.first_offset) if fitting else self.first_offset
+
+    def due_ns(self, floor: int) -> int | None:
+        """Return the log time from which the policy lets something go; None if it does not.
+
+        ``floor`` is the offset from which a consumer group still needs everything.
+        """
+        retention = self.retention
+        marks = self.marks
+        if not marks:
+            return None
+        rules = ((Cause.SIZE, retention.size_max), (Cause.COUNT, retention.count_max))
+        for cause, operand in rules:
+            if operand and self.hold_at(self.cut(cause, operand, 0), floor) > self.first_offset:
+                return 0
+        if not retention.age_ns:
+            return None
+        if len(marks) > MARK_ROW:
+            return marks[MARK_ROW + 1] + retention.age_ns if marks[MARK_ROW] <= floor else None
+        return self.last_ns + retention.age_ns if self.end_offset <= floor else None
+
+    # Hash and checks
+
+    def item(self) -> int:
+        """Return the hash of the logical content."""
+        head = _HEAD.pack(
+            KIND_PARTITION,
+            self.id,
+            self.first_offset,
+            self.last_offset,
+            self.last_ns,
+            self.count,
+            self.size,
+        )
+        marks = struct.pack(f"<{len(self.marks)}Q", *self.marks)
+        return item_hash(head + b"".join(_TRIM.pack(*trim) for trim in self.trims) + marks, 0)
+
+    def memory(self) -> int:
+        """Return the bytes held."""
+        return PARTITION_SIZE + 8 * len(self.marks) + 160 * len(self.trims)
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        marks = self.marks
+        assert len(marks) <= MARKS_MAX * MARK_ROW, "too many marks"
+        for at in self._runs():
+            before = marks[at - MARK_ROW : at]
+            assert marks[at] > before[0], f"marks of {self.id} do not ascend"
+            assert all(b <= a for a, b in zip(marks[at : at + MARK_ROW], before, strict=True))
+        assert self.attached, f"partition {self.id} is not attached"
+        if marks:
+            assert self._run_end(0) > self.first_offset, f"a mark of {self.id} covers nothing"
+            assert marks[-MARK_ROW] <= self.last_offset
+            assert marks[-2] < self.count
+        else:
+            assert self.last_offset < self.first_offset, f"records of {self.id} without a mark"
+        befores = [trim.before for trim in self.trims]
+        assert befores == sorted(set(befores)), "trims do not ascend"
+        assert len(befores) <= TRIMS_MAX
+        assert self.first_offset == (befores[-1] if befores else self.stream_id + 1)
+        limits = (self.close_count, self.close_size, self.close_ns)
+        self.set_limits(self.retention)
+        assert limits == (self.close_count, self.close_size, self.close_ns)
+        assert self.dirty or self.digest == self.item(), f"partition {self.id} is hashed wrong"
+
+    def _runs(self) -> range:
+        """Return where the marks stand that have a run before them."""
+        return range(MARK_ROW, len(self.marks), MARK_ROW)
+
+    def _run_end(self, at: int) -> int:
+        """Return the offset behind the run whose mark stands at ``at``."""
+        after = at + MARK_ROW
+        return self.marks[after] if after < len(self.marks) else self.end_offset
+
+    def _begin_run(self, offset: int, timestamp_ns: int) -> None:
+        marks = self.marks
+        if len(marks) == MARKS_MAX * MARK_ROW:
+            thinned = array("Q")
+            for at in range(0, len(marks), 2 * MARK_ROW):
+                thinned += marks[at : at + MARK_ROW]
+            marks = thinned
+        self.marks = marks + array("Q", (offset, timestamp_ns, self.count, self.size))
+        self.set_limits(self.retention)
+
+
+def steps(retention: Retention) -> tuple[int, int, int]:
+    """Return how many records, bytes and nanoseconds a run has before it is closed."""
+    if not (retention.age_ns or retention.size_max or retention.count_max):
+        return MARK_RECORDS, MARK_SIZE, MARK_NS
+    return (
+        -(-retention.count_max // MARKS_PER_LIMIT) or U64_MAX,
+        -(-retention.size_max // MARKS_PER_LIMIT) or U64_MAX,
+        -(-retention.age_ns // MARKS_PER_LIMIT) or U64_MAX,
+    )

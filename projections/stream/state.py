@@ -1,0 +1,347 @@
+"""Streams and where to find them: by namespace and name, by id, by the head of a payload.
+
+``StreamState`` is one stream with its partitions, producers, dead letters and groups. ``Streams``
+holds all of them, and is the only one here who speaks to the outside: to the log (which entry is a
+record) and to KV (where a group's cursors are published). Notes for the log cannot be taken back,
+so inside of a batch they wait for its commit.
+
+Invariants: a stream is in all three indexes or in none; for each attached partition the books hold
+a time that is not after the one at which its policy lets something go.
+"""
+
+import struct
+from functools import partial
+from typing import Any, NamedTuple
+
+from onelog.projections.codec import U8, encode_prefix, encode_sized
+from onelog.projections.limits import U64_MAX
+from onelog.projections.namespaces import Namespace
+from onelog.projections.projection import DerivedKeys, Notes
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.state_hash import item_hash
+from onelog.projections.stream.books import Books, Rows
+from onelog.projections.stream.commands import Retention
+from onelog.projections.stream.gone import GoneStream, GoneStreams
+from onelog.projections.stream.groups import Group
+from onelog.projections.stream.limits import DEAD_LETTERS_MAX, GROUPS_MAX, STREAMS_MAX, partition_id
+from onelog.projections.stream.partition import Partition
+from onelog.projections.stream.producers import Producers
+
+STREAM_SIZE = 3_100  # bytes per stream: objects, tables, names in three indexes
+DEAD_SIZE = 150  # bytes per dead letter: row, key, sorted order
+KIND_STREAM = 0x07
+KIND_DEAD = 0x08
+
+_STREAM = struct.Struct("<BQHB")  # kind, id, partitions, size of the namespace's name
+_DEAD = struct.Struct("<BQQQ")  # kind, stream, place, origin
+
+
+class StreamInfo(NamedTuple):
+    """How a stream is set up."""
+
+    partition_count: int
+    retention: Retention
+
+
+class StreamState:
+    """One stream."""
+
+    __slots__ = (
+        "_books",
+        "dead",
+        "groups",
+        "id",
+        "info",
+        "name",
+        "namespace",
+        "partitions",
+        "producers",
+        "value_size_max",
+    )
+
+    def __init__(self, books: Books, namespace: str, name: str, stream_id: int) -> None:
+        self._books = books
+        self.id = stream_id
+        self.namespace = namespace
+        self.name = name
+        self.value_size_max = 0
+        self.info: Rows[int, StreamInfo] = Rows(books, self._hash_info)  # one row, at 0
+        self.partitions: list[Partition] = []
+        self.producers = Producers(books, stream_id)
+        # Dead letters that are records here, by place: the offset of the append they lead to.
+        self.dead: Rows[int, int] = Rows(books, self._hash_dead, ordered=True)
+        self.groups: dict[str, Group] = {}
+
+    def open(self, info: StreamInfo) -> None:
+        """Set up a fresh stream."""
+        self.info.set(0, info)
+        self.partitions = [
+            Partition(self._books, self.id, number, info.retention)
+            for number in range(info.partition_count)
+        ]
+
+    def configure(self, retention: Retention) -> None:
+        """Replace the policy."""
+        self._books.undo.note(partial(self._set_policy, self.info.rows[0].retention))
+        self.info.set(0, self.info.rows[0]._replace(retention=retention))
+        self._set_policy(retention)
+
+    def floor(self, partition: int) -> int:
+        """Return the offset from which some group still needs everything."""
+        if self.info.rows[0].retention.past_groups or not self.groups:
+            return U64_MAX
+        return self.slowest(partition)
+
+    def slowest(self, partition: int) -> int:
+        """Return the lowest committed cursor in a partition."""
+        cursors = [group.committed[partition] for group in self.groups.values()]
+        return min(cursors, default=U64_MAX)
+
+    def note_schedule(self, partition: Partition) -> None:
+        """Before a change: should it be taken back, look again when something goes."""
+        if self._books.undo.active:
+            self._books.undo.note(partial(self.schedule, partition))
+
+    def schedule(self, partition: Partition) -> None:
+        """Note when the policy of a partition lets something go next."""
+        due_ns = partition.due_ns(self.floor(partition.number))
+        retention = self._books.retention
+        if due_ns is not None:
+            retention.schedule(partition.id, due_ns)
+        elif retention.get(partition.id) is not None:
+            retention.cancel(partition.id)
+
+    def forget_dead(self, partition: int, before: int) -> None:
+        """Let go of the dead letters that were trimmed.
+
+        One that a group has pending still leads to its original; it goes with a later trim.
+        """
+        rows: Any = self.dead.rows  # a SortedDict
+        low, high = partition_id(0, partition), partition_id(before, partition)
+        for place in list(rows.irange(low, high, (True, False))):
+            if not any(place in group.pending.rows for group in self.groups.values()):
+                self.dead.set(place, None)
+
+    def add_group(self, group: Group) -> None:
+        """Add a group whose tables are counted already."""
+        assert group.name not in self.groups, f"group {group.name!r} exists"
+        self.groups[group.name] = group
+        self._books.undo.note(partial(self._drop_group, group.name))
+
+    def remove_group(self, name: str) -> Group:
+        """Remove a group."""
+        group = self.groups.pop(name)
+        group.detach()
+        self._books.undo.note(partial(self._put_group, group))
+        return group
+
+    def attach(self) -> None:
+        """Count in the hash of everything, and be seen by the indexes across streams."""
+        for table in (self.info, self.producers, self.dead):
+            table.attach()
+        for partition in self.partitions:
+            partition.attach()
+        for group in self.groups.values():
+            group.attach()
+        self.schedule_all()
+
+    def detach(self) -> None:
+        """The stream is gone."""
+        for table in (self.info, self.producers, self.dead):
+            table.detach()
+        for partition in self.partitions:
+            partition.detach()
+            if self._books.retention.get(partition.id) is not None:
+                self._books.retention.cancel(partition.id)
+        for group in self.groups.values():
+            group.detach()
+
+    def schedule_all(self) -> None:
+        """Note for each partition when something goes next."""
+        for partition in self.partitions:
+            self.schedule(partition)
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes held, by kind."""
+        sizes = {
+            "streams": STREAM_SIZE + sum(partition.memory() for partition in self.partitions),
+            "producers": self.producers.memory(),
+            "dead_letters": len(self.dead) * DEAD_SIZE,
+            "groups": 0,
+            "pending": 0,
+        }
+        for group in self.groups.values():
+            for kind, size in group.memory().items():
+                sizes[kind] += size
+        return sizes
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        info = self.info.rows[0]
+        self.info.check()
+        self.dead.check()
+        self.producers.check()
+        assert len(self.partitions) == info.partition_count
+        for number, partition in enumerate(self.partitions):
+            assert (partition.number, partition.stream_id) == (number, self.id)
+            assert partition.retention == info.retention
+            partition.check()
+            due_ns = partition.due_ns(self.floor(number))
+            scheduled_ns = self._books.retention.get(partition.id)
+            assert due_ns is None or (scheduled_ns is not None and scheduled_ns <= due_ns)
+            assert self._books.partitions.get(partition.id) is partition
+        assert len(self.dead) <= DEAD_LETTERS_MAX
+        assert len(self.groups) <= GROUPS_MAX
+        for name, group in self.groups.items():
+            assert (group.name, group.stream_id) == (name, self.id)
+            assert len(group.head.owners) == info.partition_count
+            group.check([partition.first_offset for partition in self.partitions])
+
+    def _set_policy(self, retention: Retention) -> None:
+        for partition in self.partitions:
+            partition.set_limits(retention)
+        self.schedule_all()
+
+    def _drop_group(self, name: str) -> None:
+        """Take back an addition: the tables take back their rows by themselves."""
+        del self.groups[name]
+
+    def _put_group(self, group: Group) -> None:
+        self.groups[group.name] = group
+        group.attach()
+
+    def _hash_info(self, _: int, info: StreamInfo) -> int:
+        namespace = self.namespace.encode()
+        head = _STREAM.pack(KIND_STREAM, self.id, info.partition_count, len(namespace))
+        return item_hash(head + info.retention.encode() + namespace + self.name.encode(), 0)
+
+    def _hash_dead(self, place: int, origin: int) -> int:
+        return item_hash(_DEAD.pack(KIND_DEAD, self.id, place, origin), 0)
+
+
+class Streams:
+    """All streams of a shard."""
+
+    __slots__ = ("books", "by_id", "by_prefix", "gone", "keys", "limits", "names", "notes")
+
+    def __init__(self, notes: Notes, keys: DerivedKeys) -> None:
+        self.books = Books()
+        self.keys = keys
+        self.notes = notes
+        self.names: dict[str, dict[str, StreamState]] = {}  # by namespace and name
+        self.limits: dict[str, int] = {}  # bytes that a value may have, by namespace
+        self.by_id: dict[int, StreamState] = {}
+        self.gone = GoneStreams()
+        # By the prefix of a payload, then by size and name as an append has them.
+        self.by_prefix: dict[bytes, dict[bytes, StreamState]] = {}
+
+    def find(self, namespace: str, name: str) -> StreamState | Refused:
+        """Return the stream of that name, or why there is none."""
+        names = self.names.get(namespace)
+        if names is None:
+            return Refused(Reason.NAMESPACE_UNKNOWN)
+        stream = names.get(name)
+        return Refused(Reason.STREAM_UNKNOWN) if stream is None else stream
+
+    def add(self, stream: StreamState) -> None:
+        """Make a stream known that is set up, with its tables counted already."""
+        self._index(stream)
+        for partition in stream.partitions:
+            partition.attach()
+        stream.schedule_all()
+        self.books.undo.note(partial(self._unindex_detached, stream))
+
+    def remove(self, stream: StreamState) -> None:
+        """Forget a stream with all that it has."""
+        self._unindex(stream)
+        stream.detach()
+        count = len(stream.partitions)
+        self.gone.add(GoneStream(stream.id, stream.namespace, stream.name, count))
+        self.books.undo.note(partial(self._put_back, stream))
+
+    def configure_namespace(self, namespace: Namespace) -> None:
+        """Take over the limits of a namespace, which may be new."""
+        self.limits[namespace.name] = namespace.limits.value_size_max
+        for stream in self.names.setdefault(namespace.name, {}).values():
+            stream.value_size_max = namespace.limits.value_size_max
+
+    def remove_namespace(self, namespace: Namespace) -> None:
+        """Forget all streams of a namespace."""
+        for stream in list(self.names[namespace.name].values()):
+            self.remove(stream)
+        del self.names[namespace.name]
+        del self.limits[namespace.name]
+
+    def add_record(self, stream: StreamState, number: int, moment: tuple[int, int, int]) -> None:
+        """Count a record of (index, time, size) and tell the log that the entry is one."""
+        index, timestamp_ns, size = moment
+        partition = stream.partitions[number]
+        undo = self.books.undo
+        if undo.active:
+            undo.note(partial(stream.schedule, partition))
+            undo.defer(partial(self.notes.add_record, partition.id, index))
+        else:
+            self.notes.add_record(partition.id, index)
+        if partition.add(index, timestamp_ns, size):
+            stream.schedule(partition)
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        found = [stream for names in self.names.values() for stream in names.values()]
+        assert {stream.id: stream for stream in found} == self.by_id
+        assert sum(map(len, self.by_prefix.values())) == len(found)
+        assert list(self.limits) == list(self.names)
+        total = 0
+        books = self.books
+        books.settle()
+        for stream in found:
+            assert self.names[stream.namespace][stream.name] is stream
+            assert self.by_prefix[encode_prefix(stream.namespace)][_raw_name(stream)] is stream
+            assert stream.value_size_max == self.limits[stream.namespace]
+            stream.check()
+            total += stream.info.total + stream.producers.total + stream.dead.total
+            total += sum(partition.digest for partition in stream.partitions)
+            for group in stream.groups.values():
+                total += sum(table.total for table in group.tables())
+        assert all(len(names) <= STREAMS_MAX for names in self.names.values())
+        assert books.total == total, "something is hashed that is not there"
+        partitions = sum(len(stream.partitions) for stream in found)
+        members = sum(len(g.members) for stream in found for g in stream.groups.values())
+        assert len(books.partitions) == partitions
+        assert len(books.member_groups) == len(books.member_deadlines) == members
+        books.member_deadlines.check()
+        books.retention.check()
+        self.gone.check()
+
+    def _index(self, stream: StreamState) -> None:
+        self.names[stream.namespace][stream.name] = stream
+        self.by_id[stream.id] = stream
+        prefix = encode_prefix(stream.namespace)
+        self.by_prefix.setdefault(prefix, {})[_raw_name(stream)] = stream
+        stream.value_size_max = self.limits[stream.namespace]
+
+    def _unindex(self, stream: StreamState) -> None:
+        del self.names[stream.namespace][stream.name]
+        del self.by_id[stream.id]
+        prefix = encode_prefix(stream.namespace)
+        del self.by_prefix[prefix][_raw_name(stream)]
+        if not self.by_prefix[prefix]:
+            del self.by_prefix[prefix]
+
+    def _unindex_detached(self, stream: StreamState) -> None:
+        """Take back an addition: the tables take back their rows by themselves."""
+        self._unindex(stream)
+        for partition in stream.partitions:
+            partition.detach()
+            if self.books.retention.get(partition.id) is not None:
+                self.books.retention.cancel(partition.id)
+
+    def _put_back(self, stream: StreamState) -> None:
+        self.gone.take_back(stream.id)
+        self._index(stream)
+        stream.attach()
+
+
+def _raw_name(stream: StreamState) -> bytes:
+    return encode_sized(U8, stream.name.encode())

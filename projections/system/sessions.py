@@ -1,0 +1,281 @@
+"""Sessions: each request of a client takes effect once, however often it is sent.
+
+A session is opened by an entry and known by that entry's index. A request carries (session,
+sequence, first_unacknowledged). The first entry with a sequence is executed and its result kept;
+every later one gets that result. A result goes when the client acknowledges it, by sending a
+higher ``first_unacknowledged``, and in no other way: when too many wait, new requests are refused
+(SESSION_RESULTS_FULL) rather than old results forgotten. A request of a session that is unknown,
+closed or expired is refused (SESSION_EXPIRED) and never executed: it may have been before.
+
+Invariants: every kept sequence is >= ``first_unacknowledged``; ``results_size`` is the sum of the
+kept results; every session has its deadline scheduled; ``hash_total`` is the sum of all items.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from onelog.projections.codec import U64, SessionRef
+from onelog.projections.deadlines import Deadlines
+from onelog.projections.limits import (
+    SESSION_RESULTS_MAX,
+    SESSION_RESULTS_SIZE_MAX,
+    SESSION_TTL_NS_MAX,
+    SESSION_TTL_NS_MIN,
+    SESSIONS_MAX,
+    U64_MAX,
+)
+from onelog.projections.reasons import Reason
+from onelog.projections.result import (
+    APPLIED,
+    Applied,
+    Duplicate,
+    Outcome,
+    Refused,
+    decode_result,
+    encode_result,
+)
+from onelog.projections.state_hash import item_hash
+
+SESSION_SIZE = 700  # bytes per session: object, dict, table slots, heap entry
+RESULT_SIZE_SMALL = 64  # bytes of a result as it is kept, if it has no value or a short one
+RESULT_SIZE = 160  # bytes per result besides its own: table slot, number, object
+
+_KIND_SESSION = 0x02
+_KIND_RESULT = 0x03
+_SESSION_ITEM = struct.Struct("<BQQQQ")
+_RESULT_ITEM = struct.Struct("<BQQ")
+_RESULT_ITEM_SIZE = _RESULT_ITEM.size
+_APPLIED = encode_result(APPLIED)  # what most requests get
+_APPLIED_ITEM = struct.Struct(f"<BQQQ{len(_APPLIED)}s")  # _RESULT_ITEM, and what is stored
+assert _APPLIED_ITEM.size == _RESULT_ITEM_SIZE + U64.size + len(_APPLIED)
+
+
+Request = tuple[int, int]
+"""The sequence of a request, and the first that its session has not seen answered."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One session; ``results`` maps a sequence to the index (u64) and bytes of its result."""
+
+    ttl_ns: int
+    deadline_ns: int
+    first_unacknowledged: int = 0
+    results: dict[int, bytes] = field(default_factory=dict)
+    results_size: int = 0
+
+
+class Sessions:
+    """All sessions by id."""
+
+    __slots__ = ("_by_id", "deadlines", "hash_total")
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Session] = {}
+        self.deadlines: Deadlines[int] = Deadlines()
+        self.hash_total = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, session_id: int) -> Session | None:
+        """Return the session with that id."""
+        return self._by_id.get(session_id)
+
+    def ids(self) -> list[int]:
+        """Return all ids, ascending."""
+        return sorted(self._by_id)
+
+    def open(self, index: int, ttl_ns: int, timestamp_ns: int) -> Outcome:
+        """Open a session whose id is ``index``."""
+        if not SESSION_TTL_NS_MIN <= ttl_ns <= SESSION_TTL_NS_MAX:
+            return Refused(Reason.TTL_INVALID, ttl_ns)
+        if len(self._by_id) >= SESSIONS_MAX:
+            return Refused(Reason.SESSIONS_FULL, SESSIONS_MAX)
+        self.insert(index, Session(ttl_ns, min(timestamp_ns + ttl_ns, U64_MAX)))
+        return Applied(index)
+
+    def keepalive(self, session_id: int, timestamp_ns: int) -> Outcome:
+        """Let a session live for its lifetime from now on."""
+        session = self._by_id.get(session_id)
+        if session is None:
+            return Refused(Reason.SESSION_EXPIRED, session_id)
+        self._renew(session_id, session, session.first_unacknowledged, timestamp_ns)
+        return APPLIED
+
+    def close(self, session_id: int) -> Outcome:
+        """End a session."""
+        if session_id not in self._by_id:
+            return Refused(Reason.SESSION_EXPIRED, session_id)
+        self._remove(session_id)
+        return APPLIED
+
+    def expire(self, session_id: int, timestamp_ns: int) -> bool:
+        """End a session if it is due."""
+        session = self._by_id.get(session_id)
+        if session is None or session.deadline_ns > timestamp_ns:
+            return False
+        self._remove(session_id)
+        return True
+
+    def begin(
+        self, session_id: int, requests: Sequence[Request], timestamp_ns: int
+    ) -> int | Refused | Duplicate:
+        """Judge requests of a session.
+
+        Return how many from the first on are to be executed, now and for the first time; or, if
+        the first is not, its result. Of several, each must have a result of at most
+        RESULT_SIZE_SMALL, so that the room that it needs is known before.
+        """
+        session = self._by_id.get(session_id)
+        if session is None:
+            return Refused(Reason.SESSION_EXPIRED, session_id)
+        sequence, first = requests[0]
+        if first > sequence:
+            return Refused(Reason.SEQUENCE_INVALID, first)
+        known = max(first, session.first_unacknowledged)
+        self._reach(session_id, session, known, timestamp_ns)
+        if sequence < known:
+            return Refused(Reason.SEQUENCE_ACKNOWLEDGED, known)
+        results = session.results
+        if sequence in results:
+            return _repeat(results[sequence])
+        room = SESSION_RESULTS_SIZE_MAX - session.results_size
+        if room <= 0 or len(results) >= SESSION_RESULTS_MAX:
+            return Refused(Reason.SESSION_RESULTS_FULL, known)
+        if len(requests) == 1:
+            return 1
+        taken, last = 1, sequence
+        room = min(SESSION_RESULTS_MAX - len(results), 1 + (room - 1) // RESULT_SIZE_SMALL)
+        for sequence, first in requests[1:room]:
+            if sequence <= last or sequence < known or sequence < first or sequence in results:
+                break
+            if first > known:
+                known = first
+            last = sequence
+            taken += 1
+        self._reach(session_id, session, known, timestamp_ns)
+        return taken
+
+    def answered(self, ref: SessionRef) -> Duplicate | None:
+        """Return the result that a request has already, if it is kept; changes nothing."""
+        session = self._by_id.get(ref.session)
+        stored = None if session is None else session.results.get(ref.sequence)
+        return None if stored is None else _repeat(stored)
+
+    def record(
+        self,
+        session_id: int,
+        requests: Iterable[Request],
+        index: int,
+        outcomes: Sequence[Outcome],
+    ) -> None:
+        """Keep the results of requests that were executed, the first at ``index``.
+
+        What a request behind it in the span has acknowledged is not kept.
+        """
+        session = self._by_id.get(session_id)
+        if session is None:
+            return  # the request closed its own session
+        results, known, pack = session.results, session.first_unacknowledged, _APPLIED_ITEM.pack
+        total = size = 0
+        for number, (sequence, _), outcome in zip(count(index), requests, outcomes):
+            if sequence < known:
+                continue
+            if outcome is APPLIED:
+                item = pack(_KIND_RESULT, session_id, sequence, number, _APPLIED)
+            else:
+                head = _RESULT_ITEM.pack(_KIND_RESULT, session_id, sequence)
+                item = head + U64.pack(number) + encode_result(outcome)
+            results[sequence] = stored = item[_RESULT_ITEM_SIZE:]
+            size += len(stored)
+            total += item_hash(item, 0)
+        session.results_size += size
+        self.hash_total += total
+
+    def insert(self, session_id: int, session: Session) -> None:
+        """Take in a session, new or from a snapshot."""
+        assert session_id not in self._by_id, f"session {session_id} exists"
+        self._by_id[session_id] = session
+        self.hash_total += _hash_session(session_id, session)
+        for sequence, stored in session.results.items():
+            self.hash_total += _hash_result(session_id, sequence, stored)
+        self.deadlines.schedule(session_id, session.deadline_ns)
+
+    def memory(self) -> int:
+        """Return the bytes held."""
+        sessions = self._by_id.values()
+        results = sum(len(session.results) for session in sessions)
+        size = sum(session.results_size for session in sessions)
+        return len(self._by_id) * SESSION_SIZE + results * RESULT_SIZE + size
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        total = 0
+        for session_id, session in self._by_id.items():
+            total += _hash_session(session_id, session)
+            for sequence, stored in session.results.items():
+                total += _hash_result(session_id, sequence, stored)
+                assert sequence >= session.first_unacknowledged, f"{sequence} is acknowledged"
+            assert session.results_size == sum(map(len, session.results.values()))
+            assert self.deadlines.get(session_id) == session.deadline_ns
+        assert self.hash_total == total
+        assert len(self.deadlines) == len(self._by_id)
+        self.deadlines.check()
+
+    def _reach(self, session_id: int, session: Session, first: int, timestamp_ns: int) -> None:
+        """Forget what is acknowledged below ``first``, and let the session live from now on."""
+        if first > session.first_unacknowledged:
+            self._acknowledge(session_id, session, first)
+            self._renew(session_id, session, first, timestamp_ns)
+        elif timestamp_ns + session.ttl_ns != session.deadline_ns:  # of another group
+            self._renew(session_id, session, first, timestamp_ns)
+
+    def _acknowledge(self, session_id: int, session: Session, first: int) -> None:
+        """Forget the results below ``first``."""
+        before = session.first_unacknowledged
+        results = session.results
+        if first - before < len(results):
+            acknowledged = [s for s in range(before, first) if s in results]
+        else:
+            acknowledged = [s for s in results if s < first]
+        for sequence in acknowledged:
+            stored = results.pop(sequence)
+            session.results_size -= len(stored)
+            self.hash_total -= _hash_result(session_id, sequence, stored)
+
+    def _renew(self, session_id: int, session: Session, first: int, timestamp_ns: int) -> None:
+        self.hash_total -= _hash_session(session_id, session)
+        session.first_unacknowledged = first
+        session.deadline_ns = min(timestamp_ns + session.ttl_ns, U64_MAX)
+        self.hash_total += _hash_session(session_id, session)
+        self.deadlines.schedule(session_id, session.deadline_ns)
+
+    def _remove(self, session_id: int) -> None:
+        session = self._by_id.pop(session_id)
+        self.hash_total -= _hash_session(session_id, session)
+        for sequence, stored in session.results.items():
+            self.hash_total -= _hash_result(session_id, sequence, stored)
+        self.deadlines.cancel(session_id)
+
+
+def _repeat(stored: bytes) -> Duplicate:
+    (index,) = U64.unpack_from(stored)
+    return Duplicate(index, decode_result(stored[U64.size :]))
+
+
+def _hash_session(session_id: int, session: Session) -> int:
+    item = _SESSION_ITEM.pack(
+        _KIND_SESSION,
+        session_id,
+        session.ttl_ns,
+        session.deadline_ns,
+        session.first_unacknowledged,
+    )
+    return item_hash(item, 0)
+
+
+def _hash_result(session_id: int, sequence: int, stored: bytes) -> int:
+    return item_hash(_RESULT_ITEM.pack(_KIND_RESULT, session_id, sequence) + stored, 0)

@@ -1,0 +1,1 @@
+"""Owner 0x03: points in columns, rollups and queries."""

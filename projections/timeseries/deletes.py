@@ -1,0 +1,216 @@
+"""Removing points: by matcher and range, by retention, and whole measurements.
+
+Each entry does a bounded amount of work and says where to go on: ids of series rise, so a cursor is
+the last id that was looked at. Buffered points and whole blocks go at once. A block that is touched
+in part stays, and the column remembers the range: reads leave its points out. A series of which
+nothing is left goes, its place under the cardinality limit is free again.
+
+Retention raises ``trimmed_ns`` of the measurement first, which hides all older points from reads at
+once, then sweeps through the series by and by. It leaves what rules have still to read
+(progress.py).
+"""
+
+import numpy as np
+
+from onelog.projections.codec import U64
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Outcome, Refused
+from onelog.projections.timeseries.columns import Column, DeletedRange, raw_values, useful_ranges
+from onelog.projections.timeseries.commands import Delete, DropMeasurement, Trim
+from onelog.projections.timeseries.entities import Room, Series
+from onelog.projections.timeseries.limits import (
+    DELETE_BLOCKS_MAX,
+    DELETE_COLUMNS_MAX,
+    DELETE_EFFORT_MAX,
+    DELETE_SERIES_MAX,
+    DELETE_VISITS_MAX,
+    DELETED_RANGES_MAX,
+    TIME_NS_MAX,
+    TIME_NS_MIN,
+    TRIM_COLUMNS_MAX,
+)
+from onelog.projections.timeseries.names import compile_matchers, passes_all
+from onelog.projections.timeseries.progress import trim_allowed_ns
+from onelog.projections.timeseries.store import Store
+
+
+def decode_cursor(value: bytes | None) -> int | None:
+    """Return the id to go on behind, from the result of a delete; None when it is done."""
+    return None if value is None else int(U64.unpack(value)[0])
+
+
+class _Budget:
+    """How much one entry may still do."""
+
+    __slots__ = ("blocks", "columns", "series", "visits")
+
+    def __init__(self) -> None:
+        self.visits = DELETE_VISITS_MAX
+        self.series = DELETE_SERIES_MAX
+        self.columns = DELETE_COLUMNS_MAX
+        self.blocks = DELETE_BLOCKS_MAX
+
+    @property
+    def left(self) -> bool:
+        """Whether there is room for one more series."""
+        return min(self.visits, self.series, self.columns, self.blocks) > 0
+
+    def take(self, series: Series) -> None:
+        """Pay for changing a series."""
+        self.series -= 1
+        self.columns -= len(series.columns)
+        self.blocks -= sum(len(column.rows()) for column in series.columns.values())
+
+
+def delete(store: Store, room: Room, command: Delete, index: int) -> Outcome:
+    """Delete points or series; number = series changed, value = cursor unless all are done."""
+    measurement = room.measurements.get(command.measurement)
+    if measurement is None:
+        return Refused(Reason.MEASUREMENT_UNKNOWN)
+    whole = (command.first_ns, command.last_ns) == (TIME_NS_MIN, TIME_NS_MAX)
+    new = DeletedRange(command.first_ns, command.last_ns, index)
+    tests = compile_matchers(command.matchers)
+    patterns = [test for test in tests if test.is_pattern]
+    chosen: list[Series] = []
+    budget = _Budget()
+    cursor: int | None = None
+    last = command.after
+    for series_id in measurement.index.after(command.after):
+        if not budget.left or sum(test.effort for test in patterns) > DELETE_EFFORT_MAX:
+            cursor = last
+            break
+        budget.visits -= 1
+        series = measurement.series[series_id]
+        if not tests or passes_all(tests, series.tags):
+            if not whole and not all(_takes_range(each, new) for each in series.columns.values()):
+                if not chosen:
+                    return Refused(Reason.SERIES_DELETES_FULL, DELETED_RANGES_MAX)
+                cursor = last
+                break
+            chosen.append(series)
+            budget.take(series)
+        last = series_id
+    gone = chosen
+    if not whole:
+        for series in chosen:
+            for column in series.columns.values():
+                _delete_range(store, column, new)
+        gone = [each for each in chosen if all(c.empty for c in each.columns.values())]
+    if gone:
+        store.remove_series(measurement, gone, index)
+    return Applied(len(chosen), None if cursor is None else U64.pack(cursor))
+
+
+def _takes_range(column: Column, new: DeletedRange) -> bool:
+    """Tell whether the column has room for one more deleted range, or needs none."""
+    return len(_ranges_with(column, new)) <= DELETED_RANGES_MAX
+
+
+def _ranges_with(column: Column, new: DeletedRange) -> tuple[DeletedRange, ...]:
+    rows = column.rows()
+    left = rows[(rows[:, 1] < new.first_ns) | (rows[:, 2] > new.last_ns)]
+    older = tuple(
+        each
+        for each in column.deleted
+        if each.first_ns < new.first_ns or each.last_ns > new.last_ns
+    )
+    return useful_ranges((*older, new), left)
+
+
+def _delete_range(store: Store, column: Column, new: DeletedRange) -> None:
+    times, bits = column.buffered()
+    kept = (times < new.first_ns) | (times > new.last_ns)
+    rows = column.rows()
+    left = rows[(rows[:, 1] < new.first_ns) | (rows[:, 2] > new.last_ns)]
+    deleted = _ranges_with(column, new)
+    if bool(kept.all()) and len(left) == len(rows) and deleted == column.deleted:
+        return
+    values = raw_values(column.field_type, bits[kept])
+    buffer = bytearray(times[kept].tobytes()), bytearray(values)
+    store.change_column(column, buffer=buffer, rows=left, deleted=deleted)
+
+
+def drop_measurement(store: Store, room: Room, command: DropMeasurement, index: int) -> Outcome:
+    """Delete series, then the measurement; number = series, value = series left unless done."""
+    measurement = room.measurements.get(command.measurement)
+    if measurement is None:
+        return Refused(Reason.MEASUREMENT_UNKNOWN)
+    budget = _Budget()
+    gone: list[Series] = []
+    for series_id in measurement.index.after(0):
+        if not budget.left:
+            break
+        series = measurement.series[series_id]
+        budget.take(series)
+        gone.append(series)
+    if gone:
+        store.remove_series(measurement, gone, index)
+    if measurement.series:
+        return Applied(len(gone), U64.pack(len(measurement.series)))
+    store.remove_measurement(measurement, index)
+    return Applied(len(gone))
+
+
+def trim(store: Store, room: Room, command: Trim, index: int, timestamp_ns: int) -> Outcome:
+    """Drop what retention does not keep, of the next series of a sweep; number = series gone."""
+    measurement = room.measurements.get(command.measurement)
+    if measurement is None or measurement.created_index != command.created_index:
+        return Refused(Reason.MEASUREMENT_UNKNOWN)
+    retention_ns = measurement.config.retention_ns
+    allowed_ns = trim_allowed_ns(measurement, timestamp_ns)
+    if not retention_ns or command.cutoff_ns > allowed_ns:
+        return Refused(Reason.TRIM_EARLY, allowed_ns if retention_ns else 0)
+    if command.after != measurement.sweep_after:
+        return Refused(Reason.TRIM_STALE, measurement.sweep_after)
+    cutoff_ns = max(measurement.trimmed_ns, command.cutoff_ns)
+    oldest_ns = measurement.sweep_oldest_ns if command.after else TIME_NS_MAX + 1
+    cursor = 0
+    columns_left = TRIM_COLUMNS_MAX
+    gone: list[Series] = []
+    last = command.after
+    for series_id in measurement.index.after(command.after):
+        if columns_left <= 0:
+            cursor = last
+            break
+        last = series_id
+        series = measurement.series[series_id]
+        columns_left -= len(series.columns)
+        for column in series.columns.values():
+            oldest_ns = min(oldest_ns, _trim_column(store, column, cutoff_ns))
+        if all(column.empty for column in series.columns.values()):
+            gone.append(series)
+    if gone:
+        store.remove_series(measurement, gone, index)
+    store.update(
+        measurement,
+        trimmed_ns=cutoff_ns,
+        sweep_after=cursor,
+        sweep_oldest_ns=oldest_ns if cursor else TIME_NS_MAX + 1,
+        oldest_ns=measurement.oldest_ns if cursor else oldest_ns,
+    )
+    return Applied(len(gone))
+
+
+def _trim_column(store: Store, column: Column, cutoff_ns: int) -> int:
+    """Drop points and blocks before the cutoff; return when the next of them can go.
+
+    A block goes when its last point does; until then reads leave out what is too old.
+    """
+    rows = column.rows()
+    oldest_ns = TIME_NS_MAX + 1
+    if column.times:
+        oldest_ns = int(np.frombuffer(column.times, dtype=np.int64).min())
+    if len(rows):
+        oldest_ns = min(oldest_ns, int(rows[:, 2].min()))
+    if oldest_ns >= cutoff_ns:
+        return oldest_ns
+    times, bits = column.buffered()
+    kept = times >= cutoff_ns
+    times = times[kept]
+    rows = rows[rows[:, 2] >= cutoff_ns]
+    buffer = bytearray(times.tobytes()), bytearray(raw_values(column.field_type, bits[kept]))
+    deleted = useful_ranges(column.deleted, rows)
+    store.change_column(column, buffer=buffer, rows=rows, deleted=deleted)
+    firsts = [int(times.min())] if len(times) else []
+    firsts += [int(rows[:, 2].min())] if len(rows) else []
+    return min(firsts, default=TIME_NS_MAX + 1)

@@ -1,0 +1,263 @@
+"""The time series projection: points of fields of series in measurements, owner 0x03.
+
+``apply`` decodes a command and executes it: writes (writes.py), blocks (here), deletes and trims
+(deletes.py), rules and rollups (rollups.py). State is in store.py. What a leader proposes
+comes from chores.py. Queries are in query.py, apart from any transport; they read the state
+through ``rooms`` and blocks through a callable. docs/timeseries.md says what users get.
+
+The newest points are in buffers, in the state; older ones are in blocks, which are entries of the
+log that the state pins. Entries that brought points are not needed once they are applied.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import assert_never
+
+from onelog.projections.codec import Reader
+from onelog.projections.namespaces import Namespace
+from onelog.projections.projection import DerivedKeys, Due, Handler, Position, one_by_one
+from onelog.projections.reasons import Reason
+from onelog.projections.result import APPLIED, Applied, Outcome, Refused
+from onelog.projections.section import chunked
+from onelog.projections.state_hash import reduce_total
+from onelog.projections.timeseries.chores import Chores
+from onelog.projections.timeseries.commands import (
+    TS_OPERATIONS,
+    BeginRollup,
+    Block,
+    Command,
+    ConfigureMeasurement,
+    CreateMeasurement,
+    Delete,
+    DropMeasurement,
+    DropRule,
+    Rollup,
+    SetRule,
+    Trim,
+    Write,
+    decode_command,
+)
+from onelog.projections.timeseries.deletes import delete, drop_measurement, trim
+from onelog.projections.timeseries.entities import Room
+from onelog.projections.timeseries.limits import MEASUREMENTS_MAX
+from onelog.projections.timeseries.listing import (
+    MeasurementInfo,
+    SeriesPage,
+    describe_measurement,
+    list_series,
+)
+from onelog.projections.timeseries.names import Matcher
+from onelog.projections.timeseries.point_batch import WriteBatch
+from onelog.projections.timeseries.read import BlockCache, ReadBlock
+from onelog.projections.timeseries.rollups import apply_rollup, begin_rollup, drop_rule, set_rule
+from onelog.projections.timeseries.snapshot import dump_parts, load_section
+from onelog.projections.timeseries.store import Store
+from onelog.projections.timeseries.verify import check_store
+from onelog.projections.timeseries.writes import write_batch, write_row
+from onelog.ual.entry import OWNER_TIMESERIES, Draft
+
+
+class TimeSeries:
+    """The state of all series."""
+
+    owner = OWNER_TIMESERIES
+    large_results: Collection[int] = ()
+
+    def __init__(self, position: Position, keys: DerivedKeys) -> None:
+        self._position = position
+        self._store = Store(keys)
+        self._chores = Chores(self._store)
+
+    @property
+    def rooms(self) -> Mapping[str, Room]:
+        """The time series of each namespace, to be read only."""
+        return self._store.rooms
+
+    def use_log(self, read_block: ReadBlock) -> None:
+        """Let chores read blocks, so that a leader can compute rollups."""
+        self._chores.cache = BlockCache(read_block)
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Return the handler of each operation."""
+        return {
+            OWNER_TIMESERIES << 8 | each.number: one_by_one(partial(self._apply, each.number))
+            for each in TS_OPERATIONS
+        }
+
+    def _apply(
+        self, number: int, namespace: str, reader: Reader, index: int, timestamp_ns: int
+    ) -> Outcome:
+        command = decode_command(number, reader)
+        room = self._store.rooms.get(namespace)
+        if room is None:
+            return Refused(Reason.NAMESPACE_UNKNOWN)
+        return self._execute(room, command, index, timestamp_ns)
+
+    def _execute(self, room: Room, command: Command, index: int, timestamp_ns: int) -> Outcome:
+        store = self._store
+        match command:
+            case Write():
+                return write_row(store, room, command, index)
+            case WriteBatch():
+                return write_batch(store, room, command, index)
+            case Block():
+                return self._apply_block(room, command, index)
+            case CreateMeasurement() | ConfigureMeasurement():
+                return self._configure(room, command, index)
+            case DropMeasurement():
+                return drop_measurement(store, room, command, index)
+            case Delete():
+                return delete(store, room, command, index)
+            case SetRule():
+                return set_rule(store, room, command, index, timestamp_ns)
+            case DropRule():
+                return drop_rule(store, room, command, index)
+            case Trim():
+                return trim(store, room, command, index, timestamp_ns)
+            case BeginRollup():
+                return begin_rollup(store, room, command, index, timestamp_ns)
+            case Rollup():
+                return apply_rollup(store, room, command, index, timestamp_ns)
+            case _:
+                assert_never(command)
+
+    def _configure(
+        self, room: Room, command: CreateMeasurement | ConfigureMeasurement, index: int
+    ) -> Outcome:
+        measurement = room.measurements.get(command.measurement)
+        if isinstance(command, CreateMeasurement):
+            if measurement is not None:
+                return Refused(Reason.MEASUREMENT_EXISTS, measurement.created_index)
+            if len(room.measurements) >= MEASUREMENTS_MAX:
+                return Refused(Reason.MEASUREMENTS_FULL, MEASUREMENTS_MAX)
+            self._store.create_measurement(room, command.measurement, command.config, index)
+            return Applied(index)
+        if measurement is None:
+            return Refused(Reason.MEASUREMENT_UNKNOWN)
+        self._store.update(measurement, config=command.config, config_index=index)
+        self._store.publish_measurement(measurement, index)
+        return APPLIED
+
+    def _apply_block(self, room: Room, block: Block, index: int) -> Outcome:
+        """Swap buffered points for a block, if they are still those that it was made of."""
+        series = self._store.by_id.get(block.series_id)
+        column = None if series is None else series.columns.get(block.field_id)
+        if (
+            series is None
+            or column is None
+            or series.measurement.room is not room
+            or series.measurement.config_index != block.config_index
+            or column.base != block.base
+            or len(column) < block.taken
+            or column.prefix_hash(block.taken) != block.source_hash
+        ):
+            return Refused(Reason.BLOCK_STALE)
+        row = (index, block.first_ns, block.last_ns, block.points)
+        self._store.add_block(column, block.taken, row)
+        return APPLIED
+
+    def measurements(self, namespace: str) -> list[MeasurementInfo] | Refused:
+        """Return the measurements of a namespace in the order of names."""
+        room = self._store.rooms.get(namespace)
+        if room is None:
+            return Refused(Reason.NAMESPACE_UNKNOWN)
+        return [describe_measurement(measurement) for measurement in room.in_order()]
+
+    def series(
+        self,
+        namespace: str,
+        measurement: str,
+        matchers: tuple[Matcher, ...] = (),
+        *,
+        after: int = 0,
+        limit: int = 1_000,
+    ) -> SeriesPage | Refused:
+        """Return series of a measurement that pass the matchers, page by page."""
+        room = self._store.rooms.get(namespace)
+        if room is None:
+            return Refused(Reason.NAMESPACE_UNKNOWN)
+        return list_series(room, measurement, matchers, after, limit)
+
+    def begin_batch(self) -> None:
+        """From now on, be able to take everything back."""
+        self._store.begin()
+
+    def commit_batch(self) -> None:
+        """Keep what was applied since ``begin_batch``."""
+        self._store.undo.commit()
+
+    def rollback_batch(self) -> None:
+        """Return to the state at ``begin_batch``."""
+        self._store.undo.rollback()
+
+    def namespace_created(self, namespace: Namespace) -> None:
+        """Open an empty room."""
+        room = Room(namespace.name, namespace.created_index)
+        self._store.rooms[namespace.name] = room
+
+    def namespace_configured(self, namespace: Namespace) -> None:
+        """Limits of a namespace are about keys: nothing to do."""
+
+    def namespace_deleted(self, namespace: Namespace) -> None:
+        """Let go of all series."""
+        self._store.close_room(namespace.name)
+
+    def next_deadline(self) -> int | None:
+        """Return when a leader has something to propose."""
+        return self._chores.next_deadline()
+
+    def due(self, now_ns: int, limit: int) -> list[Due]:  # noqa: ARG002 - a projection's
+        """Return nothing: what time does to points is done by entries of their own."""
+        return []
+
+    def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:  # noqa: ARG002
+        """Nothing expires by id."""
+        return False
+
+    def chores(self, now_ns: int, limit: int) -> list[Draft]:
+        """Return blocks, trims and rollups to propose."""
+        return self._chores.drafts(now_ns, limit)
+
+    def first_pinned(self) -> int | None:
+        """Return the oldest block."""
+        return self._store.pins.first()
+
+    def pinned(self, first_index: int, last_index: int) -> Sequence[int]:
+        """Return the blocks from first to last."""
+        return self._store.pins.between(first_index, last_index)
+
+    def state_hash(self) -> int:
+        """Return the hash of all content."""
+        return reduce_total(self._store.hash_total)
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes held, by kind."""
+        return self._store.memory()
+
+    def evict(self, size: int) -> int:  # noqa: ARG002
+        """Move nothing: blocks are out of memory already, buffers are what writing needs."""
+        return 0
+
+    def counts(self) -> dict[str, int]:
+        """Return how many things there are, by kind."""
+        store = self._store
+        return {
+            "measurements": sum(len(room.measurements) for room in store.rooms.values()),
+            "series": len(store.by_id),
+            "series_columns": store.column_count,
+            "series_points_buffered": store.point_count,
+            "series_blocks": store.block_count,
+            "series_buffers_full": len(store.full),
+        }
+
+    def dump(self) -> Iterator[bytes]:
+        """Yield the snapshot section."""
+        return chunked(dump_parts(self._store))
+
+    def load(self, chunks: Iterable[bytes]) -> None:
+        """Take over the content of a section; the namespaces are known already."""
+        load_section(self._store, chunks, self._position.applied_index)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        check_store(self._store)

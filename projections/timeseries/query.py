@@ -1,0 +1,370 @@
+"""Queries: a selection of series, a range of time, and what to make of it.
+
+A query has two halves. ``plan_query`` looks at the state and takes a cut of each column that will
+be read (``ColumnCut``): references, no points. A ``Reader`` runs the plan: it reads blocks through
+a callable, decodes, and folds. The first half belongs to whoever changes the state, and is short;
+the second never looks at the state again and may be another thread's. So a query sees one moment,
+and neither waits for the other. Blocks are entries and never change; one that the state let go of
+after the cut may be gone when it is read, which ``read_block`` says by raising: then ask again.
+
+``QueryEngine`` is both halves on one thread. Nothing here knows a transport or changes state.
+
+A query selects the series of a measurement by matchers, reads one field of each between two times
+(the end is not included), cuts time into windows, and folds the points of each window. Windows
+without points are left out. Series are grouped by the values of tags: one group per series unless
+``group_by`` says otherwise, one group for all with an empty ``group_by``. Without a function the
+points themselves are returned, one row per series.
+
+``topk`` keeps the groups with the largest result over the whole range, largest first; equal ones
+in the order of groups. ``limit`` is about points of a row, ``row_limit`` about rows. What a query
+may read is bounded before it reads it (QUERY_TOO_LARGE).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onelog.projections.errors import BadPayload
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.timeseries.aggregate import (
+    Function,
+    Stretches,
+    Windows,
+    aggregate,
+    combine,
+    finish,
+    percentile,
+    stretches,
+)
+from onelog.projections.timeseries.blocks import Values
+from onelog.projections.timeseries.columns import ColumnCut, Cuts, Times
+from onelog.projections.timeseries.entities import Measurement
+from onelog.projections.timeseries.limits import (
+    BLOCK_POINTS_MAX,
+    CACHE_SIZE_MAX,
+    QUERY_POINTS_MAX,
+    QUERY_SERIES_MAX,
+    TIME_NS_MAX,
+    TIME_NS_MIN,
+)
+from onelog.projections.timeseries.names import (
+    Matcher,
+    SeriesName,
+    Tags,
+    compile_matchers,
+    format_series,
+    parse_series,
+)
+from onelog.projections.timeseries.projection import TimeSeries
+from onelog.projections.timeseries.read import (
+    BlockCache,
+    Points,
+    ReadBlock,
+    points_between,
+    read_cut,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to read, and what to make of it."""
+
+    measurement: str
+    field: str
+    start_ns: int = TIME_NS_MIN
+    end_ns: int = TIME_NS_MAX + 1  # not included
+    matchers: tuple[Matcher, ...] = ()
+    function: Function | None = None
+    window_ns: int = 0  # 0: the whole range is one window
+    offset_ns: int = 0  # windows start at multiples of their size from here
+    percent: float = 50.0  # for percentile
+    group_by: tuple[str, ...] | None = None
+    topk: int = 0
+    limit: int = 0
+    row_limit: int = 0
+
+    def invalid(self) -> int | None:
+        """Return the first number that does not fit, None if all do."""
+        if not TIME_NS_MIN <= self.start_ns < self.end_ns <= TIME_NS_MAX + 1:
+            return self.end_ns
+        if not 0 <= self.window_ns <= TIME_NS_MAX or not 0 <= self.offset_ns <= TIME_NS_MAX:
+            return self.window_ns
+        if not 0.0 <= self.percent <= 100.0:
+            return 0
+        if self.topk and self.function is None:
+            return self.topk
+        numbers = (self.topk, self.limit, self.row_limit)
+        return next((number for number in numbers if number < 0), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """One group of a result: ``name`` is the series' own, or the group's tags in the same form."""
+
+    name: bytes
+    times: NDArray[np.int64]  # of points, or of the windows' starts
+    values: NDArray[Any]
+
+    @property
+    def tags(self) -> Tags:
+        """The tags that all series of the group share."""
+        return parse_series(self.name).tags
+
+
+class Plan:
+    """What a query will read: a cut through the state at one moment, which nothing changes.
+
+    Making one takes a third of a microsecond for each series and reads no point; running it
+    (``Reader``) may take long, and is for any thread.
+    """
+
+    __slots__ = ("cuts", "first_ns", "measurement", "names", "policy", "query")
+
+    def __init__(
+        self, measurement: Measurement, query: Query, names: list[bytes], cuts: Cuts
+    ) -> None:
+        self.measurement = measurement.name
+        self.policy = measurement.config.policy
+        self.first_ns = max(query.start_ns, measurement.trimmed_ns)
+        self.query = query
+        self.names = names  # of the series of the cuts, in the same order
+        self.cuts = cuts
+
+    def in_order(self) -> list[tuple[bytes, ColumnCut]]:
+        """Return the columns with the names of their series, by which they are sorted."""
+        return sorted(zip(self.names, self.cuts, strict=True), key=itemgetter(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one query may cost."""
+
+    series: int = QUERY_SERIES_MAX
+    points: int = QUERY_POINTS_MAX
+    values: int = QUERY_POINTS_MAX  # in the result
+
+    def refuse(self, found: int, limit: int) -> Refused | None:
+        """Say that something is too much, if it is."""
+        return Refused(Reason.QUERY_TOO_LARGE, found) if found > limit else None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a query, and how many points it is made of."""
+
+    rows: list[Row]
+    scanned_count: int
+
+
+def find_measurement(series: TimeSeries, namespace: str, name: str) -> Measurement | Refused:
+    """Return a measurement of a namespace."""
+    room = series.rooms.get(namespace)
+    if room is None:
+        return Refused(Reason.NAMESPACE_UNKNOWN)
+    return room.measurements.get(name) or Refused(Reason.MEASUREMENT_UNKNOWN)
+
+
+def plan_query(
+    measurement: Measurement, query: Query, ids: Sequence[int], bounds: Bounds
+) -> Plan | Refused:
+    """Take the cut that a query needs through the series with these ids, if they still exist."""
+    field_id = measurement.field_ids.get(query.field)
+    if field_id is None:
+        return Refused(Reason.FIELD_UNKNOWN)
+    refused = bounds.refuse(len(ids), bounds.series)
+    if refused is not None:
+        return refused
+    selected = [each for each in map(measurement.series.get, ids) if each is not None]
+    columns = [series.columns.get(field_id) for series in selected]
+    if None in columns:
+        selected = [series for series in selected if field_id in series.columns]
+    names = [series.name for series in selected]
+    found = [column for column in columns if column is not None]
+    return Plan(measurement, query, names, Cuts(found))
+
+
+class _Cutter:
+    """Cuts times into windows. Series that are written together have the same times, so those of
+    the one before are tried first: 100 series of 10,000 points take 9 ms with it and 14 without.
+    """
+
+    __slots__ = ("_found", "_times", "windows")
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+        self._times: Times = np.empty(0, dtype=np.int64)
+        self._found: Stretches | None = None
+
+    def find(self, times: Times) -> Stretches:
+        """Return the windows of the times of one series, of which there is at least one."""
+        others, found = self._times, self._found
+        if (
+            found is None
+            or len(times) != len(others)
+            or times[0] != others[0]
+            or times[-1] != others[-1]
+            or not np.array_equal(times, others)
+        ):
+            found = stretches(self.windows, times)
+            self._times, self._found = times, found
+        return found
+
+
+class Reader:
+    """Runs plans over one log. One reader is used by one thread."""
+
+    def __init__(self, read_block: ReadBlock, cache_size_max: int = CACHE_SIZE_MAX) -> None:
+        self.cache = BlockCache(read_block, cache_size_max)
+
+    def run(
+        self, plan: Plan, bounds: Bounds, pause: Callable[[], None] = lambda: None
+    ) -> Found | Refused:
+        """Return what a plan finds; ``pause`` is called now and then, and may raise to end it.
+
+        Raises ``CorruptBlock`` if the log does not hold what the state says.
+        """
+        query = plan.query
+        selected = plan.in_order()
+        points = _points_bound(plan, [column for _, column in selected], bounds.points)
+        refused = bounds.refuse(points, bounds.points)
+        if refused is not None:
+            return refused
+        cutter = _Cutter(Windows(query.window_ns, query.offset_ns))
+        rows: list[Row] = []
+        ranks: list[float] = []
+        scanned = value_count = 0
+        # Sums of finite numbers may leave f64: the result says so with an infinity.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, columns in _groups(plan, selected):
+                parts = self._read(plan, columns, pause)
+                scanned += sum(len(times) for times, _ in parts)
+                folded = _fold(query, cutter, parts)
+                if folded is None:
+                    continue
+                times, values, rank = folded
+                if query.limit:
+                    times, values = times[: query.limit], values[: query.limit]
+                rows.append(Row(name, times, values))
+                ranks.append(rank)
+                value_count += len(values)
+                refused = bounds.refuse(value_count, bounds.values)
+                if refused is not None and not query.topk:
+                    return refused
+        if query.topk:
+            order = sorted(range(len(rows)), key=lambda place: (-ranks[place], place))
+            rows = [rows[place] for place in order[: query.topk]]
+            refused = bounds.refuse(sum(len(row.values) for row in rows), bounds.values)
+        if query.row_limit:
+            rows = rows[: query.row_limit]
+        return refused or Found(rows, scanned)
+
+    def _read(
+        self, plan: Plan, columns: list[ColumnCut], pause: Callable[[], None]
+    ) -> list[Points]:
+        parts: list[Points] = []
+        last_ns = plan.query.end_ns - 1
+        for column in columns:
+            pause()
+            points = read_cut(column, plan.first_ns, last_ns, plan.policy, self.cache)
+            if len(points[0]):
+                parts.append(points)
+        return parts
+
+
+class QueryEngine:
+    """Answers queries from a projection and its log, all on one thread."""
+
+    def __init__(
+        self, series: TimeSeries, read_block: ReadBlock, cache_size_max: int = CACHE_SIZE_MAX
+    ) -> None:
+        self._series = series
+        self._reader = Reader(read_block, cache_size_max)
+
+    @property
+    def cache(self) -> BlockCache:
+        """The blocks that are kept in memory."""
+        return self._reader.cache
+
+    def query(self, namespace: str, query: Query) -> list[Row] | Refused:
+        """Run a query; raise ``CorruptBlock`` if the log does not hold what the state says."""
+        invalid = query.invalid()
+        if invalid is not None:
+            return Refused(Reason.QUERY_INVALID, invalid)
+        measurement = find_measurement(self._series, namespace, query.measurement)
+        if isinstance(measurement, Refused):
+            return measurement
+        try:
+            ids = measurement.index.select(compile_matchers(query.matchers))
+        except BadPayload as error:
+            return Refused(error.reason, error.detail)
+        bounds = Bounds(QUERY_SERIES_MAX, QUERY_POINTS_MAX)
+        plan = plan_query(measurement, query, ids.tolist(), bounds)
+        if isinstance(plan, Refused):
+            return plan
+        found = self._reader.run(plan, bounds)
+        return found if isinstance(found, Refused) else found.rows
+
+
+def _fold(query: Query, cutter: _Cutter, parts: list[Points]) -> tuple[Times, Values, float] | None:
+    """Return times, values and rank of one group; None if it has no result."""
+    if not parts:
+        return None
+    function = query.function
+    if function is None:
+        times, values = parts[0]
+        return times.copy(), values.copy(), 0.0
+    numbers, values = _apply(function, cutter, parts, query.percent)
+    if not len(numbers):
+        return None
+    rank = 0.0
+    if query.topk:
+        whole = values
+        if query.window_ns:
+            _, whole = _apply(function, _Cutter(Windows(0)), parts, query.percent)
+        rank = float(whole[0]) if len(whole) else -np.inf
+    if not query.window_ns:
+        return np.array([query.start_ns], dtype=np.int64), values, rank
+    return cutter.windows.starts(numbers), values, rank
+
+
+def _apply(
+    function: Function, cutter: _Cutter, parts: list[Points], percent: float
+) -> tuple[NDArray[np.int64], Values]:
+    if function is Function.PERCENTILE:
+        return percentile(cutter.windows, parts, percent)
+    partials = [aggregate(function, cutter.find(points[0]), *points) for points in parts]
+    combined = combine(function, partials)
+    return combined.windows, finish(function, combined)
+
+
+def _points_bound(plan: Plan, columns: list[ColumnCut], limit: int) -> int:
+    """Return an upper bound for the points that are read, exact only if it might matter."""
+    bound = sum(column.point_count + column.block_count * BLOCK_POINTS_MAX for column in columns)
+    if bound <= limit:
+        return bound
+    return sum(points_between(column, plan.first_ns, plan.query.end_ns - 1) for column in columns)
+
+
+def _groups(
+    plan: Plan, selected: list[tuple[bytes, ColumnCut]]
+) -> Iterator[tuple[bytes, list[ColumnCut]]]:
+    """Yield groups in the order of their values, with columns in the order of their series."""
+    group_by = plan.query.group_by
+    if group_by is None:
+        for name, column in selected:
+            yield name, [column]
+        return
+    tags = sorted(set(group_by))
+    members: dict[tuple[str, ...], list[ColumnCut]] = {}
+    for name, column in selected:
+        values = dict(parse_series(name).tags) if tags else {}
+        key = tuple(values.get(tag, "") for tag in tags)
+        members.setdefault(key, []).append(column)
+    for key in sorted(members):
+        pairs = tuple((tag, value) for tag, value in zip(tags, key, strict=True) if value)
+        yield format_series(SeriesName(plan.measurement, pairs)), members[key]

@@ -1,0 +1,146 @@
+"""How commands find a server, and how they fail when there is none."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onelog.cli.connect import VARIABLES, endpoints_of, settings_of
+from onelog.cli.failure import CommandFailed
+from tests.onelog.cli.commands import Cli
+from tests.system.ports import free_addresses
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write the configuration file of this user."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "config" / "onelog" / "client.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_setting_comes_from_the_flag_the_variable_the_file_or_the_default(
+    tmp_path: Path, write: Write
+) -> None:
+    path = write('endpoints = ["file:1", "file:2"]\nnamespace = "file"\ntimeout = "1s"\n')
+    environment = {
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "ONELOG_ENDPOINTS": "variable:1",
+        "ONELOG_CLIENT_NAMESPACE": "variable",
+    }
+    found = settings_of({"endpoints": "flag:1"}, None, environment)
+    assert [(found[name].text, found[name].origin) for name in list(VARIABLES)[:4]] == [
+        ("flag:1", "the command line"),
+        ("variable", "ONELOG_CLIENT_NAMESPACE"),
+        ("1s", str(path)),
+        ("sync", "default"),
+    ]
+    del environment["ONELOG_ENDPOINTS"]
+    assert endpoints_of(settings_of({}, None, environment)["endpoints"]) == ["file:1", "file:2"]
+
+
+def test_a_file_may_be_named_and_then_must_exist(tmp_path: Path, write: Write) -> None:
+    write('namespace = "home"')
+    other = tmp_path / "other.toml"
+    other.write_text('namespace = "other"\ntls = true')
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    assert settings_of({}, other, environment)["namespace"].text == "other"
+    assert settings_of({}, other, environment)["tls"].is_yes
+    named = environment | {"ONELOG_CLIENT_CONFIG": str(other)}
+    assert settings_of({}, None, named)["namespace"].text == "other"
+    assert settings_of({}, None, {"HOME": str(tmp_path)})["namespace"].text == ""
+    with pytest.raises(FileNotFoundError):
+        settings_of({}, tmp_path / "missing", {})
+
+
+@pytest.mark.parametrize("text", ["endpoint = 'a:1'", "timeout = 5", "not toml", "tls = 'maybe'"])
+def test_a_file_that_is_wrong_is_refused_with_its_name(
+    text: str, cli: Cli, write: Write, endpoint: str
+) -> None:
+    path = write(text)
+    ran = cli("kv", "get", "a", code=2 if "maybe" in text else 1)
+    assert str(path) in ran.err
+
+
+def test_commands_use_the_file(
+    cli: Cli, write: Write, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ONELOG_ENDPOINTS")
+    cli("admin", "namespaces", "create", "filed", "-e", endpoint)
+    write(f'endpoints = "{endpoint}"\nnamespace = "filed"\ndurability = "async"')
+    cli("kv", "put", "{where}", "here")
+    # An ASYNC write is visible once it is committed: so is everything ahead of a SYNC write.
+    cli("kv", "put", "{where}2", "later", "--durability", "sync")
+    assert cli("kv", "get", "{where}", "--namespace", "filed").out == "here\n"
+    cli("kv", "get", "{where}", "--namespace", "default", code=3)
+    rows = cli.lines("admin", "config", "--token", "secret")
+    shown = {row["setting"]: row["value"] for row in rows}
+    assert shown["namespace"] == "filed"
+    assert shown["token"] == "(hidden)"
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (["-e", "nowhere"], "endpoints 'nowhere' of the command line is not HOST:PORT"),
+        (["-e", "a:99999"], "is not HOST:PORT"),
+        (["-e", ","], "names nobody"),
+        (["--timeout", "5"], "is no duration"),
+        (["--timeout", "0"], "leaves no time"),
+        (["--durability", "maybe"], "is neither sync nor async"),
+        (["--tls-cert", "x"], "belong together"),
+        (["--token", "é"], "the token of the command line has what no token can have"),
+        (["--token", "a\nb"], "the token of the command line has what no token can have"),
+    ],
+)
+def test_a_flag_that_is_wrong_is_refused_before_anybody_is_asked(
+    flags: list[str], what: str, cli: Cli
+) -> None:
+    assert what in cli("kv", "get", "a", *flags, code=2).err
+
+
+def test_a_certificate_that_is_missing_is_named(cli: Cli) -> None:
+    assert "ENOENT: nowhere.pem" in cli("kv", "get", "a", "--tls-ca", "nowhere.pem", code=1).err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["kv", "get", "a"], ["queue", "list"], ["stream", "list"], ["ts", "list"], ["watch"],
+     ["admin", "status"], ["kv", "lock", "a", "--", "true"]],
+)  # fmt: skip
+def test_a_server_that_is_down_is_one_line_and_a_code(command: list[str], cli: Cli) -> None:
+    """And soon: the first thing that most people will see of onelog is this."""
+    (address,) = free_addresses(1)
+    ran = cli(*command[:2], "-e", address, "--timeout", "1s", *command[2:], code=5)
+    assert ran.err.startswith("error: ")
+    assert address in ran.err
+
+
+def test_a_namespace_that_does_not_exist_is_told(cli: Cli) -> None:
+    assert "NAMESPACE_UNKNOWN" in cli("kv", "get", "a", "-n", "nowhere", code=3).err
+    assert "NAMESPACE_UNKNOWN" in cli("kv", "put", "a", "1", "-n", "nowhere", code=3).err
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates")
+def test_tls_without_a_server_that_has_it_fails_like_any_other(cli: Cli, tmp_path: Path) -> None:
+    from tests.cluster.transport.test_transport_tls import certificate
+
+    _, chain = certificate(tmp_path, "server")
+    (tmp_path / "ca.pem").write_bytes(chain)
+    flags: list[Any] = ["--tls-ca", "ca.pem", "--tls-name", "localhost", "--timeout", "500ms"]
+    cli("kv", "get", "a", *flags, code=5)
+
+
+def test_a_switch_is_yes_or_no() -> None:
+    settings = settings_of({"tls": "maybe"}, None, {"HOME": "/nonexistent"})
+    with pytest.raises(CommandFailed, match="neither yes nor no"):
+        assert settings["tls"].is_yes

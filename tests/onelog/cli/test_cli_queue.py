@@ -1,0 +1,141 @@
+"""``onelog queue`` against a real server: every command, what it prints, and how it fails."""
+
+from pathlib import Path
+
+from tests.onelog.cli.commands import Cli
+
+
+def receipts(cli: Cli, queue: str, count: int) -> list[str]:
+    return cli("queue", "lease", queue, "--count", count, "--receipts").out.split()
+
+
+def test_a_queue_is_made_changed_and_deleted(cli: Cli) -> None:
+    cli("queue", "create", "q1.dead{q1}")
+    cli("queue", "create", "q1{q1}", "--max-deliveries", 2, "--dead-letters", "q1.dead{q1}",
+        "--backoff", "10ms,1m", "--ttl", "1d")  # fmt: skip
+    assert "QUEUE_EXISTS" in cli("queue", "create", "q1{q1}", code=4).err
+    cli("queue", "configure", "q1{q1}", "--visibility", "2m")
+    config = cli.json("queue", "show", "q1{q1}")["config"]
+    assert config["visibility_s"] == 120
+    assert (config["max_deliveries"], config["dead_letter_queue"]) == (2, "q1.dead{q1}")
+    assert (config["backoff_s"], config["ttl_s"]) == ([0.01, 60], 86_400)
+    cli("queue", "pause", "q1{q1}")
+    assert "paused yes" in " ".join(cli("queue", "show", "q1{q1}").out.split())
+    assert "paused" in cli("queue", "list", "q1").out
+    cli("queue", "resume", "q1{q1}")
+    assert [row["queue"] for row in cli.lines("queue", "list", "q1")] == ["q1.dead{q1}", "q1{q1}"]
+    index = cli.json("kv", "put", "moment{q1}", "")["version"]
+    cli("queue", "create", "q1.later{q1}")
+    before = ("queue", "list", "q1", "--as-of", index)
+    then = cli.lines(*before, "--shard-of", "{q1}")
+    assert [row["queue"] for row in then] == ["q1.dead{q1}", "q1{q1}"]
+    cli("queue", "delete", "q1{q1}")
+    for command in ("show", "pause", "delete", "peek", "lease", "purge"):
+        assert "QUEUE_UNKNOWN" in cli("queue", command, "q1{q1}", code=3).err
+    assert "no such queue" in cli("queue", "list", "nothing").err
+
+
+def test_messages_are_enqueued_leased_and_settled(cli: Cli, tmp_path: Path) -> None:
+    cli("queue", "create", "q2")
+    (tmp_path / "body").write_bytes(b"\xff\x00")
+    first = int(cli("queue", "enqueue", "q2", "one", "--priority", 2, "--header", "by=ann").out)
+    assert cli.json("queue", "enqueue", "q2", "--file", "body")["message_id"] > first
+    assert cli.json("queue", "enqueue", "q2", "--lines", stdin=b"a\nb\r\n\nc") == {"enqueued": 4}
+    seen = cli.lines("queue", "peek", "q2")
+    assert seen[0]["headers"] == {"by": "ann"}
+    assert seen[1]["body_base64"] == "/wA="
+    assert [each["body"] for each in seen[2:]] == ["a", "b", "", "c"]
+    assert "one" in cli("queue", "peek", "q2", "--limit", 1).out
+
+    (leased,) = cli.lines("queue", "lease", "q2", "--visibility", "5m")
+    assert leased["body"] == "one"
+    receipt = f"{leased['message_id']}:{leased['token']}"
+    cli("queue", "extend", "q2", "--visibility", "10m", receipt)
+    cli("queue", "release", "q2", receipt)
+    again = receipts(cli, "q2", 1)
+    assert again != [receipt]
+    cli("queue", "nack", "q2", "--delay", "0", "--reason", "busy", *again)
+    done = receipts(cli, "q2", 2)
+    assert cli("queue", "ack", "q2", *done).out.count("acknowledged") == 2
+    assert "MESSAGE_UNKNOWN" in cli("queue", "ack", "q2", *done, code=3).err
+    assert "LEASE" in cli("queue", "ack", "q2", f"{seen[2]['message_id']}:1", code=4).err
+    assert cli.json("queue", "show", "q2")["acked"] == 2
+    assert "is not a receipt" in cli("queue", "ack", "q2", "12", code=2).err
+
+
+def test_messages_are_looked_after(cli: Cli) -> None:
+    cli("queue", "create", "q3")
+    ids = [cli("queue", "enqueue", "q3", body).out.strip() for body in "abcd"]
+    assert cli("queue", "cancel", "q3", ids[0]).out.split()[-1] == "cancelled"
+    assert "MESSAGE_UNKNOWN" in cli("queue", "cancel", "q3", ids[0], code=3).err
+    cli("queue", "prioritise", "q3", 0, ids[3])
+    assert cli.lines("queue", "lease", "q3")[0]["body"] == "d"
+    assert cli.json("queue", "purge", "q3", "--below", ids[2])["purged"] == 1
+    assert cli("queue", "purge", "q3", "--before", "now+1h", "--leased-too").out == "2 purged\n"
+    ran = cli("queue", "lease", "q3", "--wait", "10ms", code=3)
+    assert ran.err == "error: QUEUE_EMPTY: q3 has nothing to give out\n"
+    assert "USAGE" in cli("queue", "prioritise", "q3", 16, ids[1], code=2).err
+    assert "USAGE" in cli("queue", "enqueue", "q3", "x", "--lines", code=2).err
+
+
+def test_delays_dedup_and_schedules_are_understood(cli: Cli) -> None:
+    cli("queue", "create", "q4")
+    cli("queue", "enqueue", "q4", "later", "--delay", "1h", "--group", "g", "--tenant", "t")
+    cli("queue", "enqueue", "q4", "then", "--at", "now+1h", "--ttl", "2h")
+    first = cli.json("queue", "enqueue", "q4", "x", "--dedup-id", "1")
+    assert cli.json("queue", "enqueue", "q4", "x", "--dedup-id", "1") == {
+        "message_id": first["message_id"], "deduplicated": True,
+    }  # fmt: skip
+    info = cli.json("queue", "show", "q4")
+    assert (info["delayed"], info["ready"], info["deduplicated"]) == (2, 1, 1)
+    schedule = cli("queue", "schedule", "add", "q4", "30 3 * * *", "report").out.strip()
+    (listed,) = cli.lines("queue", "schedule", "list", "q4")
+    assert (str(listed["schedule_id"]), listed["cron"]) == (schedule, "30 3 * * *")
+    cli("queue", "schedule", "delete", "q4", schedule)
+    assert "no schedule" in cli("queue", "schedule", "list", "q4").err
+    assert cli("queue", "schedule", "add", "q4", "often", "x", code=1).err.startswith("error: CRON")
+    assert "SCHEDULE" in cli("queue", "schedule", "delete", "q4", 999, code=3).err
+
+
+def test_consuming_acknowledges_what_it_prints(cli: Cli, tmp_path: Path) -> None:
+    cli("queue", "create", "q5.dead{q5}")
+    cli("queue", "create", "q5{q5}", "--max-deliveries", 1, "--dead-letters", "q5.dead{q5}")
+    cli("queue", "enqueue", "q5{q5}", "--lines", stdin=b"1\n2\n3\n4\n5\n6\n")
+    assert [row[1] for row in cli("queue", "consume", "q5{q5}", "--limit", 2).rows] == ["1", "2"]
+    script = 'cat >> seen; echo " $ONELOG_DELIVERY_COUNT" >> seen; exit $(expr $(wc -l < seen) / 2)'
+    cli("queue", "consume", "q5{q5}", "--limit", 2, "--", "sh", "-c", script)
+    assert (tmp_path / "seen").read_text() == "3 1\n4 1\n"
+    info = cli.json("queue", "show", "q5{q5}")
+    assert (info["acked"], info["dead"], info["ready"]) == (3, 1, 2)
+    assert "QUEUE_UNKNOWN" in cli("queue", "consume", "nothing", "--", "true", code=3).err
+    said = cli("queue", "consume", "q5{q5}", "--limit", 1, "--", "/no/such", code=1).err
+    assert said == "error: ENOENT: /no/such: No such file or directory\n"
+    assert cli.json("queue", "show", "q5{q5}")["dead"] == 1, "no message was taken for it"
+
+    (dead,) = cli.lines("queue", "peek", "q5.dead{q5}")
+    assert dead["body"] == "4"
+    redrive = cli("queue", "redrive", "q5.dead{q5}", "--failure", "nothing").out.strip()
+    assert redrive.isdigit()
+    assert "REDRIVE_UNKNOWN" in cli("queue", "cancel-redrive", "q5.dead{q5}", 999, code=3).err
+    cli("queue", "redrive", "q5.dead{q5}", "--limit", 10)
+    bodies = [cli.lines("queue", "lease", "q5{q5}", "--wait", "30s")[0]["body"] for _ in range(3)]
+    assert sorted(bodies) == ["4", "5", "6"]
+
+
+def test_a_redrive_that_is_under_way_is_stopped_where_it_is(cli: Cli) -> None:
+    letters = 120  # at one in a second: nobody is so slow that the last is on its way too soon
+    cli("queue", "create", "q6.dead{q6}")
+    cli("queue", "create", "q6{q6}", "--max-deliveries", 1, "--dead-letters", "q6.dead{q6}")
+    bodies = b"".join(b"%d\n" % number for number in range(letters))
+    cli("queue", "enqueue", "q6{q6}", "--lines", stdin=bodies)
+    cli("queue", "nack", "q6{q6}", *receipts(cli, "q6{q6}", letters))
+    redrive = cli("queue", "redrive", "q6.dead{q6}", "--rate", 1).out.strip()
+    cli("queue", "lease", "q6{q6}", "--wait", "30s")  # the first has come back
+
+    stopped = cli("queue", "cancel-redrive", "q6.dead{q6}", redrive)
+    assert stopped.out == f"redrive {redrive} stopped\n"
+    info = cli.json("queue", "show", "q6.dead{q6}")
+    assert 1 <= info["moved"] < letters
+    assert info["ready"] == letters - info["moved"]
+    said = cli("queue", "cancel-redrive", "q6.dead{q6}", redrive, code=3).err
+    assert said.startswith("error: REDRIVE_UNKNOWN: "), "it runs no more"

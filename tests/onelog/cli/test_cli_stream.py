@@ -1,0 +1,108 @@
+"""``onelog stream`` against a real server: every command, what it prints, and how it fails."""
+
+from pathlib import Path
+
+from tests.onelog.cli.commands import Cli
+
+
+def test_a_stream_is_made_changed_and_deleted(cli: Cli) -> None:
+    cli("stream", "create", "s1", "--partitions", 2, "--age", "7d", "--count", 100)
+    assert "STREAM_EXISTS" in cli("stream", "create", "s1", code=4).err
+    cli("stream", "configure", "s1", "--size", 1000, "--past-groups")
+    info = cli.json("stream", "show", "s1")
+    assert info["retention"] == {
+        "age_s": 604_800, "size_max": 1000, "count_max": 100, "past_groups": True,
+    }  # fmt: skip
+    assert len(info["partitions"]) == 2
+    assert "7d, 1000 bytes, 100 records" in cli("stream", "show", "s1").out
+    assert [row["stream"] for row in cli.lines("stream", "list", "s1")] == ["s1"]
+    cli("stream", "delete", "s1")
+    for command, *flags in (
+        ["show"], ["read"], ["delete"], ["append", "x"], ["tail"], ["trim", "--below", "5"],
+    ):  # fmt: skip
+        assert "STREAM_UNKNOWN" in cli("stream", command, "s1", *flags, code=3).err, command
+
+
+def test_records_are_appended_and_read(cli: Cli, tmp_path: Path) -> None:
+    cli("stream", "create", "s2")
+    (tmp_path / "value").write_bytes(b"\xff")
+    first = cli.json("stream", "append", "s2", "up", "--key", "ann", "--tag", "account")
+    cli("stream", "append", "s2", "--file", "value", "--header", "type=image")
+    assert cli.json("stream", "append", "s2", "--lines", stdin=b"a\nb\n") == {"appended": 2}
+    records = cli.lines("stream", "read", "s2")
+    assert records[0]["offset"] == first["offset"]
+    assert (records[0]["key"], records[0]["tag"], records[0]["value"]) == ("ann", "account", "up")
+    assert (records[1]["value_base64"], records[1]["headers"]) == ("/w==", {"type": "image"})
+    assert [each["value"] for each in records[2:]] == ["a", "b"]
+    only = cli.lines("stream", "read", "s2", "--key", "ann", "--since", "now-1h")
+    assert [each["value"] for each in only] == ["up"]
+    assert len(cli.lines("stream", "read", "s2", "--header", "type=image")) == 1
+    assert len(cli.lines("stream", "read", "s2", "--from", records[1]["offset"], "--limit", 2)) == 2
+    assert len(cli.lines("stream", "read", "s2", "--to", records[1]["offset"])) == 2
+    assert "account" in cli("stream", "read", "s2").out
+    cli("stream", "trim", "s2", "--keep-count", 1)
+    assert [each["value"] for each in cli.lines("stream", "read", "s2", "--from",
+                                                records[3]["offset"])] == ["b"]  # fmt: skip
+    assert "BOUND_INVALID" in cli("stream", "trim", "s2", code=1).err
+
+
+def test_a_tail_goes_on_where_it_ended(cli: Cli) -> None:
+    cli("stream", "create", "s3")
+    cli("stream", "append", "s3", "--lines", stdin=b"a\nb\nc\n")
+    ran = cli("stream", "tail", "s3", "--from", 0, "--limit", 2)
+    assert [row[-1] for row in ran.rows] == ["a", "b"]
+    flags = ran.err.removeprefix("note: to go on here: ").split()
+    assert flags[:2] == ["--from", "0"]
+    (record,) = cli.lines("stream", "tail", "s3", *flags, "--limit", 1)
+    assert record["value"] == "c"
+    assert "no cursor" in cli("stream", "tail", "s3", "--cursor", "?", code=2).err
+    assert "USAGE" in cli("stream", "tail", "s3", "s4", "--from", 1, code=2).err
+
+
+def test_a_group_shares_a_stream(cli: Cli) -> None:
+    cli("stream", "create", "s5.dead{s5}")
+    cli("stream", "create", "s5{s5}")
+    cli("stream", "append", "s5{s5}", "--lines", stdin=b"a\nb\nc\nd\ne\n")
+    group = ("s5{s5}", "billing")
+    cli("stream", "group", "create", *group, "--from", 0, "--max-deliveries", 5,
+        "--dead-letters", "s5.dead{s5}")  # fmt: skip
+    cli("stream", "group", "configure", *group, "--shared")
+    consumed = cli("stream", "group", "consume", *group, "--limit", 1).rows
+    assert [row[-1] for row in consumed] == ["a"]
+
+    member = cli("stream", "group", "join", *group, "--session", "5m").out.strip()
+    own = (*group, "--member", member)
+    places = cli("stream", "group", "fetch", *own, "--limit", 2, "--places").out.split()
+    assert cli.json("stream", "group", "ack", *own, places[0]) == {"acked": 1}
+    assert cli.json("stream", "group", "nack", *own, places[1], "--reason", "x") == {"nacked": 1}
+    (claimed,) = cli.lines("stream", "group", "claim", *own, "--idle", "1h")
+    assert (claimed["value"], claimed["delivery_count"]) == ("c", 2)
+    info = cli.json("stream", "group", "show", *group)
+    assert info["config"]["shared"] is True
+    assert info["config"]["max_deliveries"] == 5
+    assert [each["member_id"] for each in info["members"]] == [int(member)]
+    assert "any partition" in cli("stream", "group", "show", *group).out
+    cli("stream", "group", "ack", *own, places[1])
+    assert "d" in cli("stream", "group", "fetch", *own, "--limit", 1, "--wait", "10s").out
+    cli("stream", "group", "leave", *own)
+    assert cli("stream", "group", "fetch", *own, code=3).err.startswith("error: ")
+    assert "is not a place" in cli("stream", "group", "ack", *own, "5", code=2).err
+
+
+def test_a_group_moves_and_goes(cli: Cli) -> None:
+    cli("stream", "create", "s6")
+    cli("stream", "append", "s6", "--lines", stdin=b"a\nb\n")
+    offsets = [each["offset"] for each in cli.lines("stream", "read", "s6")]
+    cli("stream", "group", "create", "s6", "reading", "--since", "now-1h")
+    cli("stream", "group", "commit", "s6", "reading", f"0:{offsets[0]}")
+    (place,) = cli.json("stream", "group", "show", "s6", "reading")["partitions"]
+    assert place["committed_offset"] == offsets[0] + 1
+    cli("stream", "group", "seek", "s6", "reading", "--to", 0)
+    assert cli("stream", "group", "consume", "s6", "reading", "--limit", 1).rows[0][-1] == "a"
+    cli("stream", "group", "seek", "s6", "reading", "--at", "now")
+    member = cli("stream", "group", "join", "s6", "reading").out.strip()
+    ran = cli("stream", "group", "fetch", "s6", "reading", "--member", member, code=3)
+    assert "NOTHING_NEW" in ran.err
+    assert "USAGE" in cli("stream", "group", "seek", "s6", "reading", code=2).err
+    cli("stream", "group", "delete", "s6", "reading")
+    assert "GROUP_UNKNOWN" in cli("stream", "group", "show", "s6", "reading", code=3).err

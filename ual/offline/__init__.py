@@ -1,0 +1,1 @@
+"""Reading, checking and repairing a data directory without a server."""

@@ -1,0 +1,1 @@
+"""Segments, the files of the log: their bytes, tables, sealing, checks and exchange."""
