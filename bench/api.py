@@ -26,8 +26,7 @@ import uvloop
 
 from bench.api_cases import CASES, VALUE, Bench, Case
 from onelog import AsyncClient
-from onelog.cli.bench.load import Run
-from onelog.cli.bench.workloads import Step
+from onelog.cli.bench.workloads import Run, Step
 from onelog.errors import Unimplemented
 from tests.system.nodes import ServeProcess, nodes
 

@@ -25,7 +25,7 @@ from onelog.ual.entry import check_groups, decode_group, encode_group
 from onelog.ual.files import DiskFiles, File
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
-from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.recovery import open_hard_state, open_log
 from onelog.ual.ring import HotRing
 from onelog.ual.segments.sealed import SealedSegment
 

@@ -35,9 +35,7 @@ from onelog.projections.queue.commands import (
     QueueCreate,
     encode_command,
 )
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import TYPE_ENQUEUE, Enqueue
-from onelog.projections.queue.results import decode_leased
+from onelog.projections.queue.message import TYPE_ENQUEUE, Enqueue, QueueConfig, decode_leased
 from onelog.projections.result import Applied
 from onelog.projections.shard_state import Projections, build_projections
 from onelog.ual.entry import Entry

@@ -24,24 +24,27 @@ from uuid import UUID
 from onelog.projections.projection import Notes
 from onelog.projections.result import Applied
 from onelog.projections.shard_state import Projections, build_projections
-from onelog.projections.stream.commands import Command, Create, encode_command
-from onelog.projections.stream.group_commands import (
+from onelog.projections.stream.commands import (
     Ack,
+    Append,
+    Command,
+    Create,
     Deliver,
     GroupCommit,
     GroupConfig,
     GroupCreate,
     GroupJoin,
+    ProducerRef,
+    encode_command,
 )
 from onelog.projections.stream.limits import READ_RECORDS_MAX
-from onelog.projections.stream.pages import Page
-from onelog.projections.stream.record import Append, ProducerRef
+from onelog.projections.stream.reads import Page
 from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.entry import Draft, Entry
 from onelog.ual.files import DiskFiles
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
-from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.recovery import open_hard_state, open_log
 
 RECORDS = 200_000
 GROUP_ENTRIES = 256

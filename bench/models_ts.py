@@ -35,8 +35,7 @@ from onelog.projections.timeseries.point_batch import Run, encode_batch
 from onelog.projections.timeseries.projection import TimeSeries
 from onelog.projections.timeseries.query import Query, QueryEngine
 from onelog.projections.timeseries.types import FieldType
-from onelog.ual.compression import compress
-from onelog.ual.entry import FLAG_ZSTD, OWNER_KV, OWNER_TIMESERIES, Draft, Entry
+from onelog.ual.entry import FLAG_ZSTD, OWNER_KV, OWNER_TIMESERIES, Draft, Entry, compress
 
 SERIES = 100
 POINTS = 10_000  # per series

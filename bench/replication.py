@@ -387,7 +387,7 @@ def main() -> int:
     parser.add_argument("--settings", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role == "node":
-        from onelog.node.replica.driver_driver import run_until_complete
+        from onelog.node.replica.driver import run_until_complete
 
         run_until_complete(node_main(arguments.settings))
         return 0

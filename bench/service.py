@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from onelog.node.edge.operation import run_write
 from onelog.node.edge.shards import Written
-from onelog.node.services.execute_message import Message
+from onelog.node.services.executor import Message
 from onelog.node.services.transact import TRANSACT
 from onelog.projections.result import APPLIED, Applied
 from onelog.v1 import kv_pb2, pipeline_pb2

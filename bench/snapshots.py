@@ -35,7 +35,7 @@ from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.entry import Draft, Entry, decode_group, encode_group
 from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig
-from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.recovery import open_hard_state, open_log
 from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
 
 GROUP_ENTRIES = 256

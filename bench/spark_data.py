@@ -18,7 +18,7 @@ from onelog.projections.kv.commands import Put
 from onelog.projections.queue import commands as queue_commands
 from onelog.projections.queue.message import Enqueue
 from onelog.projections.stream import commands as stream_commands
-from onelog.projections.stream.record import TYPE_APPEND, Append
+from onelog.projections.stream.commands import TYPE_APPEND, Append
 from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import series_name
 from onelog.projections.timeseries.point_batch import Run, encode_batch
@@ -28,7 +28,7 @@ from onelog.ual.entry import Draft
 from onelog.ual.files import DiskFile, DiskFiles, File
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
-from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.recovery import open_hard_state, open_log
 
 NAMESPACE = "default"
 GROUP_ENTRIES = 256

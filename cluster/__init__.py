@@ -1,4 +1,5 @@
-"""Raft groups over the log, on pysyncobj. In work: no server uses it yet.
+"""Raft groups over the log, on pysyncobj.
 
-Read in this order: ``messages``, ``journal``, ``member``, ``reads``, ``log_time``.
+``raft`` is one member of a group; read ``messages``, ``journal``, ``member``, ``reads``.
+``transport`` takes its messages to other processes. docs/replication.md has the arguments.
 """

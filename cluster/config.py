@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from onelog.cluster.transport.wire_shipping import CHUNK_SIZE_MAX
+# A chunk is alone in its frame, and fits one with what stands around it.
+CHUNK_SIZE_MAX = 224 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,7 @@ class RaftConfig:
     heartbeat_s: float = 0.1
     # A follower that hears nothing for a random time in this range asks for votes. The lower end
     # must leave room for a few lost heartbeats, or a busy machine deposes its leaders. It is also
-    # how long a member stands by a leader that it heard (cluster/raft/lease.py).
+    # how long a member stands by a leader that it heard (cluster/raft/peers.py).
     election_s_min: float = 0.4
     election_s_max: float = 0.8
     # A leader that hears from no majority for so long steps down: it may have been replaced.

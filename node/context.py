@@ -18,7 +18,7 @@ from onelog.node.config.schema import Config
 from onelog.node.membership.topology import LiveTopology
 from onelog.node.metrics import Metrics
 from onelog.node.replica.driver import ShardDriver
-from onelog.node.replica.holds import Holding
+from onelog.node.replica.retention import Holding
 from onelog.node.replica.shard import NodeClock
 from onelog.node.snapshots.past import PastStates
 from onelog.node.snapshots.taking import Snapshots

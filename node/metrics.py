@@ -33,9 +33,8 @@ from prometheus_client.process_collector import ProcessCollector
 
 from onelog.cluster.raft.member import LEADER
 from onelog.cluster.transport.peers import PeerStatus, PeerTransport
-from onelog.node.replica.driver import ShardDriver
-from onelog.node.replica.driver_driver import Driver
-from onelog.node.replica.holds import most_held_bytes
+from onelog.node.replica.driver import Driver, ShardDriver
+from onelog.node.replica.retention import most_held_bytes
 
 # When each counter was made is a series of its own for every series, and nobody asks.
 disable_created_metrics()  # type: ignore[no-untyped-call]

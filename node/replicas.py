@@ -25,10 +25,9 @@ from onelog.cluster.config import RaftConfig, ShippingConfig
 from onelog.cluster.raft.membership import Membership
 from onelog.cluster.transport.handshake import Identity
 from onelog.cluster.transport.peers import PeerTransport, TransportConfig
-from onelog.cluster.transport.wire_errors import WireError
+from onelog.cluster.transport.wire import WireError
 from onelog.node.membership.peer_port import PeerPort
-from onelog.node.replica.driver import ShardDriver
-from onelog.node.replica.driver_driver import Driver
+from onelog.node.replica.driver import Driver, ShardDriver
 from onelog.node.replica.requests import Outcome, ShardConfig
 from onelog.node.replica.shard import Shard
 from onelog.snapshot.progress import Phase, Progress, no_progress

@@ -19,15 +19,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onelog import errors
     from onelog.client.client import AsyncClient
-    from onelog.client.observing import Cost, costs
+    from onelog.client.observing import Cost, costs, traced
     from onelog.client.options import ClientOptions, Tls
-    from onelog.client.queue_values import NewMessage, QueueConfig
-    from onelog.client.series_arrays import SeriesData
-    from onelog.client.stream_values import GroupConfig, NewRecord, RecordFilter, Retention
     from onelog.client.sync.client import Client
-    from onelog.client.timeseries import MeasurementConfig, Rule
-    from onelog.client.tracing import traced
-    from onelog.client.values import Item, Message, Read, Record
+    from onelog.client.timeseries import MeasurementConfig, Rule, SeriesData
+    from onelog.client.values import (
+        GroupConfig,
+        Item,
+        Message,
+        NewMessage,
+        NewRecord,
+        QueueConfig,
+        Read,
+        Record,
+        RecordFilter,
+        Retention,
+    )
     from onelog.client.watch import Event, Watched
     from onelog.client.worker import Reject
     from onelog.errors import OnelogError
@@ -38,25 +45,25 @@ _HOMES = {
     "ClientOptions": "onelog.client.options",
     "Cost": "onelog.client.observing",
     "Event": "onelog.client.watch",
-    "GroupConfig": "onelog.client.stream_values",
+    "GroupConfig": "onelog.client.values",
     "Item": "onelog.client.values",
     "MeasurementConfig": "onelog.client.timeseries",
     "Message": "onelog.client.values",
-    "NewMessage": "onelog.client.queue_values",
-    "NewRecord": "onelog.client.stream_values",
+    "NewMessage": "onelog.client.values",
+    "NewRecord": "onelog.client.values",
     "OnelogError": "onelog.errors",
-    "QueueConfig": "onelog.client.queue_values",
+    "QueueConfig": "onelog.client.values",
     "Read": "onelog.client.values",
     "Record": "onelog.client.values",
-    "RecordFilter": "onelog.client.stream_values",
+    "RecordFilter": "onelog.client.values",
     "Reject": "onelog.client.worker",
-    "Retention": "onelog.client.stream_values",
+    "Retention": "onelog.client.values",
     "Rule": "onelog.client.timeseries",
-    "SeriesData": "onelog.client.series_arrays",
+    "SeriesData": "onelog.client.timeseries",
     "Tls": "onelog.client.options",
     "Watched": "onelog.client.watch",
     "costs": "onelog.client.observing",
-    "traced": "onelog.client.tracing",
+    "traced": "onelog.client.observing",
 }
 
 __all__ = [

@@ -14,10 +14,9 @@ from onelog.projections.queue.commands import decode_command as decode_queue
 from onelog.projections.queue.commands import describe_queue_entry
 from onelog.projections.stream.commands import decode_command as decode_stream
 from onelog.projections.stream.commands import describe_stream_command
-from onelog.projections.system.commands import TYPES_OPAQUE
-from onelog.projections.system.describe import describe_system_entry
+from onelog.projections.system.commands import TYPES_OPAQUE, describe_system_entry
 from onelog.projections.timeseries.commands import decode_command as decode_timeseries
-from onelog.projections.timeseries.describe import describe_timeseries_command
+from onelog.projections.timeseries.commands import describe_timeseries_command
 from onelog.ual.entry import (
     OWNER_KV,
     OWNER_QUEUE,

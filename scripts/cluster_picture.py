@@ -15,11 +15,9 @@ from pathlib import Path
 from rich.console import Console
 
 from onelog import AsyncClient
-from onelog.cli.cluster.history import History
 from onelog.cli.cluster.state import ClusterDirectory
-from onelog.cli.cluster.status import ClusterStatus, Observer
-from onelog.cli.cluster.view import render, watching_hint
-from onelog.cli.cluster.watching import LOOK_S
+from onelog.cli.cluster.status import ClusterStatus, History, Observer
+from onelog.cli.cluster.view import LOOK_S, render, watching_hint
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 104

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 HERE = ROOT / "onelog" / "client"
 TARGET = HERE / "sync"
 MODULES = (
-    "admin", "client", "group", "json_document", "kv", "leases", "lock", "log", "queue", "stream",
-    "tail", "timeseries", "transact", "transactions", "watch", "worker",
+    "admin", "client", "group", "kv", "leases", "log", "queue", "stream", "tail", "timeseries",
+    "transactions", "watch", "worker",
 )  # fmt: skip
 # Streams whose items should not be taken before they are wanted: they have no end, or are large.
 ONE_BY_ONE = frozenset(("consume", "frames", "snapshot"))
@@ -86,8 +86,9 @@ def _imports(name: str, tree: ast.Module, names: set[str], homes: dict[str, str]
                     found.append(f"from {node.module} import {alias.name} as {used}")
         elif isinstance(node, ast.ClassDef) and node.name not in homes and node.name in names:
             found.append(f"from onelog.client.{name} import {node.name}")
-        elif isinstance(node, ast.Assign):
-            aliases = {each.id for each in node.targets if isinstance(each, ast.Name)}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            aliases = {each.id for each in targets if isinstance(each, ast.Name)}
             found += [f"from onelog.client.{name} import {each}" for each in aliases & names]
     for core, home in homes.items():
         if core.removeprefix("Async") in names and home != name:

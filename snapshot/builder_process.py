@@ -43,7 +43,7 @@ class BuilderProcess:
         request: BuildRequest,
         *,
         timeout_s: float = TIMEOUT_S,
-        module: str = "onelog.snapshot.builder",
+        module: str = "onelog.snapshot.build",
     ) -> None:
         """Start the process; ``module`` is what it runs."""
         self.request = request

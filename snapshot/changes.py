@@ -36,7 +36,7 @@ from onelog.projections.queue.commands import (
     decode_command,
     notes_of,
 )
-from onelog.projections.queue.row import (
+from onelog.projections.queue.table import (
     DELIVERIES_SHIFT,
     PRIORITY_MASK,
     PRIORITY_SHIFT,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onelog.projections.section import SectionReader
+from onelog.projections.codec import SectionReader
 from onelog.snapshot.format import SECTION_NOTES
 from onelog.ual.segments.notes import ApplyNotes, IndexArray, SegmentNotes
 

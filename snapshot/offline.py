@@ -6,12 +6,22 @@
 
 What is committed is what the directory records; a running server may know of more. That different
 ways lead to the same state is shown by snapshot/proof.py.
+
+Offline entries
+---------------
+What the state of a shard only refers to, read from the log of a data directory.
+
+Bodies of messages, records and blocks stay in the log for as long as the present state needs them.
+An older state may need more than that: what is gone since then is ``NotKept``, which is an answer
+and no failure. Damage is something else and is raised as it is.
 """
 
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from onelog.projections.errors import BadPayload
 from onelog.projections.kv.reads import KeyValue
 from onelog.projections.result import Refused
 from onelog.projections.shard_state import Projections, build_projections
@@ -24,13 +34,13 @@ from onelog.snapshot.recovery import recover_state
 from onelog.snapshot.state import hash_text, write_state
 from onelog.snapshot.store import SnapshotStore
 from onelog.ual.directory import DataDirectory
-from onelog.ual.errors import IndexInFuture, MissingSegment
+from onelog.ual.entry import Entry
+from onelog.ual.errors import IndexDropped, IndexInFuture, MissingSegment
 from onelog.ual.files import Files
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.offline.offline_log import OfflineLog, open_offline_log
-from onelog.ual.offline.reader import ReadOnlyFiles, look_at_root
-from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.offline.reader import OfflineLog, ReadOnlyFiles, look_at_root, open_offline_log
+from onelog.ual.recovery import open_hard_state, open_log
 from onelog.ual.routing import partition_of, shard_of
 from onelog.ual.segments.notes import ApplyNotes
 
@@ -259,3 +269,38 @@ def kept_snapshots(source: OfflineLog) -> tuple[SnapshotRecord, ...]:
 def fresh_projections(_notes: ApplyNotes | None = None) -> Projections:
     """Return empty projections whose notes go nowhere."""
     return build_projections(LastRecords())
+
+
+# Offline entries
+
+
+class NotKept(Exception):
+    """The log does not keep the entry any more."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"the log no longer keeps entry {index}")
+        self.index = index
+
+
+def read_entry(source: OfflineLog, index: int) -> Entry:
+    """Return one entry; raise ``NotKept`` if its file, or its place in one, has been given up."""
+    try:
+        for entry in source.entries(index, index):
+            return entry
+    except IndexDropped as error:
+        raise NotKept(index) from error
+    raise NotKept(index)  # a compacted file has only some of its entries
+
+
+def bytes_fields(name: str, data: bytes) -> dict[str, Any]:
+    """Return bytes as text if all of it is printable, else as hex under another name."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    return {name: text} if text.isprintable() else {f"{name}_hex": data.hex()}
+
+
+def unreadable(error: NotKept | BadPayload) -> dict[str, Any]:
+    """Return what stands in place of what cannot be read."""
+    return {"error": str(error)}

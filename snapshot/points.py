@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onelog.projections.shard_state import Projections
-from onelog.projections.timeseries.blocks import CorruptBlock
-from onelog.projections.timeseries.columns import Column, Rows, Times
-from onelog.projections.timeseries.entities import Measurement
+from onelog.projections.timeseries.columns import Column, CorruptBlock, Rows, Times
 from onelog.projections.timeseries.limits import TIME_NS_MAX, TIME_NS_MIN
 from onelog.projections.timeseries.read import BlockCache, ReadBlock, read_column
+from onelog.projections.timeseries.store import Measurement
 from onelog.ual.errors import CorruptPayload
 
 # Points of blocks that are decoded for one window, about.

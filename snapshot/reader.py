@@ -15,7 +15,6 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from onelog.snapshot.checksum import combine
 from onelog.snapshot.errors import CorruptSnapshot
 from onelog.snapshot.format import (
     FILE_SIZE_MIN,
@@ -24,6 +23,7 @@ from onelog.snapshot.format import (
     SECTION_HEADER_SIZE,
     SectionHeader,
     SnapshotHeader,
+    combine,
     decode_footer,
     parse_snapshot_name,
 )

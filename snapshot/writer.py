@@ -18,13 +18,13 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from onelog.snapshot.checksum import combine
 from onelog.snapshot.format import (
     FOOTER_SIZE,
     HEADER_SIZE,
     SECTION_HEADER_SIZE,
     SectionHeader,
     SnapshotHeader,
+    combine,
     encode_footer,
     snapshot_name,
     temporary_name,

@@ -11,6 +11,13 @@ may have more; ``Cut.note`` says so.
   left of its group.
 * A task lists the files again: what was sealed, compacted or renamed meanwhile is read under its
   new name. What was dropped is an error that says which indexes.
+
+Queue ids
+---------
+The ids of queues by name, in a directory: entries of the log say ids and not names.
+
+A queue is named where it is created. Where the log begins later, the newest snapshot has the queues
+that were there. A name that was used again means all queues that had it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +28,23 @@ import numpy as np
 
 from onelog.errors import FailedPrecondition, NotFound
 from onelog.spark.columns.block import TYPE_BATCH, Block, Transactions, cut_blocks
+from onelog.spark.columns.log import VIEW
+from onelog.spark.columns.operations import types_of
 from onelog.spark.columns.selection import Selection
+from onelog.spark.columns.view import Request
 from onelog.spark.faults import reported
-from onelog.spark.origin import SPLIT_BYTES, Checksums, Cut, QueueNames, Range, Split, join_splits
+from onelog.spark.origin import (
+    SPLIT_BYTES,
+    Checksums,
+    Cut,
+    Origin,
+    QueueNames,
+    Range,
+    Split,
+    join_splits,
+)
 from onelog.spark.pieces import Piece, open_sealed
 from onelog.spark.places import Places, find_places
-from onelog.spark.queue_ids import find_created, find_in_snapshot
 from onelog.spark.shard_files import LISTINGS_MAX, Facts, Listing, Part, ShardFiles
 from onelog.ual.directory import ShardPaths
 from onelog.ual.entry import FLAG_CONDITIONAL, HEADER, HEADER_SIZE
@@ -34,6 +52,52 @@ from onelog.ual.errors import CorruptFile, IndexDropped, MissingSegment
 from onelog.ual.files import DiskFiles, Files
 from onelog.ual.offline.reader import ReadOnlyFiles
 from onelog.ual.segments.tables import Indexes
+
+
+def find_created(
+    origin: Origin, wanted: Range, namespaces: Sequence[str] | None
+) -> Iterator[tuple[int, str]]:
+    """Yield id and name of the queues that the entries of a range create."""
+    spaces = None if namespaces is None else frozenset(name.encode() for name in namespaces)
+    selection = Selection(types=types_of("queue", "queue_create"), namespaces=spaces)
+    request = Request(selection, frozenset(("index", "name_text")))
+    for split in origin.splits([wanted], selection):
+        for block in origin.blocks(split, selection):
+            for batch in VIEW.batches(block, request):
+                ids, names = batch.column("index"), batch.column("name_text")
+                yield from zip(ids.to_pylist(), names.to_pylist(), strict=True)
+
+
+def find_in_snapshot(
+    files: ShardFiles, names: Sequence[str], namespaces: Sequence[str] | None
+) -> Iterator[tuple[int, str]]:
+    """Yield id and name of the queues with these names in the newest snapshot that can be read."""
+    # Only who asks for queues of a log whose beginning is gone needs the state.
+    from onelog.snapshot.loading import load_newest
+    from onelog.snapshot.offline import fresh_projections
+    from onelog.ual.segments.notes import ApplyNotes
+
+    loaded, _ = load_newest(
+        files.reader,
+        files.paths.snapshots,
+        files.shard,
+        files.list().snapshots,
+        fresh_projections,
+        ApplyNotes(),
+    )
+    if loaded is None:
+        return
+    state = loaded.state
+    spaces = [each.name for each in state.system.namespaces] if namespaces is None else namespaces
+    for namespace in spaces:
+        for name in names:
+            # Of the names that begin with it, a name itself is the first.
+            first = state.queue.list_queues(namespace, limit=1, prefix=name)
+            if isinstance(first, list) and first and first[0][0] == name:
+                yield first[0][1], name
+
+
+# Directory
 
 NOTE = (
     "read from files: each shard ends at its last sealed entry, or at its newest snapshot where "

@@ -161,7 +161,7 @@ class EndpointOrigin:
         namespaces: Sequence[str] | None = None,
     ) -> QueueNames:
         """See ``Origin.queue_names``: the queues that there are now."""
-        from onelog.client.routing import shard_of
+        from onelog.client.topology import shard_of
 
         found: QueueNames = {}
         with self.connect() as client:

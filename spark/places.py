@@ -16,9 +16,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from onelog.ual.directory import ShardPaths, shard_paths
+from onelog.ual.directory import SYSTEM_NAME, ShardPaths, read_system, shard_paths
 from onelog.ual.errors import DirectoryError, NotADataDirectory
-from onelog.ual.identity import SYSTEM_NAME, read_system
 from onelog.ual.offline.reader import ReadOnlyFiles
 from onelog.ual.segments.format import HEADER_SIZE, SegmentHeader, SegmentKind, parse_segment_name
 

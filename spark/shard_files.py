@@ -26,8 +26,7 @@ from onelog.ual.files import Files
 from onelog.ual.manifest import Manifest, SnapshotRecord
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.offline.reader import ReadOnlyFiles
-from onelog.ual.opening import what_is_known
-from onelog.ual.recovery import finish_deletions, sort_names
+from onelog.ual.recovery import finish_deletions, sort_names, what_is_known
 from onelog.ual.segments.format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, SegmentKind
 from onelog.ual.segments.notes import clip_voids
 from onelog.ual.segments.tables import Indexes, StreamTable, Table

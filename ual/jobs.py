@@ -3,8 +3,17 @@
 A job is made by the log with everything it needs, touches nothing that the log's own thread
 changes, and keeps its error: the log's thread learns of it when it hands the job back, so a
 failure always surfaces where the log's state is decided.
+
+Tombstones
+----------
+Deleting segments so that a crash cannot bring one back.
+
+A tombstone is an empty file that says: the segment of this name is dropped. It is durable before
+the data goes and stays until the data is durably gone. Whatever the disk remembers of a half-done
+deletion, the next survey (ual/recovery.py) finds either the tombstone and finishes, or nothing.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +24,36 @@ from onelog.ual.files import OUT_OF_SPACE, File, Files, remove_files, sync_new_n
 from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import save as write_manifest
 from onelog.ual.segments.chain import Segment
-from onelog.ual.segments.format import successor_name
+from onelog.ual.segments.format import successor_name, tomb_name
 from onelog.ual.segments.notes import SegmentNotes
 from onelog.ual.segments.sealed import SealedSegment
 from onelog.ual.segments.sealing import seal_segment
 from onelog.ual.segments.unsealed import UnsealedSegment
-from onelog.ual.tombstones import remove_segments
+
+
+def remove_segments(files: Files, directory: Path, segments: Sequence[Segment]) -> None:
+    """Delete the files of these segments; readers that have them mapped go on."""
+    tombstones = []
+    try:
+        for segment in segments:
+            path = directory / tomb_name(segment.first_index)
+            if not files.exists(path):
+                files.open(path, create=True)
+            tombstones.append(path)
+    except OSError as error:
+        # Dropping is what frees a full disk. It can do without: MANIFEST has the new start.
+        if error.errno not in OUT_OF_SPACE:
+            raise
+    files.sync_directory(directory)
+    for segment in segments:
+        files.remove(segment.path)
+    files.sync_directory(directory)
+    for path in tombstones:
+        files.remove(path)
+    files.sync_directory(directory)
+
+
+# Jobs
 
 
 @dataclass(slots=True)

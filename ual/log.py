@@ -23,32 +23,257 @@ one thread; ``read``, ``scan`` and ``seek_time`` may come from any.
 Failure: a full disk refuses the write that met it and everything before it stays (``DiskFull``).
 Any other failed write or sync leaves unknown bytes on disk, so the log refuses all further writes
 (``LogFailed``) until it is opened again and finds out.
+
+Write guard
+-----------
+What becomes of a log whose write has failed.
+
+A full disk is the caller's to wait out: everything before the write stays. Any other failure leaves
+unknown bytes on disk, and from then on everything that would write is refused until the log is
+opened again.
+
+Manifest file
+-------------
+The MANIFEST of an open log: what it says, and the one change of it that may be under way.
+
+Replacing it takes two syncs, and removing what it has let go of a few more: too long for the thread
+that owns the log. So a change is begun there, done by a job on any thread, and taken back there.
+``content`` is the new one from the beginning, so that nobody goes for a file that is about to be
+removed; a full disk brings the old one back.
+
+One change at a time: who makes the next one settles the last, which may block, and builds on what
+``content`` is then. Used by the thread that owns the log.
+
+Proposals
+---------
+Proposals by number: what Raft sees of the log.
+
+Raft counts proposals, the log counts entries; a proposal is one group. Nothing here holds a group:
+a ``ProposalRange`` is a window of numbers that costs nothing to slice, and bytes are read when one
+item is asked for, because Raft libraries like to ask for ``log[n:]`` and use one of it.
+
+Only the thread that changes the log uses this: it goes past the commit index.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import NoReturn
+from pathlib import Path
+from typing import NoReturn, Protocol, overload
 
 from onelog.ual.directory import ShardPaths
 from onelog.ual.entry import Entry, Group, decode_entry, encode_group
 from onelog.ual.errors import DiskFull, GroupTooLarge, IndexDropped, IndexInFuture, LogFailed
-from onelog.ual.files import Files
-from onelog.ual.free_space import FreeSpace
+from onelog.ual.files import OUT_OF_SPACE, Files, FreeSpace
 from onelog.ual.hard_state import HardStateFile
 from onelog.ual.jobs import ManifestJob, Roll, SealJob, SyncJob
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import Base, Checkpoint, ColdRange, Manifest, SnapshotRecord
-from onelog.ual.manifest_file import ManifestFile
-from onelog.ual.proposals import Proposals
 from onelog.ual.ring import HotRing
 from onelog.ual.segments.chain import Segment, SegmentSet
 from onelog.ual.segments.format import SegmentHeader
 from onelog.ual.segments.unsealed import UnsealedSegment
-from onelog.ual.write_guard import WriteGuard
+
+
+class WriteGuard:
+    """One log's answer to errors of its files."""
+
+    def __init__(self, space: FreeSpace) -> None:
+        self._space = space
+        self.failure: str | None = None
+
+    def refuse_if_failed(self) -> None:
+        """Raise if nothing may be written any more."""
+        if self.failure is not None:
+            raise LogFailed(f"{self.failure}; open the log again to recover")
+
+    def refuse_or_fail(self, what: str, error: OSError) -> NoReturn:
+        """Report an error of something that can be tried again when there is space."""
+        if error.errno in OUT_OF_SPACE:
+            self._space.ask_again()
+            raise DiskFull(f"{what}: {error}; free some space") from error
+        self.fail(what, error)
+
+    @contextmanager
+    def fatal_errors(self, what: str) -> Iterator[None]:
+        """Let an error in something that MANIFEST has decided end this log's writing."""
+        try:
+            yield
+        except OSError as error:
+            self.fail(what, error)
+
+    def fail(self, what: str, error: OSError) -> NoReturn:
+        """Refuse everything from now on."""
+        self.failure = f"{what} failed: {error}"
+        raise LogFailed(f"{self.failure}; open the log again to recover") from error
+
+
+# Manifest file
+
+
+class ManifestFile:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        content: Manifest,
+        guard: WriteGuard,
+        give_back: Callable[[tuple[Segment, ...]], None],
+    ) -> None:
+        """``give_back`` is told of segments that could not be let go of."""
+        self.content = content
+        self._files = files
+        self._path = path
+        self._guard = guard
+        self._give_back = give_back
+        self._under_way: ManifestJob | None = None
+
+    def begin(
+        self,
+        content: Manifest,
+        *,
+        segments: tuple[Segment, ...] = (),
+        snapshots: tuple[Path, ...] = (),
+        added: tuple[Path, ...] = (),
+    ) -> ManifestJob:
+        """Return what replaces MANIFEST, and then removes the files of these.
+
+        ``added`` is a new snapshot, which goes if MANIFEST cannot be written.
+        """
+        self._guard.refuse_if_failed()
+        assert self._under_way is None, "the last change is not settled"
+        job = ManifestJob(
+            self._files, self._path, self.content, content, segments, snapshots, added
+        )
+        self.content, self._under_way = content, job
+        return job
+
+    def finish(self, job: ManifestJob) -> None:
+        """Take the result of a job whose ``run`` has returned, settled before or not."""
+        if job is self._under_way:
+            self._under_way = None
+            if not job.is_decided:
+                self.content = job.before
+                self._give_back(job.segments)
+        if job.error is None:
+            assert job.is_decided, "the job did not run"
+        elif job.is_decided:
+            self._guard.fail("remove what MANIFEST has let go of", job.error)
+        else:
+            self._guard.refuse_or_fail("write MANIFEST", job.error)
+
+    def settle(self) -> None:
+        """Finish the change that is under way, if there is one, on this thread."""
+        job = self._under_way
+        if job is not None:
+            job.run()
+            with suppress(DiskFull):  # whoever began it will hear of it
+                self.finish(job)
+
+    def save(self, content: Manifest) -> None:
+        """Replace MANIFEST on this thread; a full disk leaves the old one."""
+        job = self.begin(content)
+        job.run()
+        self.finish(job)
+
+
+# Proposals
+
+
+class GroupedLog(Protocol):
+    """What is needed of a log."""
+
+    ring: HotRing
+    segments: SegmentSet
+    durable_index: int
+
+    @property
+    def first_proposal(self) -> int:
+        """The number of the first group that is kept."""
+
+    @property
+    def last_proposal(self) -> int:
+        """The number of the last group."""
+
+
+class ProposalRange(Sequence[bytes]):
+    """The stored groups of the proposals ``numbers``, read one by one when asked for."""
+
+    __slots__ = ("_read", "numbers")
+
+    def __init__(self, read: Callable[[int], bytes], numbers: range) -> None:
+        self._read = read
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> "ProposalRange": ...
+    def __getitem__(self, at: int | slice) -> "bytes | ProposalRange":
+        if isinstance(at, slice):
+            return ProposalRange(self._read, self.numbers[at])
+        return self._read(self.numbers[at])
+
+
+class Proposals:
+    """The groups of a log by number."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: GroupedLog) -> None:
+        self._log = log
+
+    @property
+    def durable(self) -> int:
+        """The number of the last group that is durable."""
+        return self.of_index(self._log.durable_index)
+
+    def all(self) -> ProposalRange:
+        """Return every kept proposal, lazily."""
+        return ProposalRange(
+            self.data, range(self._log.first_proposal, self._log.last_proposal + 1)
+        )
+
+    def data(self, number: int) -> bytes:
+        """Return the stored group; verified, unless it comes from memory."""
+        first_index, last_index = self.indexes(number)
+        data = self._log.ring.read_range(first_index, last_index)
+        return data if data is not None else self._log.segments.proposal(number).data
+
+    def indexes(self, number: int) -> tuple[int, int]:
+        """Return the first and last index of a proposal."""
+        first, last = self._log.first_proposal, self._log.last_proposal
+        if not first <= number <= last:
+            raise (IndexDropped if number < first else IndexInFuture)(number, first, last)
+        return self._log.segments.proposal_range(number)
+
+    def term(self, number: int) -> int:
+        """Return the term of a proposal."""
+        first_index, _ = self.indexes(number)
+        data = self._log.ring.read(first_index)
+        return decode_entry(data).term if data else self._log.segments.read(first_index).term
+
+    def of_index(self, index: int) -> int:
+        """Return the proposal of an index that is not sealed, or is the last that is."""
+        for segment in reversed(self._log.segments.segments):
+            assert isinstance(segment, UnsealedSegment), (index, segment.last_index)
+            if segment.first_index <= index:
+                return segment.proposal_of(index)
+            if segment.first_index == index + 1:
+                return segment.first_proposal - 1
+        raise AssertionError(f"index {index} is not in the log")
+
+
+# Log
 
 
 class Log:
-    """One shard's log over its segment files. Made by ``open_log`` (ual/opening.py)."""
+    """One shard's log over its segment files. Made by ``open_log`` (ual/recovery.py)."""
 
     def __init__(
         self,

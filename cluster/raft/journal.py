@@ -31,7 +31,7 @@ from onelog.ual.entry import TYPE_NOOP, Draft, Group, check_group, decode_entrie
 from onelog.ual.errors import CorruptEntry, CorruptFile, CorruptPayload, PayloadTooLarge
 from onelog.ual.hard_state import HardStateFile
 from onelog.ual.log import Log
-from onelog.ual.segments.damaged import DamagedSegment
+from onelog.ual.segments.sealed import DamagedSegment
 from onelog.ual.segments.unsealed import UnsealedSegment
 
 KIND_DATA = b"\0"

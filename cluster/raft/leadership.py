@@ -20,11 +20,9 @@ from uuid import UUID
 from onelog.cluster.config import RaftConfig
 from onelog.cluster.raft.catch_up import Offered
 from onelog.cluster.raft.journal import RaftJournal
-from onelog.cluster.raft.lease import Lease
 from onelog.cluster.raft.messages import Ack, Append, Message
-from onelog.cluster.raft.peers import Peer
+from onelog.cluster.raft.peers import Freshness, Lease, Peer
 from onelog.cluster.raft.pysyncobj_seam import Clock
-from onelog.cluster.raft.staleness import Freshness
 from onelog.ual.errors import CorruptFile
 
 _Number = TypeVar("_Number", int, float)

@@ -21,21 +21,56 @@ Calls of different members never nest, which is what lets them share pysyncobj's
 Failure: a message that breaks a rule is dropped and counted; ``refusal`` says why. A full disk
 refuses a proposal, an append or a leadership; what was before stays. Anything else that is raised
 (``LogFailed``, ``Diverged``, an error in apply) means that this replica must stop.
+
+Applier
+-------
+What a Raft member tells the replica that it belongs to.
+
+Changing
+--------
+Changing the members of a group: what a leader makes sure of before it proposes it.
+
+Offers
+------
+A follower's side of snapshots: what it says to an offer, and what it may confirm.
+
+An offer says that the leader's log begins behind what this one can follow. Invariants:
+
+* It vouches for nothing but the snapshot: what is committed here does not move because of it
+  (``RaftMember.follow``), or a deposed leader would apply what nobody else has.
+* A snapshot of something that this replica has, applied or in its log under the same term, is not
+  taken: what follows it stays, and Raft goes on from there.
+* A confirmation says that everything up to a proposal is durable here and the leader's. It is
+  given to the leader whose offer it was, in its term, and to nobody else.
+
+Transfer
+--------
+Handing a leadership over, under load: hold, wait, hand over, resume.
+
+While a transfer is under way the leader proposes nothing new, so that the target can come to have
+everything (``Hold``); then it is asked to stand for election at once. Both phases are bounded by
+one election timeout: if the target cannot catch up or is not elected, the leader goes on as if
+nothing had been asked. Clients see a pause, never an error.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from pysyncobj import SyncObj
 from pysyncobj.node import Node
 
 from onelog.cluster.config import ALL_ON, Protections, RaftConfig
-from onelog.cluster.errors import NotLeader, ProposalRefused
-from onelog.cluster.raft.applier import Applier
+from onelog.cluster.errors import (
+    ClusterError,
+    MembershipRefused,
+    NotLeader,
+    ProposalRefused,
+    TransferFailed,
+)
 from onelog.cluster.raft.journal import KIND_DATA, KIND_NOOP, Proposal, RaftJournal
 from onelog.cluster.raft.leadership import Leadership
-from onelog.cluster.raft.membership import Membership
+from onelog.cluster.raft.membership import Membership, check_change, check_moment
 from onelog.cluster.raft.messages import (
     Ack,
     Append,
@@ -46,7 +81,6 @@ from onelog.cluster.raft.messages import (
     Vote,
     VoteRequest,
 )
-from onelog.cluster.raft.offers import Offers
 from onelog.cluster.raft.peers import Ballot, Matched
 from onelog.cluster.raft.pre_vote import PreVote
 from onelog.cluster.raft.pysyncobj_seam import (
@@ -58,6 +92,74 @@ from onelog.cluster.raft.pysyncobj_seam import (
     translated,
 )
 from onelog.ual.errors import CorruptFile, DiskFull, EntryError, GroupTooLarge
+
+
+class Applier(Protocol):
+    """Who learns that proposals are committed, in order, each once."""
+
+    def lead(self) -> None:
+        """This member is about to lead: its next call may append."""
+
+    def heard(self, log_time_ns: int) -> None:
+        """For the leader it is this time now."""
+
+    def offered(self, source: UUID, offer: Offer) -> None:
+        """The leader offers a snapshot of something that this member's log does not hold."""
+
+    def apply(self, number: int, data: bytes) -> None:
+        """Fold a committed group into the state. Must not raise: that would stop the replica."""
+
+
+# Offers
+
+
+class Offers:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        member: "RaftMember",
+        matched: Matched,
+        applier: Applier,
+        send: Callable[[UUID, Message], None],
+    ) -> None:
+        self._member = member
+        self._matched = matched
+        self._applier = applier
+        self._send = send
+
+    def on_offer(self, sender: UUID, offer: Offer) -> None:
+        """Answer a leader that offers a snapshot, and hand on what is worth taking."""
+        member = self._member
+        if not member.accepts_leader(sender, offer.term):
+            return
+        member.follow(sender, offer.term, offer.commit)
+        if self.is_held(offer):
+            self._confirm(sender, offer)
+        else:
+            self._send(sender, Ack(offer.term, offer.round, member.applied + 1, False, False))
+            self._applier.offered(sender, offer)
+
+    def is_held(self, offer: Offer) -> bool:
+        """Tell whether this replica has what the snapshot covers."""
+        member = self._member
+        return member.applied >= offer.proposal or member.journal.holds(
+            offer.proposal, offer.snapshot_term
+        )
+
+    def installed(self, source: UUID, offer: Offer, config: bytes) -> None:
+        """Let Raft go on behind a snapshot that was installed, and tell its leader."""
+        member = self._member
+        member.begin_at_base(config)
+        if offer.term == member.term and member.leader_id == source:
+            self._confirm(source, offer)
+
+    def _confirm(self, leader_id: UUID, offer: Offer) -> None:
+        self._matched.note(offer.term, offer.round, offer.proposal)
+        self._send(leader_id, self._matched.ack(self._member.journal.durable))
+
+
+# Member
 
 PRIVATE_NAMES = (
     "raftState", "raftCurrentTerm", "raftLeader", "otherNodes", "transferInProgress", "noopIDx",
@@ -513,3 +615,64 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         """Translate what pysyncobj sends; what we send ourselves never comes this way."""
         is_handed = self._is_handed(message["term"])
         self._send(node.id, translated(message, is_handed=is_handed))
+
+
+# Changing
+
+
+def change_membership(member: RaftMember, membership: Membership) -> tuple[int, int]:
+    """As leader, propose other members; return the proposal's number and term."""
+    if member.state != LEADER:
+        raise NotLeader(member.leader_id)
+    if member.protections.one_change:
+        is_settled = member.journal.membership_number <= member.applied
+        check_moment(leads=member.has_applied_noop, is_settled=is_settled)
+        check_change(member.membership, membership, member.self_id)
+    for each in set(membership.voters) - set(member.membership.voters):
+        if member.match_of(each) < member.commit:
+            raise MembershipRefused(f"{each} has not caught up yet")
+    return member.propose([membership.draft()])
+
+
+# Transfer
+
+TransferCallback = Callable[[ClusterError | None], None]
+
+
+class Transfer:
+    """One attempt. ``advance`` until it returns True; then ``error`` says how it ended."""
+
+    def __init__(
+        self, member: RaftMember, target: UUID, callback: TransferCallback, hold_ms: int = 0
+    ) -> None:
+        """``hold_ms``: how long the target should keep it (``node/membership/balance.py``)."""
+        if member.state != LEADER:
+            raise NotLeader(member.leader_id)
+        if target == member.self_id or target not in member.membership.voters:
+            raise TransferFailed(f"{target} is not another voter")
+        self.callback = callback
+        self.error: ClusterError | None = None
+        self._member = member
+        self._target = target
+        self._hold_ms = hold_ms
+        self._term = member.term
+        self._is_asked = False
+        self._until_s = self._later_s()
+
+    def advance(self) -> bool:
+        """Do what can be done now; tell whether the attempt is over."""
+        member = self._member
+        if member.state != LEADER or member.term != self._term:
+            return True  # somebody else leads, or soon will
+        if member.clock.now_s() >= self._until_s:
+            what = "was not elected in time" if self._is_asked else "did not catch up in time"
+            self.error = TransferFailed(f"{self._target} {what}")
+            return True
+        if not self._is_asked and member.match_of(self._target) == member.journal.last:
+            self._is_asked = True
+            self._until_s = self._later_s()
+            member.hand_over(self._target, self._hold_ms)
+        return False
+
+    def _later_s(self) -> float:
+        return self._member.clock.now_s() + self._member.config.election_s_max

@@ -1,10 +1,68 @@
-"""What a leader knows about each of its peers, and what a candidate heard from them."""
+"""What a leader knows about each of its peers, and what a candidate heard from them.
+
+Lease
+-----
+A leader's lease: for how long nobody else can have been elected, so that reads need no round.
+
+A *promise* comes with each ack of an append: the voter that sent it helps to elect nobody for so
+long, counted from when it heard that append (``PreVote.hears_leader``; its own candidacy counts as
+help). The leader does not know when that was, but not before the round of the append was begun. So
+it counts from there, by its own clock, and takes off what the voter's clock may run faster. While
+promises of a majority hold, nobody else leads a later term, nobody else commits, and what this
+leader has applied is all there is.
+
+What it rests on:
+
+* Clocks are trusted in one respect: of two members' monotonic clocks the faster one gains at most
+  ``CLOCK_RATE_DIFFERENCE_MAX`` on the slower one. What they show does not matter. A machine that is
+  suspended, and whose clock stands still meanwhile, breaks this.
+* A voter that acknowledged anything in this term has not voted in a later one: it would have told
+  the leader so instead. So only its later votes matter, and for those it made the promise.
+* A voter that was started again has forgotten whom it heard, and helps nobody for as long as if it
+  had just heard a leader, unless it never took part in any term.
+* Who is a voter is asked when the lease is, not when promises are made: of the membership in effect
+  and of any other that a successor could know of, majorities meet (cluster/raft/membership.py).
+  That needs a leader that has applied an entry of its term (``ReadRounds.may_look``).
+* A leadership that is handed over is an election in spite of all promises. So the leader gives its
+  lease up before it asks the target, until its term ends: the target may get the message late.
+
+The member's clock is looked at in the same step as the state: a process that was stopped in between
+answers with what was true when it looked, and one that was stopped before finds its lease over.
+
+Staleness
+---------
+How old a replica's state is at most, by its own clock and nobody else's.
+
+A replica is *fresh as of* a moment t of its own monotonic clock if it has applied everything that
+was committed anywhere before t. Its state is then at most ``now - t`` old. Nothing is ever
+concluded from when a message arrived: it may have been on its way for long. Instead
+
+1. a follower puts a *stamp* into its acks, and remembers when it made it: t;
+2. the leader begins a *round* with its next appends, and notes its commit index and the stamps that
+   it had by then. A majority that answers this round, in this term, had not elected anybody else
+   when it answered: so when the round began, after t, nobody could commit beside this leader, and
+   the noted index was all there was. (Without the round, a leader that was replaced and does not
+   know it would vouch for its followers.) A leader that has not applied an entry of its own term
+   does not know what is committed, and notes nothing;
+3. it echoes the stamps of the newest round that was answered. Once the follower has applied what
+   the append that brought the echo says is committed, it is fresh as of t.
+
+The leader itself is fresh as of the beginning of such a round. What a replica was fresh as of stays
+true whoever leads later, and is lost with the process.
+
+Only differences of one clock are used, so clocks may say what they like as long as they run: on a
+machine whose monotonic clock is one percent slow, a bound is one percent longer, and a suspended
+machine, whose clock stands still, does not notice that it aged. Stamps begin at a
+random number, so that the echo of a stamp of an earlier process is not taken for one of this.
+"""
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from onelog.cluster.raft.messages import Ack
+from onelog.cluster.raft.pysyncobj_seam import Clock
 
 
 class Peer:
@@ -14,8 +72,7 @@ class Peer:
     more than what is durable here as well. ``received`` is what it has written, synced or not.
     ``next`` is what it is sent next; it moves back only on a reset, and each reset begins a new
     round, so that the answers to what was on its way before do not move it back again.
-    ``promised_s`` is until when it helps to elect nobody else, by our clock
-    (cluster/raft/lease.py).
+    ``promised_s`` is until when it helps to elect nobody else, by our clock.
     """
 
     __slots__ = (
@@ -30,7 +87,7 @@ class Peer:
         self.round = 0  # the newest round that it answered
         self.reset_round = 0
         self.spoken_s = float("-inf")  # when something was last sent
-        self.stamp = 0  # the last one that it sent (cluster/raft/staleness.py)
+        self.stamp = 0  # the last one that it sent
         self.promised_s = float("-inf")
         self.in_flight_bytes = 0
         self._in_flight: deque[tuple[int, int]] = deque()  # number, size
@@ -114,3 +171,159 @@ class Matched:
         following = min(self.number, durable) + 1
         position = (self.term, self.round, following, True, False, self.number)
         return Ack(*position, self._stamp(), self._promise_ms)
+
+
+# Lease
+
+# The clocks of ordinary machines differ by less than a thousandth.
+CLOCK_RATE_DIFFERENCE_MAX = 0.2
+# Rounds are noted when they are at least this part of a heartbeat apart, and so many are kept: the
+# promise in an answer to an older one is over, or nearly.
+ROUNDS_PER_HEARTBEAT = 5
+ROUNDS_KEPT = 64
+
+
+class Lease:
+    """When a leader's rounds began, and what promises in answers to them are worth."""
+
+    def __init__(self, clock: Clock, heartbeat_s: float) -> None:
+        self._clock = clock
+        self._period_s = heartbeat_s / ROUNDS_PER_HEARTBEAT
+        self._rounds: deque[tuple[int, float]] = deque(maxlen=ROUNDS_KEPT)  # number, began
+        self._is_given_up = False
+
+    def begin_leading(self) -> None:
+        """Begin a leadership, in which nobody has promised anything yet."""
+        self._rounds.clear()
+        self._is_given_up = False
+
+    def begin_round(self, number: int) -> None:
+        """A round begins: nothing of it has been sent yet."""
+        now_s = self._clock.now_s()
+        if not self._rounds or now_s - self._rounds[-1][1] >= self._period_s:
+            self._rounds.append((number, now_s))
+
+    def until_s(self, number: int, promise_ms: int) -> float:
+        """Return until when a promise holds that came with an answer to this round."""
+        for noted, began_s in reversed(self._rounds):
+            if noted <= number:
+                return began_s + promise_ms / 1000 / (1 + CLOCK_RATE_DIFFERENCE_MAX)
+        return float("-inf")
+
+    def give_up(self) -> None:
+        """Have no lease any more in this term."""
+        self._is_given_up = True
+
+    def holds_until(self, promised_s: float) -> bool:
+        """Tell whether promises of a majority, which hold until then, are a lease now."""
+        return not self._is_given_up and self._clock.now_s() < promised_s
+
+
+# Staleness
+
+STAMP_START_MAX = 1 << 54
+# Stamps and rounds are at least this part of a heartbeat apart, and so many are remembered: the
+# echo of an older stamp is worth nothing, seconds after it was made.
+STAMPS_PER_HEARTBEAT = 5
+STAMPS_KEPT = 256
+_LONG_AGO_S = float("-inf")
+
+
+class _Round(NamedTuple):
+    number: int
+    began_s: float
+    commit: int
+    stamps: Mapping[UUID, int]
+
+
+class Freshness:
+    """What one member knows about the age of its state."""
+
+    def __init__(self, clock: Clock, heartbeat_s: float) -> None:
+        self._clock = clock
+        self._period_s = heartbeat_s / STAMPS_PER_HEARTBEAT
+        self._stamp = int(clock.random() * STAMP_START_MAX)
+        self._stamps: dict[int, float] = {}  # when each was made, oldest first
+        self._stamped_s = _LONG_AGO_S
+        self._known: list[tuple[float, int]] = []  # fresh as of this when so much is applied
+        self._as_of_s = _LONG_AGO_S
+        self._rounds: deque[_Round] = deque()  # of this leadership, not answered yet
+        self._round_s = _LONG_AGO_S
+        self._echoes: Mapping[UUID, int] = {}
+
+    def age_s(self, applied: int) -> float:
+        """Return how old the state is at most, with so much applied; infinite if unknown."""
+        left = []
+        for as_of_s, commit in self._known:
+            if commit <= applied:
+                self._as_of_s = max(self._as_of_s, as_of_s)
+            else:
+                left.append((as_of_s, commit))
+        self._known = left
+        return self._clock.now_s() - self._as_of_s
+
+    # As a follower
+
+    def stamp(self) -> int:
+        """Return the stamp for an ack: a new one, unless the last one is still good enough."""
+        now_s = self._clock.now_s()
+        if now_s - self._stamped_s >= self._period_s:
+            self._stamp += 1
+            self._stamped_s = self._stamps[self._stamp] = now_s
+            if len(self._stamps) > STAMPS_KEPT:
+                del self._stamps[next(iter(self._stamps))]
+        return self._stamp
+
+    def echoed(self, stamp: int, commit: int) -> None:
+        """A leader, asked after this stamp was made, was sure of ``commit``."""
+        made_s = self._made_s(stamp)
+        if made_s is not None:
+            self._learn(made_s, commit)
+
+    def _made_s(self, stamp: int) -> float | None:
+        return self._stamps.get(stamp)
+
+    def _learn(self, as_of_s: float, commit: int) -> None:
+        if self._known and self._known[-1] == (as_of_s, commit):
+            return
+        if len(self._known) >= ROUNDS_KEPT:
+            self._known.pop()  # the oldest will be applied first, and then there is room
+        self._known.append((as_of_s, commit))
+
+    # As a leader
+
+    def begin_leading(self) -> None:
+        """Begin a leadership, in which nobody has answered anything yet."""
+        self._rounds.clear()
+        self._round_s = _LONG_AGO_S
+        self._echoes = {}
+
+    @property
+    def wants_round(self) -> bool:
+        """Whether the last round that was noted is so old that another is worth its cost."""
+        return self._clock.now_s() - self._round_s >= self._period_s
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a noted round has no answer yet."""
+        return bool(self._rounds)
+
+    def begin_round(self, number: int, commit: int, stamps: Mapping[UUID, int]) -> None:
+        """A round begins, with this much committed and these stamps heard."""
+        if len(self._rounds) >= ROUNDS_KEPT:
+            self._rounds.pop()
+        self._round_s = self._clock.now_s()
+        self._rounds.append(_Round(number, self._round_s, commit, stamps))
+
+    def answered(self, number: int) -> None:
+        """A majority has answered all rounds up to this one."""
+        rounds, newest = self._rounds, None
+        while rounds and rounds[0].number <= number:
+            newest = rounds.popleft()
+        if newest is not None:
+            self._learn(newest.began_s, newest.commit)
+            self._echoes = newest.stamps
+
+    def echo_to(self, peer_id: UUID) -> int:
+        """Return what to echo to a peer with the present commit index; 0 for nothing."""
+        return self._echoes.get(peer_id, 0)

@@ -6,7 +6,7 @@ nothing; answers count until the asking member's next election timeout. Nothing 
 term or a vote, and nothing is kept on disk.
 
 Whoever hears a leader does not vote for anybody else either, nor stand for election: that is what
-it promises in its acks (cluster/raft/lease.py). A process that was started again does not know whom
+it promises in its acks (cluster/raft/peers.py). A process that was started again does not know whom
 it heard before, and behaves as if it had just heard somebody; if it knows of no term, it heard
 nobody.
 """

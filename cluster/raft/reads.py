@@ -7,7 +7,7 @@ of readers costs one round at a time. A leader notes nothing before the no-op of
 applied: until then it does not know what its predecessors committed.
 
 A leader that is the only voter needs no round: nobody else can lead or commit. Nor does a leader
-with a lease (cluster/raft/lease.py). Then a clock is trusted, for those who agree to that.
+with a lease (cluster/raft/peers.py). Then a clock is trusted, for those who agree to that.
 
 A callback is called once, by ``deliver``, which belongs outside of Raft's own work: a callback may
 raise, and the others are called all the same, by the next ``deliver`` at the latest.

@@ -2,14 +2,38 @@
 
 Both sides check the other's ``Hello`` with the same rules, and whoever finds a difference says so
 before it hangs up, so that both can report it. Nothing here does I/O.
+
+Introduction
+------------
+Who a node is, before there is a cluster: introductions as values and as bytes.
+
+What comes from somebody else is checked in full before it becomes a value: sizes, counts, ids,
+ranges. Whether it fits this node is decided in ``node/membership/peer_port.py``. Nothing here does
+I/O.
 """
 
-from collections.abc import Container
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
 from uuid import UUID
 
-from onelog.cluster.transport.wire import PROTOCOL_MAX, PROTOCOL_MIN, Hello
-from onelog.cluster.transport.wire_errors import Reason, WireError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from onelog.cluster.transport.wire import (
+    DETAIL_SIZE_MAX,
+    ENDPOINT_SIZE_MAX,
+    NAME_SIZE_MAX,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    REASON_SIZE_MAX,
+    Hello,
+    Reason,
+    Refused,
+    WireError,
+    checked_endpoints,
+    printable,
+)
+from onelog.ual.directory import PARTITIONS_MAX, SHARDS_MAX
+from onelog.v1 import peer_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +120,177 @@ def check_caller(ours: Identity, theirs: Hello, last: Hello | None) -> None:
         raise WireError(
             Reason.STALE_SESSION, f"session {theirs.session} after session {last.session}"
         )
+
+
+# Introduction
+
+INTRODUCTION_SIZE_MAX = 256 << 10
+FOUNDERS_MAX = 64
+WORKERS_MAX = 256
+_ID_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """See ``PeerIntroduction``."""
+
+    cluster_name: str
+    node_name: str
+    node_id: UUID
+    shards: int
+    partitions: int
+    workers: int
+    worker: int = 0
+    target_name: str = ""
+    cluster_id: UUID | None = None
+    is_joining: bool = False
+    # By name: the id, if it is known, and the address of its peer service.
+    founders: Mapping[str, tuple[UUID | None, str]] = field(default_factory=dict)
+    endpoints: tuple[str, ...] = ()
+    protocol_min: int = PROTOCOL_MIN
+    protocol_max: int = PROTOCOL_MAX
+
+    @property
+    def is_founded(self) -> bool:
+        """Whether the sender's cluster exists."""
+        return self.cluster_id is not None
+
+    @property
+    def agreed(self) -> dict[str, UUID] | None:
+        """The ids of all founders by name; None while one is not known."""
+        ids = {name: node_id for name, (node_id, _) in self.founders.items() if node_id}
+        return ids if len(ids) == len(self.founders) else None
+
+
+@dataclass(frozen=True, slots=True)
+class IntroductionAnswer:
+    """Who answers, and why not if it does not want to."""
+
+    introduction: Introduction
+    refusal: Refused | None = None
+
+
+def encode_introduction(value: Introduction) -> bytes:
+    """Return an introduction as bytes."""
+    return bytes(_message(value).SerializeToString())
+
+
+def encode_answer(value: Introduction, refusal: WireError | None) -> bytes:
+    """Return an answer as bytes."""
+    answer = peer_pb2.PeerIntroductionAnswer(introduction=_message(value))
+    if refusal is not None:
+        answer.refusal.reason = refusal.reason
+        answer.refusal.detail = printable(refusal.detail, DETAIL_SIZE_MAX)
+    return bytes(answer.SerializeToString())
+
+
+def decode_introduction(data: bytes) -> Introduction:
+    """Take somebody's introduction apart; ``WireError`` if it breaks a rule."""
+    message = peer_pb2.PeerIntroduction()
+    _parse(message, data)
+    return _value(message)
+
+
+def decode_answer(data: bytes) -> IntroductionAnswer:
+    """Take somebody's answer apart; ``WireError`` if it breaks a rule."""
+    message = peer_pb2.PeerIntroductionAnswer()
+    _parse(message, data)
+    refusal = None
+    if message.HasField("refusal"):
+        refusal = Refused(
+            printable(message.refusal.reason, REASON_SIZE_MAX),
+            printable(message.refusal.detail, DETAIL_SIZE_MAX),
+        )
+    return IntroductionAnswer(_value(message.introduction), refusal)
+
+
+def _message(value: Introduction) -> peer_pb2.PeerIntroduction:
+    return peer_pb2.PeerIntroduction(
+        protocol_min=value.protocol_min,
+        protocol_max=value.protocol_max,
+        cluster_name=value.cluster_name,
+        cluster_id=b"" if value.cluster_id is None else value.cluster_id.bytes,
+        node_name=value.node_name,
+        node_id=value.node_id.bytes,
+        target_name=value.target_name,
+        shards=value.shards,
+        partitions=value.partitions,
+        workers=value.workers,
+        worker=value.worker,
+        is_joining=value.is_joining,
+        founders=[
+            peer_pb2.PeerFounder(
+                name=name, node_id=node_id.bytes if node_id else b"", address=address
+            )
+            for name, (node_id, address) in sorted(value.founders.items())
+        ],
+        api_endpoints=value.endpoints,
+    )
+
+
+def _parse(message: object, data: bytes) -> None:
+    if len(data) > INTRODUCTION_SIZE_MAX:
+        raise WireError(
+            Reason.MESSAGE_TOO_LARGE, f"{len(data)} bytes, limit {INTRODUCTION_SIZE_MAX}"
+        )
+    try:
+        message.ParseFromString(data)  # type: ignore[attr-defined]
+    except DecodeError as error:
+        raise WireError(Reason.UNREADABLE, "these bytes are not protobuf") from error
+
+
+def _value(message: peer_pb2.PeerIntroduction) -> Introduction:
+    if not 1 <= message.protocol_min <= message.protocol_max:
+        raise WireError(
+            Reason.BAD_NUMBER, f"protocols {message.protocol_min} to {message.protocol_max}"
+        )
+    if (
+        message.shards > SHARDS_MAX
+        or message.partitions > PARTITIONS_MAX
+        or not 1 <= message.workers <= WORKERS_MAX
+        or message.worker >= message.workers
+    ):
+        raise WireError(
+            Reason.BAD_NUMBER,
+            f"{message.shards} shards, {message.partitions} partitions, "
+            f"worker {message.worker} of {message.workers}",
+        )
+    if len(message.founders) > FOUNDERS_MAX:
+        raise WireError(Reason.BAD_NUMBER, f"{len(message.founders)} founders")
+    founders = {
+        _name(each.name): (
+            _id(each.node_id) if each.node_id else None,
+            printable(each.address, ENDPOINT_SIZE_MAX),
+        )
+        for each in message.founders
+    }
+    if len(founders) != len(message.founders):
+        raise WireError(Reason.BAD_NUMBER, "a founder is named twice")
+    return Introduction(
+        printable(message.cluster_name, NAME_SIZE_MAX),
+        _name(message.node_name),
+        _id(message.node_id),
+        message.shards,
+        message.partitions,
+        message.workers,
+        message.worker,
+        printable(message.target_name, NAME_SIZE_MAX),
+        _id(message.cluster_id) if message.cluster_id else None,
+        message.is_joining,
+        founders,
+        checked_endpoints(message.api_endpoints),
+        message.protocol_min,
+        message.protocol_max,
+    )
+
+
+def _name(name: str) -> str:
+    if not 1 <= len(name) <= NAME_SIZE_MAX or not name.isprintable():
+        raise WireError(Reason.BAD_ID, f"a name of {len(name)} characters")
+    return name
+
+
+def _id(data: bytes) -> UUID:
+    if len(data) != _ID_SIZE:
+        raise WireError(Reason.BAD_ID, f"an id of {len(data)} bytes")
+    return UUID(bytes=data)

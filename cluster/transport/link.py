@@ -14,8 +14,7 @@ from typing import Protocol
 
 from onelog.cluster.raft.messages import Message
 from onelog.cluster.transport.outbox import EARLY_S, Outbox, OutboxLimits, Stuck
-from onelog.cluster.transport.wire import FrameDecoder, Refused, encode_refusal
-from onelog.cluster.transport.wire_errors import WireError
+from onelog.cluster.transport.wire import FrameDecoder, Refused, WireError, encode_refusal
 
 # How long a refusal may take to leave.
 REFUSAL_S_MAX = 1.0

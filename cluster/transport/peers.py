@@ -37,8 +37,15 @@ from onelog.cluster.transport.connection import Connection, Purpose, connect
 from onelog.cluster.transport.handshake import Identity, check_caller, check_hello, dials
 from onelog.cluster.transport.link import Link, LinkEnded, PeerRefused, Stream, Traffic
 from onelog.cluster.transport.outbox import OutboxLimits
-from onelog.cluster.transport.wire import Hello, Refused, decode_first, encode_hello, encode_refusal
-from onelog.cluster.transport.wire_errors import Reason, WireError
+from onelog.cluster.transport.wire import (
+    Hello,
+    Reason,
+    Refused,
+    WireError,
+    decode_first,
+    encode_hello,
+    encode_refusal,
+)
 
 Deliver = Callable[[UUID, list[tuple[int, Message]]], None]
 

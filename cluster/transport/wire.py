@@ -12,15 +12,40 @@ A message that does not fit travels in fragments and is put together again here.
   generated code copies them three times: 17 against 570 µs for 256 KiB. The bytes are the same.
 
 The checksums inside a group are the log's business: it verifies them when it appends.
+
+Wire errors
+-----------
+Why something that a peer says is refused, in words that stay the same.
+
+Wire shipping
+-------------
+The bytes of messages that ship snapshots and ranges.
+
+What comes from a peer is compared with the limits here before it becomes a message. A chunk's data
+is framed by hand, as the groups of an append are: generated code would copy it three times.
+
+Protobuf bytes
+--------------
+The bytes around a length-delimited field of protobuf, for messages put together by hand.
+
+Groups of the log are megabytes: joining them behind their tags and lengths copies them once, which
+the generated classes would do several times.
+
+State rows
+----------
+State hashes between processes: rows to protobuf and back, with everything checked on the way.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from enum import StrEnum
+from typing import Any, TypeVar
 from uuid import UUID
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from onelog.cluster.config import CHUNK_SIZE_MAX
+from onelog.cluster.raft.membership import LEARNERS_MAX, VOTERS_MAX
 from onelog.cluster.raft.messages import (
     Ack,
     Append,
@@ -30,23 +55,281 @@ from onelog.cluster.raft.messages import (
     Offer,
     Stale,
     StateReport,
+    StateRow,
     TimeoutNow,
     Unavailable,
     Vote,
     VoteRequest,
 )
-from onelog.cluster.transport.protobuf_bytes import field_tag, varint
-from onelog.cluster.transport.state_rows import decode_rows, encode_rows
-from onelog.cluster.transport.wire_errors import Reason, WireError
-from onelog.cluster.transport.wire_shipping import (
-    BadShipping,
-    decode_shipping,
-    fill_shipping,
-    split_chunk,
-)
 from onelog.ual.directory import PARTITIONS_MAX, SHARDS_MAX
 from onelog.ual.entry import GROUP_SIZE_MAX, HEADER_SIZE
 from onelog.v1 import peer_pb2
+
+
+class Reason(StrEnum):
+    """Why a peer, or something that it sent, is refused."""
+
+    # The handshake
+    CLUSTER_MISMATCH = "CLUSTER_MISMATCH"
+    TOPOLOGY_MISMATCH = "TOPOLOGY_MISMATCH"
+    PROTOCOL_TOO_OLD = "PROTOCOL_TOO_OLD"
+    PROTOCOL_TOO_NEW = "PROTOCOL_TOO_NEW"
+    UNKNOWN_NODE = "UNKNOWN_NODE"
+    WRONG_TARGET = "WRONG_TARGET"
+    WRONG_DIRECTION = "WRONG_DIRECTION"
+    STALE_SESSION = "STALE_SESSION"
+    HELLO_EXPECTED = "HELLO_EXPECTED"
+    HANDSHAKE_TIMEOUT = "HANDSHAKE_TIMEOUT"
+    # Introductions
+    CLUSTER_NAME_MISMATCH = "CLUSTER_NAME_MISMATCH"
+    FOUNDERS_MISMATCH = "FOUNDERS_MISMATCH"
+    NAME_TAKEN = "NAME_TAKEN"
+    NODE_REPLACED = "NODE_REPLACED"
+    NOT_FOUNDED = "NOT_FOUNDED"
+    NOT_A_PEER_PORT = "NOT_A_PEER_PORT"  # nobody sends it: it is said of who does not understand
+    # Frames
+    UNREADABLE = "UNREADABLE"
+    FRAME_TOO_LARGE = "FRAME_TOO_LARGE"
+    MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+    TOO_MANY_MESSAGES = "TOO_MANY_MESSAGES"
+    BAD_FRAGMENT = "BAD_FRAGMENT"
+    UNEXPECTED_HELLO = "UNEXPECTED_HELLO"
+    # Messages
+    UNKNOWN_KIND = "UNKNOWN_KIND"
+    UNKNOWN_SHARD = "UNKNOWN_SHARD"
+    BAD_NUMBER = "BAD_NUMBER"
+    BAD_GROUP = "BAD_GROUP"
+    BAD_ID = "BAD_ID"
+    BAD_CHUNK = "BAD_CHUNK"
+    BAD_STATE_REPORT = "BAD_STATE_REPORT"
+
+
+class WireError(Exception):
+    """What a peer sent is refused; ``reason`` is stable, ``detail`` is for people."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+# Wire shipping
+
+POSITION_MAX = 1 << 56
+SHIPPED_SIZE_MAX = 1 << 44
+WIRE_SHIPPING_REASON_SIZE_MAX = 256
+
+_DATA_TAG = bytes([peer_pb2.PeerChunk.DESCRIPTOR.fields_by_name["data"].number << 3 | 2])
+_CHUNK_TAG = bytes([peer_pb2.PeerMessage.DESCRIPTOR.fields_by_name["chunk"].number << 3 | 2])
+
+
+class BadShipping(ValueError):
+    """A number or size that no sender of ours would send."""
+
+
+def fill_shipping(outer: peer_pb2.PeerMessage, message: Offer | Fetch | Unavailable) -> None:
+    """Put a small message into its envelope."""
+    match message:
+        case Offer():
+            inner = outer.offer
+            inner.round, inner.commit = message.round, message.commit
+            inner.index, inner.proposal = message.index, message.proposal
+            inner.snapshot_term, inner.size = message.snapshot_term, message.size
+            inner.state_hash, inner.log_bytes = message.state_hash, message.log_bytes
+            inner.SetInParent()
+        case Fetch():
+            asked = outer.fetch
+            asked.is_snapshot = message.is_snapshot
+            asked.first_index, asked.last_index = message.first_index, message.last_index
+            asked.proposal, asked.offset = message.proposal, message.offset
+            asked.length = message.length
+            asked.SetInParent()
+        case Unavailable():
+            answer = outer.unavailable
+            answer.is_snapshot = message.is_snapshot
+            answer.first_index, answer.last_index = message.first_index, message.last_index
+            answer.reason = message.reason[:WIRE_SHIPPING_REASON_SIZE_MAX]
+            answer.SetInParent()
+
+
+def split_chunk(outer: peer_pb2.PeerMessage, chunk: Chunk) -> tuple[bytes, ...]:
+    """Return an encoded chunk in parts that are joined once, in the frame."""
+    head = peer_pb2.PeerChunk(
+        is_snapshot=chunk.is_snapshot,
+        first_index=chunk.first_index,
+        last_index=chunk.last_index,
+        offset=chunk.offset,
+        piece_first=chunk.piece_first,
+        piece_last=chunk.piece_last,
+        size=chunk.size,
+        tag=chunk.tag,
+    ).SerializeToString()
+    if chunk.data:
+        head += _DATA_TAG + _length(len(chunk.data))
+    size = len(head) + len(chunk.data)
+    return outer.SerializeToString() + _CHUNK_TAG + _length(size) + head, chunk.data
+
+
+def decode_shipping(outer: peer_pb2.PeerMessage, term: int) -> Message:
+    """Return the message in an envelope; raise ``BadShipping`` for what makes no sense."""
+    match outer.WhichOneof("kind"):
+        case "offer":
+            return _offer(outer.offer, term)
+        case "fetch":
+            return _fetch(outer.fetch, term)
+        case "chunk":
+            return _chunk(outer.chunk, term)
+        case _:
+            answer = outer.unavailable
+            _check_range(answer.first_index, answer.last_index)
+            reason = "".join(each if each.isprintable() else "?" for each in answer.reason)
+            return Unavailable(
+                term,
+                answer.is_snapshot,
+                answer.first_index,
+                answer.last_index,
+                reason[:WIRE_SHIPPING_REASON_SIZE_MAX],
+            )
+
+
+def _offer(inner: peer_pb2.PeerOffer, term: int) -> Offer:
+    index, proposal, snapshot_term = inner.index, inner.proposal, inner.snapshot_term
+    if not 1 <= proposal <= index <= POSITION_MAX or snapshot_term > term or term < 1:
+        raise BadShipping(f"a snapshot at {index}, {proposal} of {snapshot_term}, in {term}")
+    if max(inner.round, inner.commit) > POSITION_MAX:
+        raise BadShipping(f"an offer of round {inner.round}, commit {inner.commit}")
+    if not 1 <= inner.size <= SHIPPED_SIZE_MAX or inner.log_bytes > SHIPPED_SIZE_MAX:
+        raise BadShipping(f"a snapshot of {inner.size} bytes, a log of {inner.log_bytes}")
+    return Offer(
+        term,
+        inner.round,
+        index,
+        proposal,
+        snapshot_term,
+        inner.size,
+        inner.state_hash,
+        inner.log_bytes,
+        inner.commit,
+    )
+
+
+def _fetch(asked: peer_pb2.PeerFetch, term: int) -> Fetch:
+    _check_range(asked.first_index, asked.last_index)
+    if not 1 <= asked.proposal <= asked.first_index:
+        raise BadShipping(f"proposal {asked.proposal} at index {asked.first_index}")
+    if asked.offset > SHIPPED_SIZE_MAX or not 1 <= asked.length <= CHUNK_SIZE_MAX:
+        raise BadShipping(f"{asked.length} bytes at {asked.offset}, limit {CHUNK_SIZE_MAX}")
+    return Fetch(
+        term,
+        asked.is_snapshot,
+        asked.first_index,
+        asked.last_index,
+        asked.proposal,
+        asked.offset,
+        asked.length,
+    )
+
+
+def _chunk(chunk: peer_pb2.PeerChunk, term: int) -> Chunk:
+    _check_range(chunk.first_index, chunk.last_index)
+    size, offset, data = chunk.size, chunk.offset, chunk.data
+    if len(data) > CHUNK_SIZE_MAX or size > SHIPPED_SIZE_MAX or offset + len(data) > size:
+        raise BadShipping(f"{len(data)} bytes at {offset} of {size}")
+    first, last = chunk.piece_first, chunk.piece_last
+    if not 1 <= first <= last + 1 <= POSITION_MAX or bool(data) != bool(size):
+        raise BadShipping(f"a piece of {first} to {last} with {len(data)} bytes of {size}")
+    return Chunk(
+        term,
+        chunk.is_snapshot,
+        chunk.first_index,
+        chunk.last_index,
+        offset,
+        first,
+        last,
+        size,
+        chunk.tag,
+        data,
+    )
+
+
+def _check_range(first_index: int, last_index: int) -> None:
+    if not 1 <= first_index <= last_index <= POSITION_MAX:
+        raise BadShipping(f"a range of {first_index} to {last_index}")
+
+
+def _length(number: int) -> bytes:
+    """Return a length as protobuf writes it."""
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+# Protobuf bytes
+
+
+def field_tag(message: Any, field: str) -> bytes:
+    """Return the byte before a length-delimited field of a generated class."""
+    number: int = message.DESCRIPTOR.fields_by_name[field].number
+    assert number < 16, "a larger number needs more bytes"
+    return bytes([number << 3 | 2])
+
+
+def varint(number: int) -> bytes:
+    """Return a length as protobuf writes it."""
+    if number < 0x80:
+        return bytes((number,))
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+# State rows
+
+ROWS_MAX = VOTERS_MAX + LEARNERS_MAX
+OWNERS_MAX = 256
+_ID_SIZE = 16
+
+
+def encode_rows(rows: Iterable[StateRow]) -> list[peer_pb2.PeerStateRow]:
+    """Return the generated form of rows."""
+    return [
+        peer_pb2.PeerStateRow(
+            node_id=row.node_id.bytes,
+            hashes=[peer_pb2.PeerStateHash(owner=owner, hash=each) for owner, each in row.hashes],
+        )
+        for row in rows
+    ]
+
+
+def decode_rows(encoded: Iterable[peer_pb2.PeerStateRow], count: int) -> tuple[StateRow, ...]:
+    """Return the rows that a peer sent; ``ValueError`` if they cannot be."""
+    if not 1 <= count <= ROWS_MAX:
+        raise ValueError(f"{count} rows of state hashes, limit {ROWS_MAX}")
+    rows = []
+    for row in encoded:
+        if len(row.node_id) != _ID_SIZE:
+            raise ValueError(f"a node id of {len(row.node_id)} bytes")
+        if len(row.hashes) > OWNERS_MAX:
+            raise ValueError(f"{len(row.hashes)} state hashes, limit {OWNERS_MAX}")
+        hashes = tuple((each.owner, each.hash) for each in row.hashes)
+        owners = [owner for owner, _ in hashes]
+        if owners != sorted(set(owners)) or any(owner >= OWNERS_MAX for owner in owners):
+            raise ValueError("owners of state hashes are out of order or range")
+        rows.append(StateRow(UUID(bytes=row.node_id), hashes))
+    if len({row.node_id for row in rows}) != count:
+        raise ValueError("two rows of state hashes of one node")
+    return tuple(rows)
+
+
+# Wire
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from onelog.node.config.config_check import check_config
-from onelog.node.config.schema import Config
+from onelog.node.config.schema import Config, check_config
 from onelog.node.config.settings import BadValue, Kind, Setting, built, settings_of
 from onelog.node.errors import ConfigError
 

@@ -1,7 +1,56 @@
-"""Values of the projections as messages of the API: what answers and events have in common."""
+"""Values of the projections as messages of the API: what answers and events have in common.
 
+Stream records
+--------------
+Records for calls: decided on the state, read from the log by other threads, made into messages.
+
+Reading the log may wait for a disk, so it never happens on the loop. What is trimmed between the
+decision and the end of the reading would be missing without a word; the decision is then made
+again, with the gap in it (``PageRead.is_current``). A state of the past cannot be decided again:
+what it had and the log has lost since is COMPACTED (``PageRead.is_whole``).
+
+Series points
+-------------
+Points between the API and the log: columns stay arrays, and nothing loops over values.
+
+A packed field is the bytes of its array (onelog/packed.py), and so are the runs of a batch
+(projections/timeseries/point_batch.py): a column is copied from one to the other. What is wrong
+with points whatever the state is found here, before anything is written: names, counts, times,
+values.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onelog.errors import OutOfRange, TooLarge, Unavailable
+from onelog.node.edge.shards import Edge, invalid
+from onelog.node.public_errors import error_of_reason, error_of_refusal
+from onelog.node.replica.driver import ShardDriver
+from onelog.node.snapshots.past import Past
+from onelog.packed import TIMES, VALUES, sized, unsized
 from onelog.projections.kv.reads import KeyValue
-from onelog.v1 import kv_pb2
+from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
+from onelog.projections.shard_state import Projections
+from onelog.projections.stream.commands import Cause
+from onelog.projections.stream.limits import READ_SIZE_MAX
+from onelog.projections.stream.reads import EVERYTHING, Gap, Page, PageRead, Record, RecordFilter
+from onelog.projections.timeseries.limits import (
+    BATCH_FIELDS_MAX,
+    BATCH_POINTS_MAX,
+    BATCH_RUNS_MAX,
+    BATCH_SERIES_MAX,
+)
+from onelog.projections.timeseries.names import parse_series, series_name
+from onelog.projections.timeseries.point_batch import Run
+from onelog.projections.timeseries.types import FieldType
+from onelog.ual.log import Log
+from onelog.v1 import kv_pb2, stream_pb2, timeseries_pb2
 
 
 def put_item(target: kv_pb2.KeyValue, item: KeyValue, *, with_value: bool = True) -> None:
@@ -14,3 +63,289 @@ def put_item(target: kv_pb2.KeyValue, item: KeyValue, *, with_value: bool = True
         target.expires_ns = item.expires_ns
     if item.lease is not None:
         target.lease_id = item.lease
+
+
+# Stream records
+
+# How often a page is read again because its records were trimmed meanwhile.
+READS_MAX = 10
+FILTER_VALUES_MAX = 1_000  # keys, tags or headers that one filter names
+
+FoundT = TypeVar("FoundT")
+PlanT = TypeVar("PlanT")
+Decide = Callable[[Projections, Log], PageRead]
+
+_REASONS = {
+    Cause.REQUEST: "TRIMMED",
+    Cause.AGE: "RETENTION_AGE",
+    Cause.SIZE: "RETENTION_SIZE",
+    Cause.COUNT: "RETENTION_COUNT",
+    Cause.SEVERAL: "SEVERAL",
+}
+
+
+def found(result: FoundT | Refused) -> FoundT:
+    """Return what a read of the state returned; raise why it was refused."""
+    if isinstance(result, Refused):
+        raise error_of_refusal(result)
+    return result
+
+
+async def in_thread(edge: Edge, work: Callable[[], FoundT]) -> FoundT:
+    """Do something that reads the log."""
+    return await asyncio.get_running_loop().run_in_executor(edge.readers, work)
+
+
+async def read_current(
+    edge: Edge,
+    driver: ShardDriver,
+    decide: Callable[[Projections, Log], PlanT],
+    run: Callable[[PlanT, Log], FoundT],
+    is_current: Callable[[PlanT], bool],
+) -> tuple[PlanT, FoundT]:
+    """Decide on the state what to read, and return that with what was read."""
+    for _ in range(READS_MAX):
+        shard = driver.shard
+        projections, log = shard.projections, shard.log
+        plan = decide(projections, log)
+        result = await in_thread(edge, partial(run, plan, log))
+        if shard.projections is projections and is_current(plan):
+            return plan, result
+    message = "records were trimmed faster than they could be read"
+    raise Unavailable(message, reason="TRIMMED_MEANWHILE", retry_after_s=0.1)
+
+
+async def read_page(
+    edge: Edge,
+    driver: ShardDriver,
+    decide: Decide,
+    limit: int,
+    size_max: int = READ_SIZE_MAX,
+    past: Past | None = None,
+) -> Page:
+    """Return a page of the records that ``decide`` chooses on the state as it is, or as it was."""
+
+    def run(read: PageRead, log: Log) -> Page:
+        return read.run(log, limit, size_max)
+
+    if past is None:
+        _, page = await read_current(edge, driver, decide, run, PageRead.is_current)
+        return page
+    log = driver.shard.log
+    plan = decide(past.projections, log)
+    page = await in_thread(edge, partial(run, plan, log))
+    if not plan.is_whole(driver.shard.projections.stream.find_by_id, log.first_index):
+        raise OutOfRange(
+            "records that were there then are not kept any more",
+            reason=Reason.COMPACTED.name,
+            metadata={"first_index": str(log.first_index)},
+        )
+    return page
+
+
+async def offset_at_time(
+    edge: Edge,
+    driver: ShardDriver,
+    namespace: str,
+    stream: str,
+    timestamp_ns: int,
+    past: Past | None = None,
+) -> int:
+    """Return the offset from which on a stream's records are at least as new as a log time."""
+    log, reads = driver.shard.log, (past or driver.shard).projections.stream
+    found(reads.find(namespace, stream))
+    return found(
+        await in_thread(edge, lambda: reads.offset_at_time(log, namespace, stream, timestamp_ns))
+    )
+
+
+def filter_of(wanted: stream_pb2.RecordFilter) -> RecordFilter:
+    """Return which records a request wants."""
+    for values in (wanted.keys, wanted.tags, wanted.headers):
+        if len(values) > FILTER_VALUES_MAX:
+            raise error_of_reason(Reason.LIMIT_INVALID, len(values))
+    if not (wanted.keys or wanted.tags or wanted.headers):
+        return EVERYTHING
+    return RecordFilter(
+        frozenset(wanted.keys),
+        tags=frozenset(wanted.tags),
+        headers=tuple((header.name, header.value) for header in wanted.headers),
+    )
+
+
+def origins(items: Iterable[Record | Gap]) -> Iterator[int]:
+    """Yield where the bytes of records are."""
+    for item in items:
+        if isinstance(item, Record):
+            yield item.offset if item.dead_letter is None else item.dead_letter.origin
+
+
+def put_record(target: stream_pb2.Record, item: Record | Gap, stream: str = "") -> None:
+    """Write a record, or the gap that is in its place, as a reader gets it."""
+    if stream:
+        target.stream = stream
+    if item.partition:
+        target.partition = item.partition
+    if isinstance(item, Gap):
+        gap = target.gap
+        gap.first_offset, gap.last_offset = item.first_offset, item.last_offset
+        gap.reason = _REASONS[item.cause]
+        target.timestamp_ns = item.trimmed_ns
+        return
+    target.offset = item.offset
+    target.timestamp_ns = item.timestamp_ns
+    target.value = item.value
+    if item.key is not None:
+        target.key = item.key
+    if item.tag:
+        target.tag = item.tag
+    if item.headers:
+        put_headers(target, item.headers)
+
+
+def put_headers(target: stream_pb2.Record, headers: Sequence[tuple[str, bytes]]) -> None:
+    """Write the headers of a record."""
+    add = target.headers.add
+    for name, value in headers:
+        add(name=name, value=value)
+
+
+# Series points
+
+# Names that are remembered: at most 16 MiB of them.
+NAMES_MAX = 16_384
+NAMES_SIZE_MAX = 256
+_TYPES: dict[str, tuple[FieldType, Any]] = {
+    "doubles": (FieldType.F64, np.dtype("<f8")),
+    "integers": (FieldType.I64, np.dtype("<i8")),
+    "bools": (FieldType.BOOL, np.dtype("u1")),
+}
+_COLUMNS = {"f": "doubles", "i": "integers", "b": "bools"}  # by the kind of an array
+_WIRE: dict[str, Any] = {"f": "<f8", "i": "<i8", "b": "u1"}
+
+
+class _Names:
+    """Canonical names of series that were written before, which most are: making and checking one
+    takes 9 µs, finding it 2. Forgets everything when it is full.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
+
+    def name_of(self, measurement: str, tags: Mapping[str, str]) -> bytes:
+        """Return the name of a series; refuse what cannot be one."""
+        key = measurement, tuple(tags.items())
+        name = self._names.get(key)
+        if name is None:
+            name = series_name(measurement, tags)
+            parse_series(name)
+            if len(name) <= NAMES_SIZE_MAX:
+                if len(self._names) >= NAMES_MAX:
+                    self._names.clear()
+                self._names[key] = name
+        return name
+
+
+_NAMES = _Names()
+
+
+def count_values(series: Sequence[timeseries_pb2.SeriesPoints]) -> int:
+    """Return how many values points have, all columns together."""
+    return sum(len(each.times_ns) * len(each.columns) for each in series)
+
+
+def runs_of(measurement: str, series: Sequence[timeseries_pb2.SeriesPoints]) -> list[Run]:
+    """Return the points of a request as runs of a batch; refuse what cannot be."""
+    _check_count(len(series), BATCH_SERIES_MAX, "series")
+    _check_count(sum(len(each.columns) for each in series), BATCH_RUNS_MAX, "columns")
+    _check_count(count_values(series), BATCH_POINTS_MAX, "values")
+    runs: list[Run] = []
+    types: dict[str, FieldType] = {}
+    for points in series:
+        _add_runs(runs, types, measurement, points)
+    if not runs:
+        raise invalid("POINTS_MISSING", "there are no points to write")
+    _check_count(len(types), BATCH_FIELDS_MAX, "fields")
+    return runs
+
+
+def _check_count(count: int, limit: int, what: str) -> None:
+    if count > limit:
+        metadata = {"limit": str(limit), "of": what}
+        message = f"{count} {what} in one write, limit {limit}"
+        raise TooLarge(message, reason="POINTS_TOO_LARGE", metadata=metadata)
+
+
+def _add_runs(
+    runs: list[Run],
+    types: dict[str, FieldType],
+    measurement: str,
+    points: timeseries_pb2.SeriesPoints,
+) -> None:
+    name = _NAMES.name_of(measurement, points.tags)
+    only_times = timeseries_pb2.SeriesPoints()
+    only_times.times_ns.MergeFrom(points.times_ns)
+    times = np.frombuffer(unsized(only_times.SerializeToString()), "<i8")
+    if not len(times) or not points.columns:
+        raise invalid("POINTS_MISSING", f"a series without points: {name.decode()}")
+    fields = set()
+    for column in points.columns:
+        field, kind = column.field, column.WhichOneof("values")
+        if kind is None:
+            raise invalid("FIELDS_INVALID", f"field {field!r} has no values")
+        field_type, dtype = _TYPES[kind]
+        values = np.frombuffer(unsized(getattr(column, kind).SerializeToString()), dtype)
+        if len(values) != len(times):
+            raise invalid(
+                "FIELDS_INVALID", f"field {field!r} has {len(values)} values for {len(times)} times"
+            )
+        if types.setdefault(field, field_type) is not field_type:
+            raise error_of_reason(Reason.FIELD_TYPE_MISMATCH, types[field])
+        fields.add(field)
+        runs.append(Run(name, field, field_type, times, values))
+    if len(fields) < len(points.columns):
+        raise invalid("FIELDS_INVALID", "a field comes twice in the points of one series")
+
+
+def pack_points(
+    tags: Mapping[str, str], times: NDArray[np.int64], columns: Iterable[tuple[str, NDArray[Any]]]
+) -> timeseries_pb2.SeriesPoints:
+    """Return points as a message."""
+    points = timeseries_pb2.SeriesPoints(tags=tags)
+    points.MergeFromString(sized(TIMES, times.astype("<i8", copy=False).tobytes()))
+    for field, values in columns:
+        kind = values.dtype.kind
+        target = getattr(points.columns.add(field=field), _COLUMNS[kind])
+        raw = values.astype(_WIRE[kind], copy=False).tobytes()
+        target.SetInParent()
+        target.MergeFromString(sized(VALUES, raw))
+    return points
+
+
+def pack_runs(runs: Iterable[Run]) -> Iterator[tuple[str, timeseries_pb2.SeriesPoints]]:
+    """Yield the points of a batch as they were written: measurement and message, series by series.
+
+    Columns of one series that have the same times follow each other and are one message.
+    """
+    last: tuple[bytes, bytes] | None = None
+    name, times, columns = b"", np.empty(0, dtype=np.int64), list[tuple[str, NDArray[Any]]]()
+    for run in runs:
+        run_times = np.asarray(run.times, dtype=np.int64)
+        values = np.asarray(run.values)
+        if run.field_type is FieldType.BOOL:
+            values = values.astype(np.bool_)
+        mark = run.series, run_times.tobytes()
+        if last is not None and mark != last:
+            yield _packed(name, times, columns)
+            columns = []
+        last, name, times = mark, run.series, run_times
+        columns.append((run.field, values))
+    if last is not None:
+        yield _packed(name, times, columns)
+
+
+def _packed(
+    name: bytes, times: NDArray[np.int64], columns: list[tuple[str, NDArray[Any]]]
+) -> tuple[str, timeseries_pb2.SeriesPoints]:
+    parsed = parse_series(name)
+    return parsed.measurement, pack_points(dict(parsed.tags), times, columns)

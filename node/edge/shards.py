@@ -27,14 +27,12 @@ from onelog.cluster.errors import ClusterError, NotLeader
 from onelog.cluster.raft.member import LEADER
 from onelog.errors import InvalidArgument, NotFound, OutOfRange
 from onelog.node.context import NodeContext
-from onelog.node.edge.calls import Call, Calls, gather
-from onelog.node.edge.forwarding import Elsewhere
+from onelog.node.edge.calls import Call, Calls, Elsewhere, gather
 from onelog.node.edge.timeseries_reads import SeriesReads
 from onelog.node.edge.waits import Timeouts, Waits
 from onelog.node.public_errors import error_of_cluster, error_of_reason, too_large
 from onelog.node.replica.driver import ShardDriver
-from onelog.node.replica.durability import Durability, Received
-from onelog.node.replica.requests import Drafts, Results
+from onelog.node.replica.requests import Drafts, Durability, Received, Results
 from onelog.node.replica.stale_reads import Level
 from onelog.node.snapshots.past import Past
 from onelog.node.tracing import COMMIT, READ

@@ -34,8 +34,7 @@ from onelog.errors import DataLoss, ResourceExhausted, Unavailable
 from onelog.node.context import NodeContext
 from onelog.node.public_errors import error_of_refusal
 from onelog.projections.result import Refused
-from onelog.projections.timeseries.blocks import CorruptBlock
-from onelog.projections.timeseries.entities import Measurement
+from onelog.projections.timeseries.columns import CorruptBlock
 from onelog.projections.timeseries.limits import CACHE_SIZE_MAX
 from onelog.projections.timeseries.names import (
     Matcher,
@@ -54,6 +53,7 @@ from onelog.projections.timeseries.query import (
     find_measurement,
     plan_query,
 )
+from onelog.projections.timeseries.store import Measurement
 from onelog.ual.errors import CorruptFile, IndexUnavailable
 from onelog.v1 import common_pb2
 

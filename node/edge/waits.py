@@ -31,14 +31,6 @@ TIMER_RESOLUTION_S = 0.001
 Condition = Callable[[], bool]
 
 
-async def own_task() -> None:
-    """Continue in a task, where ``asyncio.timeout`` and the like may be used.
-
-    A current task proves nothing: it may be that of a tick, which has brought an outcome.
-    """
-    await asyncio.sleep(0)
-
-
 class Wake:
     """A flag that one task waits for.
 

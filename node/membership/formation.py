@@ -2,7 +2,7 @@
 
 A directory with SYSTEM has one; what the settings say must fit it. Otherwise the node founds one,
 alone or with the nodes of ``cluster.initial``, or takes the place of a newcomer (``cluster.join``).
-``node/membership/introducer.py`` has the rules; here are the calls, the pauses and the words for
+``node/membership/peer_port.py`` has the rules; here are the calls, the pauses and the words for
 operators.
 
 Whatever ends the process in between loses nothing: NODE is written before the first word to others,
@@ -17,19 +17,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from onelog.cluster.transport.connection import Purpose, ask
-from onelog.cluster.transport.introduction import (
+from onelog.cluster.transport.handshake import (
     Introduction,
     IntroductionAnswer,
     decode_answer,
     encode_introduction,
 )
 from onelog.cluster.transport.link import LinkEnded
-from onelog.cluster.transport.wire_errors import Reason, WireError
+from onelog.cluster.transport.wire import Reason, WireError
 from onelog.node.config.schema import Config
 from onelog.node.config.settings import Address
 from onelog.node.errors import FormationRefused
-from onelog.node.membership.introducer import Introducer, cluster_id_of
-from onelog.node.membership.peer_port import PeerPort
+from onelog.node.membership.peer_port import Introducer, PeerPort, cluster_id_of
 from onelog.ual.directory import Claim, Founder, Node, System, Topology
 from onelog.ual.errors import TopologyMismatch, WrongNode
 

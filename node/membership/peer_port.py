@@ -3,26 +3,238 @@
 One port for both lives: at first it answers introductions only, and streams are closed, to come
 again; once the shards have recovered ``transport`` answers those. So a node that is still forming,
 or replaying a large log, can be told from one that is not there.
+
+Introducer
+----------
+Who founds a cluster: what a node says of itself, believes of others, and when all agree.
+
+The rules, without I/O:
+
+* A founder knows the others' names and addresses from its settings and learns their ids. It founds
+  the cluster when it knows all ids and *every* other founder has said the same list. So two
+  different lists can never both be founded, even if a node is wiped in the middle of it.
+* Whoever meets a founder for whom the cluster exists takes its list, if that has this node's own
+  name with this node's own id. So a node that was killed before it wrote SYSTEM goes on.
+* What does not fit is refused with a reason by whoever is asked, and both sides say so. Between
+  founders either may be the one that is wrong: they keep asking. A cluster that exists is right:
+  whoever it refuses gives up.
 """
 
 import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping
-from uuid import UUID
+from dataclasses import replace
+from uuid import UUID, uuid5
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from onelog.cluster.transport.connection import Connection, Purpose, connect
-from onelog.cluster.transport.introduction import Introduction, decode_introduction, encode_answer
+from onelog.cluster.transport.connection import Connection, Listener, Purpose, connect
+from onelog.cluster.transport.handshake import Introduction, decode_introduction, encode_answer
 from onelog.cluster.transport.link import LinkEnded
-from onelog.cluster.transport.listener import Listener
 from onelog.cluster.transport.peers import PeerTransport
-from onelog.cluster.transport.wire_errors import WireError
+from onelog.cluster.transport.wire import Reason, WireError
 from onelog.node.errors import ConfigError
-from onelog.node.membership.introducer import Introducer
 from onelog.node.membership.topology import LeaderView
+from onelog.ual.directory import Founder, System
 from onelog.v1 import peer_pb2
+
+# The namespace of cluster ids.
+NAMESPACE = UUID("8c6f5b0e-3d0f-5a55-9a2e-6f1d0c7b4e21")
+
+
+def cluster_id_of(cluster_name: str, node_ids: list[UUID]) -> UUID:
+    """Return the id of the cluster that these nodes found."""
+    ids = ",".join(str(each) for each in sorted(node_ids))
+    return uuid5(NAMESPACE, f"{cluster_name}\n{ids}")
+
+
+class Introducer:
+    """One process's part in it. ``mine`` is its introduction, brought up to date as it learns."""
+
+    def __init__(self, mine: Introduction, addresses: dict[str, str]) -> None:
+        """``addresses``: of all founders by name; empty for a newcomer."""
+        self.mine = mine
+        self._addresses = addresses
+        self._said: dict[str, dict[str, UUID]] = {}  # the whole lists of others, by their names
+        if addresses:
+            assert mine.node_name in addresses, "a founder is one of the founders"
+            self._know({mine.node_name: mine.node_id})
+
+    @classmethod
+    def founded(cls, mine: Introduction, system: System) -> "Introducer":
+        """Return that of a node whose cluster exists."""
+        made = cls(mine, {})
+        made.found(system)
+        return made
+
+    def found(self, system: System) -> None:
+        """Speak for a cluster that exists from now on."""
+        self.mine = replace(
+            self.mine,
+            cluster_name=system.cluster_name,
+            cluster_id=system.cluster_id,
+            shards=system.topology.shards,
+            partitions=system.topology.partitions,
+            founders={each.name: (each.node_id, each.address) for each in system.founders},
+        )
+
+    @property
+    def unknown_names(self) -> list[str]:
+        """The founders not heard of; else those that have not said that they know the same."""
+        mine, ids = self.mine, self.mine.agreed
+        if ids is None:
+            return sorted(name for name, (node_id, _) in mine.founders.items() if node_id is None)
+        others = (name for name in self._addresses if name != mine.node_name)
+        return sorted(name for name in others if self._said.get(name) != ids)
+
+    def answer(self, theirs: Introduction) -> Introduction:
+        """Return what to say to a caller, or raise a ``WireError`` that says what does not fit."""
+        mine = self.mine
+        if theirs.target_name not in ("", mine.node_name):
+            raise WireError(
+                Reason.WRONG_TARGET, f"it looks for {theirs.target_name}, this is {mine.node_name}"
+            )
+        self._check(theirs)
+        if theirs.is_joining:
+            if not mine.is_founded:
+                raise WireError(Reason.NOT_FOUNDED, "there is no cluster to join yet; ask again")
+            return mine
+        if theirs.node_name == mine.node_name and theirs.node_id != mine.node_id:
+            raise WireError(
+                Reason.NAME_TAKEN,
+                f"this is {mine.node_name}, too, with id {mine.node_id}; give each its own name",
+            )
+        self._check_founder(theirs)
+        self._hear(theirs)
+        return self.mine
+
+    def heard(self, theirs: Introduction, name: str) -> tuple[Founder, ...] | None:
+        """Take the answer of ``name``; return the founders if it says that they are agreed."""
+        if theirs.node_name != name:
+            raise WireError(
+                Reason.WRONG_TARGET, f"{theirs.node_name} answers where {name} should listen"
+            )
+        self._check(theirs)
+        if theirs.is_founded:
+            return self._adopt(theirs)
+        self._check_founder(theirs)
+        self._hear(theirs)
+        return self.agreed()
+
+    def agreed(self) -> tuple[Founder, ...] | None:
+        """Return the founders, in the order of their ids, if everybody has said the same."""
+        if self.unknown_names or self.mine.agreed is None:
+            return None
+        return _founders(self.mine)
+
+    def joined(self, theirs: Introduction) -> tuple[Founder, ...]:
+        """Take a member's answer to a newcomer."""
+        self._check(theirs)
+        if not theirs.is_founded or theirs.agreed is None:
+            raise WireError(Reason.NOT_FOUNDED, "there is no cluster to join yet")
+        return _founders(theirs)
+
+    # Inside
+
+    def _check(self, theirs: Introduction) -> None:
+        """Refuse what no two processes of a cluster differ in."""
+        mine = self.mine
+        if theirs.protocol_max < mine.protocol_min or theirs.protocol_min > mine.protocol_max:
+            is_old = theirs.protocol_max < mine.protocol_min
+            raise WireError(
+                Reason.PROTOCOL_TOO_OLD if is_old else Reason.PROTOCOL_TOO_NEW,
+                f"{theirs.node_name} speaks {theirs.protocol_min} to {theirs.protocol_max}, "
+                f"{mine.node_name} {mine.protocol_min} to {mine.protocol_max}",
+            )
+        if theirs.cluster_name != mine.cluster_name and "" not in (
+            theirs.cluster_name,
+            mine.cluster_name,
+        ):
+            raise WireError(
+                Reason.CLUSTER_NAME_MISMATCH,
+                f"{theirs.node_name} is of cluster {theirs.cluster_name}, "
+                f"{mine.node_name} of {mine.cluster_name}",
+            )
+        for what in ("shards", "partitions", "workers"):
+            there, here = getattr(theirs, what), getattr(mine, what)
+            if there != here and 0 not in (there, here):
+                raise WireError(
+                    Reason.TOPOLOGY_MISMATCH,
+                    f"{theirs.node_name} has {there} {what}, {mine.node_name} has {here}",
+                )
+        if theirs.worker != mine.worker:
+            raise WireError(
+                Reason.WRONG_TARGET, f"worker {theirs.worker} talks to worker {mine.worker}"
+            )
+
+    def _check_founder(self, theirs: Introduction) -> None:
+        """Refuse somebody who founds something else, or is not what it was."""
+        mine = self.mine
+        if mine.is_founded:
+            known = mine.founders.get(theirs.node_name)
+            if known is None:
+                raise WireError(
+                    Reason.UNKNOWN_NODE,
+                    f"{theirs.node_name} is no founder of this cluster; start it with --join, and "
+                    "add it as a new member",
+                )
+            if known[0] != theirs.node_id:
+                raise WireError(
+                    Reason.NODE_REPLACED,
+                    f"{theirs.node_name} has id {known[0]} in this cluster, not {theirs.node_id}: "
+                    "its directory was lost; remove the old member, start this one with --join, "
+                    "and add it as a new member",
+                )
+        elif set(theirs.founders) != set(mine.founders):
+            raise WireError(
+                Reason.FOUNDERS_MISMATCH,
+                f"the initial cluster of {theirs.node_name} is "
+                f"{', '.join(sorted(theirs.founders)) or 'empty'}, that of {mine.node_name} is "
+                f"{', '.join(sorted(mine.founders)) or 'empty'}",
+            )
+
+    def _hear(self, theirs: Introduction) -> None:
+        """Believe a founder what it says of itself, and remember what it knows."""
+        if self.mine.is_founded:
+            return
+        self._know({theirs.node_name: theirs.node_id})
+        said = theirs.agreed
+        if said is None:
+            self._said.pop(theirs.node_name, None)
+        else:
+            self._said[theirs.node_name] = said
+
+    def _know(self, ids: dict[str, UUID]) -> None:
+        known = {name: node_id for name, (node_id, _) in self.mine.founders.items()} | ids
+        self.mine = replace(
+            self.mine,
+            founders={name: (known.get(name), at) for name, at in self._addresses.items()},
+        )
+
+    def _adopt(self, theirs: Introduction) -> tuple[Founder, ...]:
+        """Take the list of a founder whose cluster exists, if this node is on it."""
+        mine = self.mine
+        known = theirs.founders.get(mine.node_name)
+        if known is None or known[0] != mine.node_id or theirs.agreed is None:
+            raise WireError(
+                Reason.NODE_REPLACED,
+                f"the cluster of {theirs.node_name} was founded without {mine.node_name} as "
+                f"{mine.node_id}; remove the old member, start this one with --join, and add it as "
+                "a new member",
+            )
+        return _founders(theirs)
+
+
+def _founders(introduction: Introduction) -> tuple[Founder, ...]:
+    ids = introduction.agreed
+    assert ids is not None
+    return tuple(
+        sorted(Founder(ids[name], name, at) for name, (_, at) in introduction.founders.items())
+    )
+
+
+# Peer port
 
 # Connections that ask questions, and how long they may say nothing.
 ASKING_MAX = 512

@@ -1,6 +1,19 @@
-"""Work that may block, made on the loop, run anywhere, and taken back on the loop."""
+"""Work that may block, made on the loop, run anywhere, and taken back on the loop.
 
+Job thread
+----------
+A thread that may block on a disk.
+
+Jobs run in the order in which they were handed in and are handed back on the loop. A thread that
+cannot go on says so through ``fail``: a shard whose syncs silently stopped would wait for ever.
+"""
+
+import asyncio
+import threading
+import time
 from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
 
 from onelog.ual.errors import UalError
 
@@ -29,3 +42,60 @@ class ShipJob:
     def finish(self) -> None:
         """Take it back."""
         self._done(self.error)
+
+
+# Job thread
+
+
+class Job(Protocol):
+    """Something that blocks. It keeps its own errors for whoever takes it back."""
+
+    def run(self) -> None:
+        """Do it."""
+
+
+JobType = TypeVar("JobType", bound=Job)
+
+
+class JobThread(Generic[JobType]):
+    """See the module's text."""
+
+    def __init__(self, name: str, fail: Callable[[BaseException], None]) -> None:
+        self.count = 0
+        self.busy_s = 0.0
+        self.last_s = 0.0  # how long the last one took
+        # Told how long each job took, on this thread.
+        self.observe: Callable[[float], None] | None = None
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[tuple[JobType, Callable[[JobType], None]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, job: JobType, done: Callable[[JobType], None]) -> None:
+        """Run a job; ``done`` follows on the loop."""
+        self._jobs.put((job, done))
+
+    def stop(self, *, waits: bool = True) -> None:
+        """Let the thread end after the jobs that it has; blocks until then, if it ``waits``."""
+        self._jobs.put(None)
+        if waits:
+            self._thread.join()
+
+    def _work(self) -> None:
+        hand_back = self._loop.call_soon_threadsafe
+        try:
+            while (item := self._jobs.get()) is not None:
+                job, done = item
+                started_s = time.perf_counter()
+                job.run()
+                took_s = time.perf_counter() - started_s
+                self.last_s = took_s
+                self.busy_s += took_s
+                if self.observe is not None:
+                    self.observe(took_s)
+                self.count += 1
+                hand_back(done, job)
+        except BaseException as error:  # noqa: BLE001 - the root of a thread
+            if not self._loop.is_closed():
+                hand_back(self._fail, error)

@@ -24,7 +24,7 @@ from pathlib import Path
 from uuid import UUID
 
 from onelog.cluster.config import ShippingConfig
-from onelog.cluster.raft.fetching import PieceFetch, Taken, Wanted
+from onelog.cluster.raft.catch_up import PieceFetch, Taken, Wanted
 from onelog.cluster.raft.messages import Chunk, Message, Offer, Unavailable
 from onelog.node.replica.jobs import ShipJob
 from onelog.projections.shard_state import Projections, build_projections

@@ -2,7 +2,7 @@
 
 A segment is found damaged by whoever reads it, or by the scrub, which reads every sealed file again
 and again, a bounded number of bytes a second. From then on it is set aside: named in the status,
-and nothing of it is served (ual/segments/damaged.py). Its range is fetched from one member after
+and nothing of it is served (ual/segments/sealed.py). Its range is fetched from one member after
 the other, in that member's own pieces. They are verified one by one, against each other and against
 the neighbours, joined into one sealed file and renamed over the damaged one: a crash leaves the one
 or the other. Invariants:
@@ -28,17 +28,16 @@ from uuid import UUID
 from crc32c import crc32c
 
 from onelog.cluster.config import ShippingConfig
-from onelog.cluster.raft.fetching import PieceFetch, Taken, Wanted
+from onelog.cluster.raft.catch_up import PieceFetch, Taken, Wanted
 from onelog.cluster.raft.messages import Chunk, Message, Unavailable
 from onelog.node.replica.jobs import ShipJob
 from onelog.ual.errors import CorruptFile, UalError
 from onelog.ual.files import File, Files, sync_new_name
 from onelog.ual.log import Log
 from onelog.ual.segments.check import check_sealed
-from onelog.ual.segments.damaged import DamagedSegment
+from onelog.ual.segments.exchange import Joined, join_pieces, write_joined
 from onelog.ual.segments.format import FOOTER_FILE_CRC_OFFSET, FOOTER_SIZE, compacting_name
-from onelog.ual.segments.joining import Joined, join_pieces, write_joined
-from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 
 if TYPE_CHECKING:
     from onelog.cluster.raft.member import RaftMember

@@ -19,9 +19,9 @@ from onelog.ual.errors import CorruptFile
 from onelog.ual.files import File, Files
 from onelog.ual.log import Log
 from onelog.ual.segments.chain import Segment
-from onelog.ual.segments.damaged import DamagedSegment
 from onelog.ual.segments.exchange import Piece, cut_piece
 from onelog.ual.segments.notes import SegmentNotes
+from onelog.ual.segments.sealed import DamagedSegment
 from onelog.ual.segments.unsealed import UnsealedSegment
 
 PIECES_OPEN_MAX = 2

@@ -22,6 +22,10 @@ Failure: a full disk refuses requests (``StorageFull``) and reads go on. Any oth
 out of a call means that this replica is not sure of itself any more. It stops: everything that
 waits is answered, ``failure`` says why, and every further call raises ``ReplicaStopped``. The
 driver starts a new one on the same directory.
+
+Guard
+-----
+What stands around every call of a shard: after an error nobody expected, nothing goes on.
 """
 
 from collections import deque
@@ -39,25 +43,29 @@ from onelog.cluster.errors import (
     StorageFull,
 )
 from onelog.cluster.log_time import LogTime
-from onelog.cluster.raft.changing import change_membership
 from onelog.cluster.raft.journal import KIND_NOOP, RaftJournal
-from onelog.cluster.raft.member import LEADER, RaftMember
+from onelog.cluster.raft.member import (
+    LEADER,
+    RaftMember,
+    Transfer,
+    TransferCallback,
+    change_membership,
+)
 from onelog.cluster.raft.membership import Membership
 from onelog.cluster.raft.messages import Message, Offer, StateReport
 from onelog.cluster.raft.reads import ReadCallback, ReadRounds
 from onelog.cluster.raft.state_comparison import StateComparison
-from onelog.cluster.raft.transfer import Transfer, TransferCallback
-from onelog.node.replica.durability import Durability, refusal_of
-from onelog.node.replica.guard import Guard
 from onelog.node.replica.jobs import ShipJob
 from onelog.node.replica.requests import (
     Answers,
     Callback,
     Drafts,
+    Durability,
     Outcome,
     Request,
     Requests,
     ShardConfig,
+    refusal_of,
 )
 from onelog.node.replica.shipping import Shipped, Shipping
 from onelog.node.replica.stale_reads import Level, StaleReads
@@ -65,7 +73,7 @@ from onelog.node.replica.status import ShardStatus, status_of
 from onelog.projections.result import Result
 from onelog.projections.shard_state import Projections, build_projections
 from onelog.projections.system.commands import TYPES_OPAQUE
-from onelog.projections.timeseries.blocks import CorruptBlock
+from onelog.projections.timeseries.columns import CorruptBlock
 from onelog.snapshot.progress import Progress, no_progress
 from onelog.snapshot.recovery import recover_state
 from onelog.snapshot.store import SnapshotStore
@@ -75,7 +83,38 @@ from onelog.ual.errors import CorruptFile, DataError, DiskFull, GroupTooLarge, I
 from onelog.ual.files import Files
 from onelog.ual.jobs import ManifestJob, SealJob, SyncJob
 from onelog.ual.log_config import LogConfig
-from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.recovery import open_hard_state, open_log
+
+
+class Guarded(Protocol):
+    """A replica that can stop."""
+
+    failure: Exception | None
+
+    def stop_for(self, error: Exception) -> None:
+        """Stop, and remember why."""
+
+
+class Guard:
+    """Lets nothing go on after an error that was not expected where it happened."""
+
+    __slots__ = ("_shard",)
+
+    def __init__(self, shard: Guarded) -> None:
+        self._shard = shard
+
+    def __enter__(self) -> None:
+        failure = self._shard.failure
+        if failure is not None:
+            raise ReplicaStopped(str(failure)) from failure
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        # A callback may call in again, so this may be the inner one of two: the first error counts.
+        if isinstance(error, Exception) and self._shard.failure is None:
+            self._shard.stop_for(error)
+
+
+# Shard
 
 # Committed groups that a follower leaves until its ack is on its way, however long syncs take.
 UNAPPLIED_MAX = 1
@@ -368,7 +407,7 @@ class Shard:
         """Return what there is to say about this replica, also after it has stopped."""
         return status_of(self)
 
-    # What Raft calls (``onelog.cluster.raft.applier.Applier``)
+    # What Raft calls (``onelog.cluster.raft.member.Applier``)
 
     def lead(self) -> None:
         """Begin to lead: from now on this replica stamps the log."""

@@ -15,19 +15,17 @@ from onelog.cluster.config import ShippingConfig
 from onelog.cluster.raft.catch_up import Offered, Shipments
 from onelog.cluster.raft.member import LEADER
 from onelog.cluster.raft.messages import Chunk, Fetch, Message, Offer, Unavailable
-from onelog.node.replica.holds import LAST_BYTES
 from onelog.node.replica.jobs import ShipJob
 from onelog.node.replica.receiver import Receiving, ReceivingStatus
 from onelog.node.replica.repair import Damage, Mending
-from onelog.node.replica.retention import droppable_before
+from onelog.node.replica.retention import LAST_BYTES, droppable_before
 from onelog.node.replica.sender import Serving
 from onelog.ual.directory import ShardPaths
 from onelog.ual.errors import CorruptFile, DiskFull
 from onelog.ual.files import Files
 from onelog.ual.install import install
 from onelog.ual.jobs import ManifestJob
-from onelog.ual.segments.damaged import DamagedSegment
-from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from onelog.ual.segments.unsealed import UnsealedSegment
 
 if TYPE_CHECKING:

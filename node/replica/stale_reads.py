@@ -1,7 +1,7 @@
 """Reads that any replica answers from its own state, without asking anybody.
 
 A read may say how old the state may be (``max_staleness_s``, in seconds of this replica's own
-clock; see cluster/raft/staleness.py for what is known), and which entry it must contain
+clock; see cluster/raft/peers.py for what is known), and which entry it must contain
 (``min_index``: a client that was told the index of its write reads it anywhere). It waits for the
 index until its deadline; for the bound it does not wait: either this replica knows that it is young
 enough, or the read is refused and the client asks another replica, or the leader.
@@ -24,7 +24,7 @@ class Level(Enum):
     """How current a read is."""
 
     LINEARIZABLE = "linearizable"
-    LEASE = "lease"  # linearizable too, if clocks run as they should: see cluster/raft/lease.py
+    LEASE = "lease"  # linearizable too, if clocks run as they should: see cluster/raft/peers.py
     STALE = "stale"
 
 

@@ -43,11 +43,10 @@ from onelog.node.membership.topology import LeaderView, LiveTopology, NodeView
 from onelog.node.metrics import CONTENT_TYPE, Metrics
 from onelog.node.readiness import Readiness
 from onelog.node.replica.driver import ShardDriver
-from onelog.node.replica.holds import Holding
+from onelog.node.replica.retention import Holding
 from onelog.node.replicas import RecoveryStopped, Replicas, ReplicasConfig, SystemClock
 from onelog.node.server.http import HttpLimits, HttpServer, Response
-from onelog.node.server.snapshot_metrics import SnapshotMetrics
-from onelog.node.server.snapshot_schedule import SnapshotSchedule
+from onelog.node.server.snapshot_schedule import SnapshotMetrics, SnapshotSchedule
 from onelog.node.services.health import Health
 from onelog.node.services.reflection import make_reflection
 from onelog.node.snapshots.past import PastStates

@@ -2,52 +2,678 @@
 
 Three kinds of calls. About the node that is asked: status, snapshot, hash, log. About one shard,
 where it is led: moving its leadership. About all shards, each where it is led: members, namespaces,
-holds (node/services/admin_holds.py).
+holds.
 Those are done shard by shard and can be repeated: what is so already is not refused, as long as one
 shard still had something to do.
+
+Admin log
+---------
+Pages of the log for ``Admin.ReadLog``, made beside the loop: entries are read and expanded here.
+
+Invariants: a page has at least one entry if there is one to send, at most ``READ_ENTRIES_MAX``, and
+is never larger than a message may be. What counts is what is sent: the log stores payloads
+compressed, and a megabyte of zeros takes a few bytes there.
+
+Admin status
+------------
+How a node and its shards are, as messages.
+
+Members
+-------
+Changes of who belongs to the groups, one shard at a time, where each is led.
+
+A change is asked for until it is so: what is already as it should be counts as done. So a change
+over all shards that failed in the middle is finished by asking for it again.
+
+Admin holds
+-----------
+Holds in the Admin service: set, list and release them, in every shard where it is led.
+
+A new hold is tried on all shards before it is set in the first: an index that one of them does not
+have refuses the call before anything is written. Moves need no trial, because repeating one is
+harmless. What a hold is to keep stays while its entry is on the way (node/replica/retention.py).
+
+Every shard
+-----------
+Changes that concern every shard and are made shard by shard, each where it is led.
+
+There is no transaction over shards: a call may end with the change made in some of them. So it can
+be repeated: where a shard says that it is so already, that is no failure, unless all of them do.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from onelog.errors import AlreadyExists, NotFound, OnelogError
-from onelog.node.edge.calls import Call
-from onelog.node.edge.forwarding import Elsewhere
+from onelog.cluster.errors import ClusterError
+from onelog.cluster.raft.member import CANDIDATE, FOLLOWER, LEADER
+from onelog.cluster.raft.membership import Membership
+from onelog.errors import AlreadyExists, FailedPrecondition, NotFound, OnelogError
+from onelog.node.context import NodeContext
+from onelog.node.edge.calls import Call, Elsewhere, gather
 from onelog.node.edge.operation import applied, put_header
 from onelog.node.edge.shards import Edge, invalid, namespace_of
-from onelog.node.edge.waits import own_task
-from onelog.node.public_errors import error_of_reason
-from onelog.node.services.admin_holds import AdminHolds
-from onelog.node.services.admin_log import read_page
-from onelog.node.services.admin_status import (
-    AlarmFound,
-    FirstSeen,
-    log_ranges,
-    node_status,
-    put_alarms,
+from onelog.node.membership.balance import HOLD_S, transfer
+from onelog.node.public_errors import answer_too_large, error_of_reason, error_of_refusal
+from onelog.node.replica.driver import ShardDriver, own_task
+from onelog.node.replica.retention import (
+    BYTES_MAX_DEFAULT,
+    RESERVE_BYTES,
+    TTL_MS_DEFAULT,
+    held_bytes,
+    is_let_go,
+    is_short,
+    trouble,
 )
-from onelog.node.services.every_shard import every_shard
-from onelog.node.services.members import Members
+from onelog.node.replica.shard import NodeClock, Shard
+from onelog.node.snapshots.past import first_as_of_index
+from onelog.node.snapshots.taking import SnapshotReport, age_s
+from onelog.projections.limits import HOLD_NAME_SIZE_MAX, TTL_NS_MAX
 from onelog.projections.namespaces import Limits
 from onelog.projections.reasons import Reason
+from onelog.projections.result import Refused
 from onelog.projections.system.commands import (
     Command,
+    HoldRelease,
+    HoldSet,
     NamespaceConfigure,
     NamespaceCreate,
     NamespaceDelete,
     encode_command,
 )
-from onelog.ual.errors import IndexDropped
+from onelog.projections.system.holds import Cause, Hold
+from onelog.ual.entry import Entry
+from onelog.ual.errors import DiskFull, IndexDropped, IndexInFuture, PayloadTooLarge
+from onelog.ual.log import Log
+from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from onelog.v1 import admin_pb2, common_pb2, log_pb2
+
+READ_ENTRIES_MAX = 1_000
+READ_BYTES_MAX = 1 << 20  # a single entry may be larger
+# The numbers of an entry and of its page, encoded, at most.
+ENTRY_OVERHEAD_MAX = 128
+
+
+def read_page(
+    log: Log,
+    shard: int,
+    first_index: int,
+    last_index: int,
+    with_voids: bool,  # noqa: FBT001 - called by an executor
+    owners: frozenset[int],
+    message_bytes_max: int,
+) -> admin_pb2.ReadLogResponse:
+    """Return the next entries, and up to where that is all: before ``first_index`` if nothing is.
+
+    Raises TooLarge if the first one alone is above what a message may be.
+    """
+    end = min(last_index, log.commit_index if with_voids else log.applied_index)
+    page = admin_pb2.ReadLogResponse(last_index=end)
+    left = min(READ_BYTES_MAX, message_bytes_max - ENTRY_OVERHEAD_MAX)
+    for entry in log.scan(first_index, end, skip_voids=not with_voids):
+        if owners and entry.owner not in owners:
+            continue
+        size_max = left if page.entries else message_bytes_max - ENTRY_OVERHEAD_MAX
+        try:
+            payload = entry.plain_payload(size_max)  # what does not fit is not even expanded
+            size = len(payload)
+        except PayloadTooLarge as error:
+            size = error.size
+        if size > size_max:
+            if not page.entries:
+                raise _entry_too_large(shard, entry, size, message_bytes_max)
+            page.last_index = entry.index - 1
+            break
+        _put_entry(page.entries.add(), shard, entry, payload)
+        left -= size + ENTRY_OVERHEAD_MAX
+        if len(page.entries) >= READ_ENTRIES_MAX or left <= 0:
+            page.last_index = entry.index
+            break
+    return page
+
+
+def _put_entry(target: log_pb2.Entry, shard: int, entry: Entry, payload: bytes) -> None:
+    target.shard = shard
+    target.index = entry.index
+    target.term = entry.term
+    target.timestamp_ns = entry.timestamp_ns
+    target.entry_type = entry.entry_type
+    target.group_left = entry.group_left
+    target.payload = payload
+
+
+def _entry_too_large(shard: int, entry: Entry, size: int, limit: int) -> Exception:
+    return answer_too_large(
+        f"entry {entry.index} of shard {shard} has {size} bytes, and a message {limit}; go on "
+        "behind it, or raise limits.message_bytes_max",
+        limit,
+        index=entry.index,
+        size=size,
+    )
+
+
+# Admin status
+
+_ROLES = {
+    FOLLOWER: admin_pb2.ROLE_FOLLOWER,
+    CANDIDATE: admin_pb2.ROLE_CANDIDATE,
+    LEADER: admin_pb2.ROLE_LEADER,
+}
+_CAUSES = {
+    None: admin_pb2.HOLD_CAUSE_UNSPECIFIED,
+    Cause.BYTES: admin_pb2.HOLD_CAUSE_BYTES,
+    Cause.TIME: admin_pb2.HOLD_CAUSE_TIME,
+    Cause.DISK: admin_pb2.HOLD_CAUSE_DISK,
+}
+
+
+class FirstSeen:
+    """When each of the things that are there was first seen, by the wall clock.
+
+    It is asked when somebody asks for the status, so that is also who sees. What is gone is
+    forgotten: if it comes again, it is new.
+    """
+
+    def __init__(self, clock: NodeClock) -> None:
+        self._clock = clock
+        self._since_ns: dict[Hashable, int] = {}
+
+    def update(self, present: Iterable[Hashable]) -> Mapping[Hashable, int]:
+        """Return for each of the things that are there since when they are."""
+        now_ns = max(self._clock.wall_ns(), 0)
+        self._since_ns = {each: self._since_ns.get(each, now_ns) for each in present}
+        return self._since_ns
+
+
+def node_status(context: NodeContext, seen: FirstSeen) -> admin_pb2.GetStatusResponse:
+    """Return how the node that answers is; ``seen`` remembers its alarms."""
+    status = admin_pb2.GetStatusResponse(
+        cluster_id=str(context.topology.cluster_id),
+        node_id=str(context.node_id),
+        node_name=context.node_name,
+        version=_version(),
+        uptime_ms=int((context.clock.now_s() - context.started_s) * 1000),
+    )
+    alarms: list[AlarmFound] = []
+    for number, driver in sorted(context.drivers.items()):
+        report = context.snapshots.report(number)
+        put_shard(status.shards.add(), number, driver.shard)
+        put_snapshots(status.shards[-1].snapshots, driver, report, context.clock)
+        alarms += _alarms_of(number, driver.shard, report)
+    put_alarms(status, alarms, seen)
+    if context.transport is not None:
+        for node_id, peer in context.transport.status().items():
+            status.peers.add(
+                node_id=str(node_id),
+                address=peer.address,
+                connected=peer.is_connected,
+                last_error=peer.last_error,
+                sent_bytes=peer.traffic.sent_bytes,
+                received_bytes=peer.traffic.received_bytes,
+            )
+    return status
+
+
+def put_shard(target: admin_pb2.ShardStatus, number: int, shard: Shard) -> None:
+    """Show one replica."""
+    member, log, router = shard.member, shard.log, shard.router
+    target.shard = number
+    target.role = _ROLES[member.state]
+    if member.self_id in member.membership.learners:
+        target.role = admin_pb2.ROLE_LEARNER
+    target.term = member.term
+    target.leader_id = "" if member.leader_id is None else str(member.leader_id)
+    target.first_index = log.first_index
+    target.last_index = log.last_index
+    target.durable_index = log.durable_index
+    target.commit_index = log.commit_index
+    target.applied_index = log.applied_index
+    newest = shard.snapshots.newest
+    target.snapshot_index = 0 if newest is None else newest.index
+    target.log_time_ns = router.log_time_ns
+    if member.state == LEADER:
+        sending = shard.shipping.status.sending
+        for peer_id in member.membership.members:
+            if peer_id != member.self_id:
+                behind = member.journal.last - member.match_of(peer_id)
+                lag = target.lags.add(node_id=str(peer_id), proposals=max(0, behind))
+                if peer_id in sending:
+                    lag.shipped_bytes = sending[peer_id].done_bytes
+                    lag.shipping_bytes = sending[peer_id].total_bytes
+    target.counts.update(router.counts())
+    for owner, sizes in router.memory().items():
+        name = log_pb2.Owner.Name(owner).removeprefix("OWNER_").lower()
+        target.memory.update({f"{name}.{kind}": size for kind, size in sizes.items()})
+    for hold in shard.projections.system.holds:
+        put_hold(target.holds.add(), number, shard, hold)
+
+
+def put_hold(target: admin_pb2.Hold, number: int, shard: Shard, hold: Hold) -> None:
+    """Show a hold as one replica sees it."""
+    now_ns = max(shard.log_time.estimate_ns(), shard.router.log_time_ns)
+    target.name = hold.name
+    target.shard = number
+    target.index = hold.index
+    target.kept_index = max(hold.index, shard.log.first_index)
+    target.bytes = held_bytes(shard, hold)
+    target.bytes_max = hold.bytes_max
+    target.age_ms = max(0, now_ns - hold.set_ns) // 1_000_000
+    target.ttl_ms = hold.ttl_ns // 1_000_000
+    target.expires_ns = hold.expires_ns
+    target.cause = _CAUSES[hold.cause]
+    target.broken_index = hold.broken_index
+    target.broken_ns = hold.broken_ns
+    target.created_index = hold.created_index
+
+
+def put_snapshots(
+    target: admin_pb2.SnapshotStatus, driver: ShardDriver, report: SnapshotReport, clock: NodeClock
+) -> None:
+    """Show how it goes with the snapshots of a replica."""
+    newest = driver.shard.snapshots.newest
+    if newest is not None:
+        target.size = newest.size
+        target.age_ms = int(age_s(newest, clock) * 1000)
+    target.first_as_of_index = first_as_of_index(driver.shard)
+    target.taken = report.taken
+    target.build_ms = int(report.seconds * 1000)
+    target.failures = report.failures
+    target.failure = report.failure
+    target.trimmed_segments = report.trimmed_segments
+
+
+class AlarmFound(NamedTuple):
+    """What is wrong with a shard, and with what of it, where there may be several."""
+
+    reason: str
+    shard: int
+    subject: str
+    message: str
+
+
+def put_alarms(
+    status: admin_pb2.GetStatusResponse, alarms: Sequence[AlarmFound], seen: FirstSeen
+) -> None:
+    """Show what needs attention, and since when."""
+    since_ns = seen.update(each[:3] for each in alarms)  # a message may change, the alarm stays
+    for each in alarms:
+        status.alarms.add(
+            reason=each.reason,
+            shard=each.shard,
+            message=each.message,
+            since_ns=since_ns[each[:3]],
+        )
+
+
+def _alarms_of(number: int, shard: Shard, report: SnapshotReport) -> Iterator[AlarmFound]:
+    """Yield what of a shard needs attention."""
+    if shard.failure is not None:
+        yield AlarmFound("REPLICA_STOPPED", number, "", str(shard.failure))
+    if shard.log_time.is_alarming:
+        words = "the wall clock is far from log time and is not followed"
+        yield AlarmFound("CLOCK_JUMPED", number, "", words)
+    for damage in shard.shipping.mending.damages.values():
+        yield AlarmFound("SEGMENT_DAMAGED", number, damage.path, f"{damage.path}: {damage.rule}")
+    alarm = shard.comparison.status().alarm
+    if alarm is not None:
+        yield AlarmFound("STATE_DIVERGED", number, "", str(alarm))
+    if report.mismatch:
+        yield AlarmFound("STATE_MISMATCH", number, "", report.mismatch)
+    if report.damaged:
+        yield AlarmFound("SNAPSHOT_DAMAGED", number, "", report.damaged)
+    for hold in shard.projections.system.holds:
+        if words := trouble(shard, hold):
+            reason = "HOLD_NOT_KEPT" if is_let_go(shard, hold) else "HOLD_BROKEN"
+            yield AlarmFound(reason, number, hold.name, words)
+
+
+def log_ranges(driver: ShardDriver) -> admin_pb2.ListLogRangesResponse:
+    """Show which indexes a replica holds, and where."""
+    log = driver.shard.log
+    answer = admin_pb2.ListLogRangesResponse(commit_index=log.commit_index)
+    for cold in log.manifest.cold:
+        answer.ranges.add(
+            first_index=cold.first_index,
+            last_index=cold.last_index,
+            size=cold.size,
+            tier=common_pb2.TIER_COLD,
+        )
+    for segment in log.segments.segments:
+        if not segment.entry_count or isinstance(segment, DamagedSegment):
+            continue
+        size = segment.size_bytes if isinstance(segment, SealedSegment) else segment.end
+        answer.ranges.add(
+            first_index=segment.first_index,
+            last_index=segment.last_index,
+            first_timestamp_ns=segment.first_timestamp_ns,
+            last_timestamp_ns=segment.last_timestamp_ns,
+            size=size,
+            tier=common_pb2.TIER_WARM,
+            entry_count=segment.entry_count,
+        )
+    return answer
+
+
+def _version() -> str:
+    try:
+        return version("onelogdb")
+    except PackageNotFoundError:  # run from a source tree
+        return "0"
+
+
+# Members
+
+# A learner that lacks more proposals than this would hold up commits as a voter.
+LAG_PROPOSALS_MAX = 64
+
+
+class Members:
+    """Changes the members of shards."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+
+    async def add(self, shard: int, node_id: UUID, address: str, deadline_s: float) -> None:
+        """Make a node a learner of a shard."""
+        driver = await self._leader(shard, deadline_s)
+        membership = driver.shard.member.membership
+        if node_id not in membership.members:
+            await self._change(driver, _with_newcomer(membership, node_id, address), deadline_s)
+
+    async def promote(self, shard: int, node_id: UUID, deadline_s: float) -> None:
+        """Make a learner that has caught up a voter."""
+        driver = await self._leader(shard, deadline_s)
+        member = driver.shard.member
+        if node_id in member.membership.voters:
+            return
+        if node_id not in member.membership.learners:
+            raise NotFound(f"{node_id} is not a learner of shard {shard}", reason="MEMBER_UNKNOWN")
+        behind = member.journal.last - member.match_of(node_id)
+        if behind > LAG_PROPOSALS_MAX:
+            raise FailedPrecondition(
+                f"{node_id} lacks {behind} proposals of shard {shard}; wait until it has caught up",
+                reason="LEARNER_BEHIND",
+                metadata={"shard": str(shard), "proposals": str(behind)},
+                retry_after_s=1.0,
+            )
+        await self._change(driver, member.membership.with_promoted(node_id), deadline_s)
+
+    async def remove(self, shard: int, node_id: UUID, deadline_s: float) -> None:
+        """Take a node out of a shard; a leader hands over first, and its successor does it."""
+        driver = await self._leader(shard, deadline_s)
+        member = driver.shard.member
+        if node_id not in member.membership.members:
+            return
+        if node_id == member.self_id and len(member.membership.voters) > 1:
+            await self._hand_over(shard, None, deadline_s, hold_s=0.0)
+            raise Elsewhere(shard, self._edge.context.topology.leader_endpoint(shard))
+        await self._change(driver, member.membership.without(node_id), deadline_s)
+
+    async def transfer(self, shard: int, target: UUID | None, deadline_s: float) -> UUID:
+        """Hand the leadership of a shard over, to stay there; return who has it then."""
+        return await self._hand_over(shard, target, deadline_s, hold_s=HOLD_S)
+
+    async def _hand_over(
+        self, shard: int, target: UUID | None, deadline_s: float, *, hold_s: float
+    ) -> UUID:
+        driver = self._edge.leading(shard)
+        member = driver.shard.member
+        if target == member.self_id:
+            balance = self._edge.context.balance
+            if balance is not None:
+                balance.hold(shard, hold_s)
+            return target
+        others = [each for each in member.membership.voters if each != member.self_id]
+        if target is None:
+            if not others:
+                raise FailedPrecondition("there is nobody else", reason="TRANSFER_FAILED")
+            target = max(others, key=member.match_of)
+        left_s = max(0.0, deadline_s - self._edge.context.clock.now_s())
+        await own_task()
+        async with asyncio.timeout(left_s):
+            error = await transfer(driver, target, hold_s=hold_s)
+            if error is not None:
+                raise self._edge.failure(shard, error)
+            while member.leader_id in (None, member.self_id):  # noqa: ASYNC110 - it sets no event
+                await asyncio.sleep(0.01)
+        found = member.leader_id
+        assert found is not None
+        return found
+
+    async def _leader(self, shard: int, deadline_s: float) -> ShardDriver:
+        """Return who leads a shard here, as soon as it can change the members.
+
+        One that was elected just now has to commit something first, which a read waits for.
+        """
+        driver = self._edge.leading(shard)
+        if not driver.shard.member.has_applied_noop:
+            error = await driver.read(deadline_s)
+            if error is not None:
+                raise self._edge.failure(shard, error)
+        return driver
+
+    async def _change(self, driver: ShardDriver, membership: Membership, deadline_s: float) -> None:
+        done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+        def finished(outcome: object) -> None:
+            if not done.done():
+                done.set_result(outcome)
+
+        driver.shard.change_membership(membership, deadline_s, finished)
+        outcome = await done
+        if isinstance(outcome, ClusterError):
+            raise self._edge.failure(driver.number, outcome)
+
+
+def _with_newcomer(membership: Membership, node_id: UUID, address: str) -> Membership:
+    """Return it with a learner. The address is for those who have not met the node yet."""
+    return membership.with_learner(node_id).at({node_id: address})
+
+
+# Every shard
+
+
+async def every_shard(
+    edge: Edge,
+    request: Any,
+    call: Call,
+    part: Callable[[int], Awaitable[Any]],
+    done: type[OnelogError] | None,
+) -> dict[int, Any]:
+    """Return by shard what its part came to: an answer, or the refusal that says it is so already.
+
+    ``done`` is the class of that refusal. If all say so there was nothing to do, and that is
+    raised. Asked for one shard by another node, it is only that one.
+    """
+
+    async def outcome(shard: int) -> Any:
+        try:
+            (answer,) = await edge.parts(request, call, (shard,), part)
+        except OnelogError as error:
+            if done is not None and isinstance(error, done):
+                return error
+            raise
+        return answer
+
+    shards = range(edge.shards) if call.only_shard is None else (call.only_shard,)
+    outcomes = await gather(*map(outcome, shards))
+    refused = [each for each in outcomes if isinstance(each, OnelogError)]
+    if len(refused) == len(outcomes):
+        raise refused[0]
+    return dict(zip(shards, outcomes, strict=True))
+
+
+# Admin holds
+
+_NO_OPTIONS = common_pb2.WriteOptions()
+_READ = common_pb2.ReadOptions()
+_NS_PER_MS = 1_000_000
+
+
+class AdminHolds:
+    """See the module's text and ``admin.proto``."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+
+    async def set_hold(
+        self, request: admin_pb2.SetHoldRequest, call: Call
+    ) -> admin_pb2.SetHoldResponse:
+        """Create a hold in every shard, or move it."""
+        self._check(request)
+        is_whole = call.only_shard is None and self._edge.shards > 1
+        if is_whole and not request.move and not request.validate_only:
+            trial = admin_pb2.SetHoldRequest()
+            trial.CopyFrom(request)
+            trial.validate_only = True
+            await self._set(trial, call)
+        return await self._set(request, call)
+
+    async def list_holds(
+        self, request: admin_pb2.ListHoldsRequest, call: Call
+    ) -> admin_pb2.ListHoldsResponse:
+        """List the holds of every shard, by name."""
+
+        async def part(shard: int) -> admin_pb2.ListHoldsResponse:
+            view = await self._edge.read(shard, _READ, call)
+            replica = self._edge.leading(shard).shard
+            answer = admin_pb2.ListHoldsResponse()
+            for hold in view.projections.system.holds:
+                put_hold(answer.holds.add(), shard, replica, hold)
+            return answer
+
+        found: list[admin_pb2.Hold] = []
+        for each in await self._edge.parts(request, call, range(self._edge.shards), part):
+            found.extend(each.holds)
+        found.sort(key=lambda hold: (hold.name, hold.shard))
+        return admin_pb2.ListHoldsResponse(holds=found)
+
+    async def release_hold(
+        self, request: admin_pb2.ReleaseHoldRequest, call: Call
+    ) -> admin_pb2.ReleaseHoldResponse:
+        """End a hold in every shard."""
+        drafts = [encode_command(HoldRelease(_name_of(request.name)))]
+
+        async def part(shard: int) -> admin_pb2.ReleaseHoldResponse:
+            written = await self._edge.write(shard, drafts, _NO_OPTIONS, call)
+            applied(written.results[0])
+            one = admin_pb2.ReleaseHoldResponse()
+            put_header(one.headers.add(), shard, written.first_index, written.results[0])
+            return one
+
+        answer = admin_pb2.ReleaseHoldResponse()
+        outcomes = await every_shard(self._edge, request, call, part, NotFound)
+        for each in outcomes.values():
+            if not isinstance(each, OnelogError):
+                answer.headers.extend(each.headers)
+        return answer
+
+    async def _set(
+        self, request: admin_pb2.SetHoldRequest, call: Call
+    ) -> admin_pb2.SetHoldResponse:
+        async def part(shard: int) -> admin_pb2.SetHoldResponse:
+            return await self._set_in(shard, request, call)
+
+        done = None if request.move else AlreadyExists
+        answer = admin_pb2.SetHoldResponse()
+        outcomes = await every_shard(self._edge, request, call, part, done)
+        for shard, each in outcomes.items():
+            if isinstance(each, OnelogError):
+                answer.indexes[shard] = int(each.metadata["detail"])
+            else:
+                answer.headers.extend(each.headers)
+                answer.indexes.update(each.indexes)
+        return answer
+
+    async def _set_in(
+        self, shard: int, request: admin_pb2.SetHoldRequest, call: Call
+    ) -> admin_pb2.SetHoldResponse:
+        edge, answer = self._edge, admin_pb2.SetHoldResponse()
+        if request.validate_only:
+            await edge.read(shard, _READ, call)  # so that what is judged is what is so
+        replica = edge.leading(shard).shard
+        command = _command_of(shard, request, replica)
+        if request.validate_only:
+            answer.indexes[shard] = _judged(command, replica)
+            return answer
+        log = replica.log
+        with edge.context.holding.asking(shard, command.index or log.last_index + 1):
+            written = await edge.write(shard, [encode_command(command)], _NO_OPTIONS, call)
+        answer.indexes[shard] = applied(written.results[0]).number
+        put_header(answer.headers.add(), shard, written.first_index, written.results[0])
+        return answer
+
+    def _check(self, request: admin_pb2.SetHoldRequest) -> None:
+        """Refuse what no shard could take."""
+        _name_of(request.name)
+        for shard, index in request.indexes.items():
+            self._edge.check_shard(shard)
+            if not index:
+                raise invalid("HOLD_INDEX_INVALID", "the first entry of a log has index 1")
+        if request.move and request.from_start:
+            raise invalid("FROM_START_INVALID", "from_start is for a new hold; name an index")
+        ttl_ns = request.ttl_ms * _NS_PER_MS
+        if ttl_ns > TTL_NS_MAX:
+            raise error_of_reason(Reason.HOLD_LIMIT_INVALID, ttl_ns)
+
+
+def _command_of(shard: int, request: admin_pb2.SetHoldRequest, replica: Shard) -> HoldSet:
+    """Return the command for a shard; refuse what its log or its disk does not allow."""
+    log, index = replica.log, request.indexes.get(shard, 0)
+    ttl_ms, bytes_max = request.ttl_ms, request.bytes_max
+    if index > log.last_index + 1:
+        raise IndexInFuture(index, log.first_index, log.last_index)
+    if not request.move:
+        # A hold that moves goes on where its reader is: that may be a replica that keeps more.
+        if index and index < log.first_index:
+            raise IndexDropped(index, log.first_index, log.commit_index)
+        if is_short(replica):
+            raise DiskFull(
+                f"shard {shard}: a hold needs a disk with {RESERVE_BYTES} bytes more than "
+                "log.free_bytes_min; free some space"
+            )
+        if request.from_start:
+            index = index or log.first_index
+        ttl_ms, bytes_max = ttl_ms or TTL_MS_DEFAULT, bytes_max or BYTES_MAX_DEFAULT
+    return HoldSet(request.name, request.move, index, ttl_ms * _NS_PER_MS, bytes_max)
+
+
+def _judged(command: HoldSet, replica: Shard) -> int:
+    """Return where a hold would stand; refuse what apply would refuse now."""
+    holds, at = replica.projections.system.holds, (replica.log.last_index + 1, 0)
+    judge = holds.moved if command.is_move else holds.created
+    made = judge(command.name, command.index, command.ttl_ns, command.bytes_max, at)
+    if isinstance(made, Refused):
+        raise error_of_refusal(made)
+    return made.index
+
+
+def _name_of(name: str) -> str:
+    size = len(name.encode())
+    if not 1 <= size <= HOLD_NAME_SIZE_MAX:
+        raise error_of_reason(Reason.HOLD_NAME_INVALID, size)
+    if not name.isprintable():
+        raise invalid("HOLD_NAME_INVALID", "a name is of characters that can be shown")
+    return name
+
+
+# Admin
 
 INDEX_MAX = 1 << 63
 NAME_SIZE_MAX = 128
 ADDRESS_SIZE_MAX = 255
 PORT_MAX = (1 << 16) - 1
-_NO_OPTIONS = common_pb2.WriteOptions()
-_READ = common_pb2.ReadOptions()
 
 
 class AdminService:

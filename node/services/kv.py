@@ -3,17 +3,27 @@
 Pages: keys are unique over all shards, so where a page over several of them ended is one key, and
 that is the page token. Each shard is asked for a page; what lies beyond the point where the first
 of them stopped is dropped, since another may still have keys before it.
+
+Operations
+----------
+The operations on keys: which entries they become, and what their results and reads mean.
+
+Requests are turned into commands here, and found wrong here if they are: the log never sees a key
+that is too long or a lifetime of a thousand years.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from operator import itemgetter
 from typing import Any
 
+from onelog.errors import TooLarge
 from onelog.node.edge.calls import Call
 from onelog.node.edge.messages import put_item
-from onelog.node.edge.operation import applied, put_header, run_read, run_write
+from onelog.node.edge.operation import Read, Write, applied, put_header, run_read, run_write
 from onelog.node.edge.shards import (
     Edge,
     View,
+    invalid,
     namespace_of,
     one_shard_only,
     read_options,
@@ -21,12 +31,450 @@ from onelog.node.edge.shards import (
     write_options,
 )
 from onelog.node.edge.shards import invalid as invalid_argument
-from onelog.node.public_errors import answer_too_large, error_of_reason
-from onelog.node.services import kv_operations as op
-from onelog.projections.kv.reads import Page
-from onelog.projections.limits import KEY_SIZE_MAX, SCAN_KEYS_MAX, SCAN_SIZE_MAX
+from onelog.node.public_errors import answer_too_large, error_of_reason, error_of_refusal
+from onelog.projections import conditions
+from onelog.projections.codec import SessionRef, read_prefix
+from onelog.projections.kv import commands
+from onelog.projections.kv.commands import (
+    TOOK_THEN,
+    Command,
+    Nested,
+    check_written,
+    decode_command,
+    encode_command,
+)
+from onelog.projections.kv.documents import Path, Step, get_field
+from onelog.projections.kv.reads import Page, Range
+from onelog.projections.limits import (
+    CONDITIONS_MAX,
+    DELETE_RANGE_KEYS_MAX,
+    JSON_PATH_MAX,
+    JSON_SIZE_MAX,
+    KEY_SIZE_MAX,
+    KEYS_RESERVED,
+    PUT_MANY_KEYS_MAX,
+    SCAN_KEYS_MAX,
+    SCAN_SIZE_MAX,
+    TRANSACTION_OPERATIONS_MAX,
+    TTL_NS_MAX,
+    VALUE_SIZE_MAX,
+)
 from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied, Refused, Result
+from onelog.projections.shard_state import Projections
+from onelog.ual.entry import Draft
 from onelog.v1 import kv_pb2
+
+MEMBER_SIZE_MAX = 65_535  # a name in a path has its size in two bytes
+_RESERVED_FIRST = frozenset(prefix[0] for prefix in KEYS_RESERVED)
+
+
+def checked(command: Command, namespace: str, session: SessionRef | None) -> list[Draft]:
+    """Return the entry of a command; refuse one that apply would find unsound."""
+    draft = encode_command(command, namespace, session)
+    _, reader = read_prefix(draft.payload)
+    decode_command(draft.entry_type & 0xFF, reader)
+    return [draft]
+
+
+def check_key(key: bytes) -> bytes:
+    """Return a key whose size is allowed."""
+    check_key_size(len(key))
+    return key
+
+
+def check_key_size(size: int) -> None:
+    """Refuse a size that no key has."""
+    if not 0 < size <= KEY_SIZE_MAX:
+        raise error_of_reason(Reason.KEY_SIZE_INVALID, size)
+
+
+def check_value(value: bytes) -> bytes:
+    """Return a value that an entry can hold."""
+    if len(value) > VALUE_SIZE_MAX:
+        raise error_of_reason(Reason.VALUE_TOO_LARGE, len(value))
+    return value
+
+
+def ttl_ns_of(ttl_ms: int) -> int:
+    """Return a lifetime in nanoseconds; absurd ones are refused."""
+    ttl_ns = ttl_ms * 1_000_000
+    if ttl_ns > TTL_NS_MAX:
+        raise error_of_reason(Reason.TTL_INVALID, ttl_ns)
+    return ttl_ns
+
+
+def range_of(keys: kv_pb2.KeyRange) -> Range:
+    """Return the range that a request means."""
+    if keys.prefix and (keys.start or keys.end):
+        raise invalid("RANGE_INVALID", "a prefix, or a start and an end, not both")
+    for bound in (keys.start, keys.end, keys.prefix):
+        if len(bound) > KEY_SIZE_MAX:
+            raise error_of_reason(Reason.KEY_SIZE_INVALID, len(bound))
+    if keys.prefix:
+        return Range.prefix(keys.prefix)
+    if keys.end and keys.end <= keys.start:
+        raise error_of_reason(Reason.RANGE_INVALID)
+    return Range(keys.start, keys.end or None)
+
+
+def path_of(path: kv_pb2.JsonPath, *, is_set: bool) -> Path:
+    """Return a path; -1 is the last element where one is read, the next where one is set."""
+    if len(path.steps) > JSON_PATH_MAX:
+        metadata = {"limit": str(JSON_PATH_MAX)}
+        raise TooLarge("too many steps", reason="JSON_PATH_TOO_LARGE", metadata=metadata)
+    steps: list[Step] = []
+    for position, step in enumerate(path.steps):
+        kind = step.WhichOneof("step")
+        if kind == "member":
+            if len(step.member.encode()) > MEMBER_SIZE_MAX:
+                raise TooLarge("a member's name is too long", reason="JSON_PATH_TOO_LARGE")
+            steps.append(step.member)
+        elif kind == "element" and step.element >= -1:
+            steps.append(None if is_set and step.element == -1 else step.element)
+        else:
+            raise invalid("JSON_PATH_INVALID", f"step {position} of the path says nothing")
+    return tuple(steps)
+
+
+# Commands
+
+
+def put_of(request: kv_pb2.PutRequest) -> commands.Put:
+    """Return the command of a request."""
+    expected = request.expected_version if request.HasField("expected_version") else None
+    return commands.Put(
+        check_written(request.key),
+        check_value(request.value),
+        ttl_ns_of(request.ttl_ms) or None,
+        request.lease_id or None,
+        expected,
+    )
+
+
+def _put(request: kv_pb2.PutRequest, namespace: str, session: SessionRef | None) -> list[Draft]:
+    """Return the entry of a request; ``put_of`` looks at all that apply could find unsound."""
+    return [encode_command(put_of(request), namespace, session)]
+
+
+def _batch_put(
+    request: kv_pb2.BatchPutRequest, namespace: str, session: SessionRef | None
+) -> list[Draft]:
+    """Return the entry of a request; all that apply could find unsound is looked at here."""
+    keys, values = list(request.keys), list(request.values)
+    if not 0 < len(keys) <= PUT_MANY_KEYS_MAX:
+        raise error_of_reason(Reason.LIMIT_INVALID, len(keys))
+    if len(values) != len(keys):
+        raise invalid("VALUES_INVALID", f"{len(values)} values for {len(keys)} keys")
+    check_value(max(values, key=len))
+    # Where the first byte says that it cannot be, nobody looks any further.
+    may_be = not _RESERVED_FIRST.isdisjoint(map(itemgetter(0), keys))
+    if may_be and any(key.startswith(KEYS_RESERVED) for key in keys):
+        raise error_of_reason(Reason.KEY_RESERVED)
+    ttl_ns = ttl_ns_of(request.ttl_ms) or None
+    bodies = commands.put_bodies(keys, values, ttl_ns)
+    return [encode_command(commands.PutMany(bodies), namespace, session)]
+
+
+def _by_keys(request: kv_pb2.BatchPutRequest) -> Sequence[bytes]:
+    keys = list(request.keys)
+    for size in set(map(len, keys)):
+        check_key_size(size)
+    return keys
+
+
+def delete_of(request: kv_pb2.DeleteRequest) -> commands.Delete:
+    """Return the command of a request."""
+    expected = request.expected_version if request.HasField("expected_version") else None
+    return commands.Delete(check_key(request.key), expected)
+
+
+def touch_of(request: kv_pb2.TouchRequest) -> commands.Touch:
+    """Return the command of a request."""
+    expected = request.expected_version if request.HasField("expected_version") else None
+    return commands.Touch(check_key(request.key), ttl_ns_of(request.ttl_ms), expected)
+
+
+def count_of(
+    request: kv_pb2.CountRequest,
+) -> commands.Increment | commands.Minimum | commands.Maximum:
+    """Return the command of a request."""
+    key = check_key(request.key)
+    match request.WhichOneof("change"):
+        case "add":
+            return commands.Increment(key, request.add)
+        case "lower_to":
+            return commands.Minimum(key, request.lower_to)
+        case "raise_to":
+            return commands.Maximum(key, request.raise_to)
+        case _:
+            raise invalid("CHANGE_MISSING", "add, lower_to or raise_to")
+
+
+def append_of(request: kv_pb2.AppendRequest) -> commands.Append:
+    """Return the command of a request."""
+    return commands.Append(check_key(request.key), check_value(request.data))
+
+
+def set_json_of(request: kv_pb2.SetJsonRequest) -> commands.JsonSet | commands.JsonDelete:
+    """Return the command of a request."""
+    key, path = check_key(request.key), path_of(request.path, is_set=True)
+    if not request.HasField("json"):
+        if not path:
+            raise invalid("JSON_PATH_INVALID", "a document is deleted by Delete")
+        return commands.JsonDelete(key, path)
+    text = request.json
+    if len(text) > JSON_SIZE_MAX:
+        raise error_of_reason(Reason.JSON_TOO_LARGE, len(text))
+    get_field(text, ())  # whether it is JSON at all
+    return commands.JsonSet(key, path, text, request.create_parents)
+
+
+def delete_range_of(request: kv_pb2.DeleteRangeRequest) -> commands.DeleteRange:
+    """Return the command of a request."""
+    limit = request.limit or DELETE_RANGE_KEYS_MAX
+    if limit > DELETE_RANGE_KEYS_MAX:
+        raise error_of_reason(Reason.LIMIT_INVALID, limit)
+    keys = range_of(request.range)
+    return commands.DeleteRange(keys.start, keys.end, limit)
+
+
+def condition_of(condition: kv_pb2.Condition) -> conditions.Condition:
+    """Return the condition of a transaction or a batch."""
+    key = check_key(condition.key)
+    match condition.WhichOneof("test"):
+        case "exists":
+            wanted = condition.exists
+            target = conditions.Target.EXISTS if wanted else conditions.Target.MISSING
+            return conditions.Condition(key, target)
+        case "version":
+            comparison = _comparison_of(condition.version.comparison)
+            version = condition.version.version
+            return conditions.Condition(key, conditions.Target.VERSION, comparison, version=version)
+        case "value":
+            comparison = _comparison_of(condition.value.comparison)
+            value = check_value(condition.value.value)
+            return conditions.Condition(key, conditions.Target.VALUE, comparison, value=value)
+        case _:
+            raise invalid("CONDITION_INVALID", "exists, version or value")
+
+
+def conditions_of(given: Sequence[kv_pb2.Condition]) -> tuple[conditions.Condition, ...]:
+    """Return the conditions of a transaction or a batch."""
+    if len(given) > CONDITIONS_MAX:
+        raise error_of_reason(Reason.LIMIT_INVALID, len(given))
+    return tuple(map(condition_of, given))
+
+
+def _comparison_of(number: int) -> conditions.Comparison:
+    if not conditions.Comparison.EQUAL <= number <= conditions.Comparison.GREATER_OR_EQUAL:
+        raise invalid("CONDITION_INVALID", f"there is no comparison {number}")
+    return conditions.Comparison(number)
+
+
+_NESTED: dict[str, Any] = {
+    "get": lambda request: commands.Get(check_key(request.key)),
+    "put": put_of,
+    "delete": delete_of,
+    "delete_range": delete_range_of,
+    "touch": touch_of,
+    "count": count_of,
+    "append": append_of,
+    "set_json": set_json_of,
+}
+
+
+def _nested_of(operation: kv_pb2.TxnOperation) -> Nested:
+    kind = operation.WhichOneof("operation")
+    if kind is None:
+        raise invalid("OPERATION_MISSING", "an operation of the transaction says nothing")
+    command: Nested = _NESTED[kind](getattr(operation, kind))
+    return command
+
+
+def txn_of(request: kv_pb2.TxnRequest) -> commands.Transaction:
+    """Return the command of a request."""
+    for operations in (request.then, request.otherwise):
+        if len(operations) > TRANSACTION_OPERATIONS_MAX:
+            raise error_of_reason(Reason.LIMIT_INVALID, len(operations))
+    return commands.Transaction(
+        conditions_of(request.conditions),
+        tuple(map(_nested_of, request.then)),
+        tuple(map(_nested_of, request.otherwise)),
+    )
+
+
+def _txn_names(request: kv_pb2.TxnRequest) -> list[bytes]:
+    names = [condition.key for condition in request.conditions]
+    for operations in (request.then, request.otherwise):
+        for operation in operations:
+            kind = operation.WhichOneof("operation")
+            if kind == "delete_range":
+                if operation.delete_range.routing_key:
+                    names.append(operation.delete_range.routing_key)
+            elif kind is not None:
+                names.append(getattr(operation, kind).key)
+    if not names:
+        raise invalid("ROUTING_KEY_MISSING", "nothing says in which shard this is to happen")
+    return names
+
+
+# Answers
+
+
+def found(result: Any) -> Any:
+    """Return what a read returned; raise why it was refused."""
+    if isinstance(result, Refused):
+        raise error_of_refusal(result)
+    return result
+
+
+def _answer_txn(
+    _state: Projections,
+    request: kv_pb2.TxnRequest,
+    answer: kv_pb2.TxnResponse,
+    results: Sequence[Result],
+    _: int,
+) -> None:
+    outcome = applied(results[0])
+    answer.succeeded = outcome.number == TOOK_THEN
+    operations = request.then if answer.succeeded else request.otherwise
+    for operation, result in zip(operations, outcome.results, strict=True):
+        assert isinstance(result, Applied), result
+        target = answer.results.add()
+        if operation.WhichOneof("operation") != "get":
+            target.number = result.number
+        elif result.value is not None:
+            target.item.key = operation.get.key
+            target.item.value = result.value
+            target.item.version = result.number
+
+
+def _number(field: str) -> Any:
+    """Return how the number that an entry returned becomes a field of the answer."""
+
+    def put(
+        _state: Projections, _request: Any, answer: Any, results: Sequence[Result], _: int
+    ) -> None:
+        number = applied(results[0]).number
+        setattr(answer, field, bool(number) if field == "deleted" else number)
+
+    return put
+
+
+def _by_key(request: Any) -> tuple[bytes]:
+    return (check_key(request.key),)
+
+
+def _by_routing_key(request: Any) -> tuple[bytes]:
+    return (request.routing_key,)
+
+
+def _write(response: Any, command_of: Any, names: Any = _by_key, answer: Any = None) -> Any:
+    """Return the write of one entry."""
+
+    def drafts(request: Any, namespace: str, session: SessionRef | None) -> list[Draft]:
+        return checked(command_of(request), namespace, session)
+
+    return Write(response, names, drafts, answer or (lambda *_: None))
+
+
+def _grant_of(request: kv_pb2.GrantLeaseRequest) -> commands.LeaseGrant:
+    return commands.LeaseGrant(ttl_ns_of(request.ttl_ms))
+
+
+PUT: Write[kv_pb2.PutRequest, kv_pb2.PutResponse]
+PUT = Write(kv_pb2.PutResponse, _by_key, _put)
+BATCH_PUT: Write[kv_pb2.BatchPutRequest, kv_pb2.BatchPutResponse]
+BATCH_PUT = Write(kv_pb2.BatchPutResponse, _by_keys, _batch_put)
+DELETE: Write[kv_pb2.DeleteRequest, kv_pb2.DeleteResponse]
+DELETE = _write(kv_pb2.DeleteResponse, delete_of, answer=_number("deleted"))
+TOUCH: Write[kv_pb2.TouchRequest, kv_pb2.TouchResponse]
+TOUCH = _write(kv_pb2.TouchResponse, touch_of)
+COUNT: Write[kv_pb2.CountRequest, kv_pb2.CountResponse]
+COUNT = _write(kv_pb2.CountResponse, count_of, answer=_number("number"))
+APPEND: Write[kv_pb2.AppendRequest, kv_pb2.AppendResponse]
+APPEND = _write(kv_pb2.AppendResponse, append_of, answer=_number("size"))
+SET_JSON: Write[kv_pb2.SetJsonRequest, kv_pb2.SetJsonResponse]
+SET_JSON = _write(kv_pb2.SetJsonResponse, set_json_of)
+TXN: Write[kv_pb2.TxnRequest, kv_pb2.TxnResponse]
+TXN = _write(kv_pb2.TxnResponse, txn_of, _txn_names, _answer_txn)
+GRANT_LEASE: Write[kv_pb2.GrantLeaseRequest, kv_pb2.GrantLeaseResponse]
+GRANT_LEASE = _write(
+    kv_pb2.GrantLeaseResponse, _grant_of, _by_routing_key, answer=_number("lease_id")
+)
+KEEP_LEASE: Write[kv_pb2.KeepLeaseRequest, kv_pb2.KeepLeaseResponse]
+KEEP_LEASE = _write(
+    kv_pb2.KeepLeaseResponse,
+    lambda request: commands.LeaseKeepalive(request.lease_id),
+    _by_routing_key,
+)
+REVOKE_LEASE: Write[kv_pb2.RevokeLeaseRequest, kv_pb2.RevokeLeaseResponse]
+REVOKE_LEASE = _write(
+    kv_pb2.RevokeLeaseResponse,
+    lambda request: commands.LeaseRevoke(request.lease_id),
+    _by_routing_key,
+    answer=_number("deleted_count"),
+)
+
+
+# Reads
+
+
+def _get(
+    view: View, namespace: str, request: kv_pb2.GetRequest, answer: kv_pb2.GetResponse
+) -> None:
+    item = found(view.projections.kv.get(namespace, request.key, view.as_of))
+    if item is not None:
+        put_item(answer.item, item)
+
+
+def _get_json(
+    view: View, namespace: str, request: kv_pb2.GetJsonRequest, answer: kv_pb2.GetJsonResponse
+) -> None:
+    path = path_of(request.path, is_set=False)
+    kv = view.projections.kv
+    item = found(kv.get(namespace, request.key, view.as_of))
+    if item is not None:
+        answer.json = get_field(item.value, path)
+        answer.version = item.version
+
+
+def _get_history(
+    view: View,
+    namespace: str,
+    request: kv_pb2.GetHistoryRequest,
+    answer: kv_pb2.GetHistoryResponse,
+) -> None:
+    history = found(view.projections.kv.history(namespace, request.key))
+    for version in history.versions:
+        target = answer.versions.add(version=version.version, expired=version.expired)
+        if version.value is not None:
+            target.value = version.value
+    answer.complete_from = history.complete_from
+
+
+def _get_lease(
+    view: View, namespace: str, request: kv_pb2.GetLeaseRequest, answer: kv_pb2.GetLeaseResponse
+) -> None:
+    store = view.projections.kv.stores.get(namespace)
+    if store is None:
+        raise error_of_reason(Reason.NAMESPACE_UNKNOWN)
+    lease = store.leases.get(request.lease_id)
+    if lease is None:
+        raise error_of_reason(Reason.LEASE_LOST, request.lease_id)
+    answer.ttl_ms = lease.ttl_ns // 1_000_000
+    answer.expires_ns = lease.deadline_ns
+    answer.keys.extend(sorted(lease.keys))
+
+
+GET = Read(kv_pb2.GetResponse, _by_key, _get, tells_past=True)
+GET_JSON = Read(kv_pb2.GetJsonResponse, _by_key, _get_json, tells_past=True)
+GET_HISTORY = Read(kv_pb2.GetHistoryResponse, _by_key, _get_history)
+GET_LEASE = Read(kv_pb2.GetLeaseResponse, _by_routing_key, _get_lease)
+
+
+# Kv
 
 LIST_LIMIT_DEFAULT = 1_000
 SCAN_PAGE = 1_000  # keys in one message of a scan
@@ -42,75 +490,75 @@ class KvService:
 
     async def get(self, request: kv_pb2.GetRequest, call: Call) -> kv_pb2.GetResponse:
         """Read a key."""
-        return await run_read(self._edge, op.GET, request, call)
+        return await run_read(self._edge, GET, request, call)
 
     async def put(self, request: kv_pb2.PutRequest, call: Call) -> kv_pb2.PutResponse:
         """Write a key."""
-        return await run_write(self._edge, op.PUT, request, call)
+        return await run_write(self._edge, PUT, request, call)
 
     async def batch_put(
         self, request: kv_pb2.BatchPutRequest, call: Call
     ) -> kv_pb2.BatchPutResponse:
         """Write many keys of one shard."""
-        return await run_write(self._edge, op.BATCH_PUT, request, call)
+        return await run_write(self._edge, BATCH_PUT, request, call)
 
     async def delete(self, request: kv_pb2.DeleteRequest, call: Call) -> kv_pb2.DeleteResponse:
         """Delete a key."""
-        return await run_write(self._edge, op.DELETE, request, call)
+        return await run_write(self._edge, DELETE, request, call)
 
     async def touch(self, request: kv_pb2.TouchRequest, call: Call) -> kv_pb2.TouchResponse:
         """Change the lifetime of a key."""
-        return await run_write(self._edge, op.TOUCH, request, call)
+        return await run_write(self._edge, TOUCH, request, call)
 
     async def count(self, request: kv_pb2.CountRequest, call: Call) -> kv_pb2.CountResponse:
         """Change a number."""
-        return await run_write(self._edge, op.COUNT, request, call)
+        return await run_write(self._edge, COUNT, request, call)
 
     async def append(self, request: kv_pb2.AppendRequest, call: Call) -> kv_pb2.AppendResponse:
         """Add bytes to a value."""
-        return await run_write(self._edge, op.APPEND, request, call)
+        return await run_write(self._edge, APPEND, request, call)
 
     async def get_json(self, request: kv_pb2.GetJsonRequest, call: Call) -> kv_pb2.GetJsonResponse:
         """Read a part of a document."""
-        return await run_read(self._edge, op.GET_JSON, request, call)
+        return await run_read(self._edge, GET_JSON, request, call)
 
     async def set_json(self, request: kv_pb2.SetJsonRequest, call: Call) -> kv_pb2.SetJsonResponse:
         """Change a part of a document."""
-        return await run_write(self._edge, op.SET_JSON, request, call)
+        return await run_write(self._edge, SET_JSON, request, call)
 
     async def get_history(
         self, request: kv_pb2.GetHistoryRequest, call: Call
     ) -> kv_pb2.GetHistoryResponse:
         """List the versions of a key."""
-        return await run_read(self._edge, op.GET_HISTORY, request, call)
+        return await run_read(self._edge, GET_HISTORY, request, call)
 
     async def txn(self, request: kv_pb2.TxnRequest, call: Call) -> kv_pb2.TxnResponse:
         """Compare, then do one list of operations or the other."""
-        return await run_write(self._edge, op.TXN, request, call)
+        return await run_write(self._edge, TXN, request, call)
 
     async def grant_lease(
         self, request: kv_pb2.GrantLeaseRequest, call: Call
     ) -> kv_pb2.GrantLeaseResponse:
         """Grant a lease."""
-        return await run_write(self._edge, op.GRANT_LEASE, request, call)
+        return await run_write(self._edge, GRANT_LEASE, request, call)
 
     async def keep_lease(
         self, request: kv_pb2.KeepLeaseRequest, call: Call
     ) -> kv_pb2.KeepLeaseResponse:
         """Let a lease live on."""
-        return await run_write(self._edge, op.KEEP_LEASE, request, call)
+        return await run_write(self._edge, KEEP_LEASE, request, call)
 
     async def revoke_lease(
         self, request: kv_pb2.RevokeLeaseRequest, call: Call
     ) -> kv_pb2.RevokeLeaseResponse:
         """End a lease."""
-        return await run_write(self._edge, op.REVOKE_LEASE, request, call)
+        return await run_write(self._edge, REVOKE_LEASE, request, call)
 
     async def get_lease(
         self, request: kv_pb2.GetLeaseRequest, call: Call
     ) -> kv_pb2.GetLeaseResponse:
         """Show a lease."""
-        return await run_read(self._edge, op.GET_LEASE, request, call)
+        return await run_read(self._edge, GET_LEASE, request, call)
 
     # Over several shards
 
@@ -125,7 +573,7 @@ class KvService:
             raise error_of_reason(Reason.LIMIT_INVALID, len(keys))
         by_shard: dict[int, list[bytes]] = {}
         for key in keys:
-            by_shard.setdefault(edge.shard_of(op.check_key(key)), []).append(key)
+            by_shard.setdefault(edge.shard_of(check_key(key)), []).append(key)
         if len(by_shard) > 1 and call.only_shard is None:
             one_shard_only(options)
 
@@ -133,7 +581,7 @@ class KvService:
             wanted = by_shard.get(view.shard, [])
             answer = kv_pb2.BatchGetResponse()
             view.header(answer.headers.add(), len(wanted))
-            items = op.found(view.projections.kv.mget(namespace, wanted, view.as_of, limit))
+            items = found(view.projections.kv.mget(namespace, wanted, view.as_of, limit))
             if len(items) < len(wanted):
                 message = (
                     f"{len(items)} of {len(wanted)} keys are more than a message; ask for fewer"
@@ -165,7 +613,7 @@ class KvService:
         """Delete the keys of a range, in one shard or in all."""
         edge, options = self._edge, write_options(request)
         namespace, session = namespace_of(request.namespace), session_of(options)
-        left = op.delete_range_of(request).limit
+        left = delete_range_of(request).limit
         shards = range(edge.shards)
         if request.routing_key:
             shard = edge.shard_of(request.routing_key)
@@ -174,7 +622,7 @@ class KvService:
             raise invalid_argument("SEVERAL_SHARDS", "a session is of one shard")
 
         async def part(shard: int) -> kv_pb2.DeleteRangeResponse:
-            drafts = op.checked(op.delete_range_of(request), namespace, session)
+            drafts = checked(delete_range_of(request), namespace, session)
             written = await edge.write(shard, drafts, options, call)
             result = written.results[0]
             done = applied(result)
@@ -237,7 +685,7 @@ class KvService:
     ) -> kv_pb2.ListResponse:
         """Return a page of up to ``page_limit`` keys, of which each shard has up to ``limit``."""
         edge, options = self._edge, read_options(request)
-        namespace, keys = namespace_of(request.namespace), op.range_of(request.range)
+        namespace, keys = namespace_of(request.namespace), range_of(request.range)
         token = _token_of(request.page_token)
         shards = range(edge.shards)
         if request.routing_key:
@@ -247,7 +695,7 @@ class KvService:
             one_shard_only(options)
 
         def look(view: View) -> kv_pb2.ListResponse:
-            page: Page = op.found(
+            page: Page = found(
                 view.projections.kv.scan(
                     namespace,
                     keys,

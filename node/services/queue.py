@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from onelog.errors import FailedPrecondition, NotFound, OnelogError, OutcomeUnknown
-from onelog.node.edge.calls import Call, stopping
-from onelog.node.edge.forwarding import Elsewhere
+from onelog.node.edge.calls import Call, Elsewhere, stopping
 from onelog.node.edge.operation import answer_of, applied, put_header, run_read, run_write
 from onelog.node.edge.pages import list_by_name
 from onelog.node.edge.shards import (
@@ -18,14 +17,12 @@ from onelog.node.edge.shards import (
     write_options,
 )
 from onelog.node.public_errors import error_of_refusal
+from onelog.node.services import queue_operations as ask
 from onelog.node.services import queue_operations as op
-from onelog.node.services import queue_requests as ask
-from onelog.node.services.queue_delivery import Consumers
-from onelog.node.services.queue_lines import Lines
-from onelog.node.services.queue_returns import Returns
+from onelog.node.services.queue_delivery import Consumers, Lines, Returns
 from onelog.projections.queue import commands
 from onelog.projections.queue.limits import PURGE_MESSAGES_MAX, QUEUE_NAME_SIZE_MAX
-from onelog.projections.queue.results import decode_cursor
+from onelog.projections.queue.message import decode_cursor
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.v1 import queue_pb2

@@ -1,34 +1,414 @@
 """Pushing messages to a client, as many as its credit allows: the stream of ``Consume``.
 
 A stream leases what there is room for whenever there is something, in line with everybody else who
-waits for the queue (node/services/queue_lines.py), and sends it. Room comes back when messages are
-settled (node/services/queue_credit.py). One batch is on its way at a time: a client that does not
-read is not leased more, and is dropped after a while (node/edge/calls.py).
+waits for the queue, and sends it. Room comes back when messages
+are settled. One batch is on its way at a time: a client that does
+not read is not leased more, and is dropped after a while (node/edge/calls.py).
 
-However a stream ends, what it still holds is given back (node/services/queue_returns.py), and so is
-what a lease gets that was on its way. When this node leads no more the stream ends with where to go
-(NOT_LEADER).
+However a stream ends, what it still holds is given back, and so
+is what a lease gets that was on its way. When this node leads no more the stream ends with where to
+go (NOT_LEADER).
+
+Credit
+------
+Which messages streams of ``Consume`` hold, learned from what is applied.
+
+A message counts against its stream's credit from when it is leased until the state says that it is
+not leased with that token any more, by whatever way: settled through any call on any node, expired,
+purged, its queue deleted. Entries that name messages are looked at for those; after any other that
+may end leases, everything that is held in the shard is.
+
+Invariant: ``held`` of every stream is what it was given and has not lost since, as of the last
+group that was looked at.
+
+Lines
+-----
+Who is next: callers that wait for messages of a queue, first come, first served.
+
+A message that becomes ready is promised to the one who has waited for longest, and to nobody else
+until the lease that takes it is applied, or has failed. So a hundred callers who wait for one
+message cost one entry of the log, and none while there is nothing: all else is looked up in the
+state. Messages that are the turn of their group count once for each group.
+
+Invariants: ``promised`` is the sum of what tickets that were called may take; a ticket is in its
+line from when it is drawn until it is called or put away; a line without tickets is forgotten.
+Whoever draws a ticket puts it away, however it ends (``with``). A promise is only a guess about a
+state that changes: a lease that gets nothing draws again.
+
+Returns
+-------
+Giving back messages that were leased for somebody who is not there any more.
+
+A client may go while its lease is on its way, or while its stream holds messages. They are released
+by an entry, wherever the queue is led by then, tried a few times; if all of that fails the leases
+end by themselves. Nobody waits for it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import contextmanager
 
 from onelog.cluster.raft.member import LEADER
-from onelog.errors import FailedPrecondition
-from onelog.node.edge.calls import Call, stopping
-from onelog.node.edge.forwarding import Elsewhere
-from onelog.node.edge.operation import put_content
-from onelog.node.edge.shards import Edge, namespace_of
+from onelog.errors import FailedPrecondition, NotFound, OnelogError
+from onelog.node.edge.calls import Call, Elsewhere, stopping
+from onelog.node.edge.operation import applied, put_content, run_write
+from onelog.node.edge.shards import Edge, Written, namespace_of
+from onelog.node.edge.waits import Waits
 from onelog.node.public_errors import error_of_reason
-from onelog.node.services.queue_content import put_leased
-from onelog.node.services.queue_credit import Credit, Held
-from onelog.node.services.queue_lines import Lines
-from onelog.node.services.queue_operations import LEASE
-from onelog.node.services.queue_requests import check_name, draft_of, lease_of, queue_of
-from onelog.node.services.queue_returns import Returns, items_of, leased_of
+from onelog.node.replica.driver import ShardDriver
+from onelog.node.services.queue_operations import (
+    LEASE,
+    RELEASE,
+    check_name,
+    draft_of,
+    lease_of,
+    put_leased,
+    queue_of,
+    was_answered,
+)
+from onelog.projections.codec import U64, SessionRef, read_prefix
+from onelog.projections.queue.changes import acked_one
+from onelog.projections.queue.commands import (
+    OPERATIONS,
+    TYPE_ACK,
+    Ack,
+    Nack,
+    Purge,
+    QueueDelete,
+    Release,
+    decode_command,
+    named_ids,
+)
 from onelog.projections.queue.limits import ITEMS_MAX
+from onelog.projections.queue.message import Leased, decode_leased
+from onelog.projections.queue.store import QueueState
+from onelog.projections.queue.table import LEASED, READY
 from onelog.projections.reasons import Reason
+from onelog.projections.result import Result
+from onelog.projections.system.commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
+from onelog.ual.entry import OWNER_QUEUE, Entry
 from onelog.v1 import common_pb2, queue_pb2
+
+_NAMING = frozenset(OWNER_QUEUE << 8 | OPERATIONS[each].number for each in (Ack, Nack, Release))
+_SWEEPING = frozenset(
+    (
+        TYPE_EXPIRE,
+        TYPE_NAMESPACE_DELETE,
+        *(OWNER_QUEUE << 8 | OPERATIONS[each].number for each in (Purge, QueueDelete)),
+    )
+)
+
+
+class Held:
+    """What one stream holds: messages and the tokens of their leases, and a lease on its way."""
+
+    __slots__ = ("by_id", "queue_id", "writing")
+
+    def __init__(self, queue_id: int) -> None:
+        self.queue_id = queue_id
+        self.by_id: dict[int, int] = {}
+        self.writing: asyncio.Future[Written] | None = None
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+
+class Credit:
+    """What the streams of one shard hold. Everything happens on the loop."""
+
+    def __init__(self, driver: ShardDriver, waits: Waits) -> None:
+        self._shard = driver.shard
+        self._waits = waits
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[int, set[Held]] = {}  # by queue
+        self._entries: list[Entry] = []
+        self._is_sweep_due = False
+        self._is_scheduled = False
+
+    def __len__(self) -> int:
+        """Return how many streams there are."""
+        return sum(map(len, self._streams.values()))
+
+    def open(self, queue_id: int) -> Held:
+        """Begin to follow what a stream holds."""
+        if not self._streams:
+            self._shard.listeners.append(self._on_applied)
+        held = Held(queue_id)
+        self._streams.setdefault(queue_id, set()).add(held)
+        return held
+
+    def close(self, held: Held) -> None:
+        """Follow it no more."""
+        streams = self._streams[held.queue_id]
+        streams.discard(held)
+        if not streams:
+            del self._streams[held.queue_id]
+        if not self._streams:
+            self._shard.listeners.remove(self._on_applied)
+            self._entries.clear()
+
+    def _on_applied(self, entries: list[Entry], _results: list[Result]) -> None:
+        """Take what matters of a group; the work is done later, outside of Raft's."""
+        for entry in entries:
+            if entry.entry_type in _NAMING:
+                self._entries.append(entry)
+            elif entry.entry_type in _SWEEPING:
+                self._is_sweep_due = True
+        if (self._entries or self._is_sweep_due) and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._is_scheduled = False
+        entries, self._entries = self._entries, []
+        if self._is_sweep_due:
+            self._is_sweep_due = False
+            for streams in self._streams.values():
+                for held in streams:
+                    self._drop(held, list(held.by_id))
+        else:
+            for entry in entries:
+                self._look_at(entry)
+        self._waits.look_soon()
+
+    def _look_at(self, entry: Entry) -> None:
+        payload = entry.plain_payload()
+        if entry.entry_type == TYPE_ACK:  # most of all, and most name one message
+            one = acked_one(payload)
+            if one is not None:
+                queue_id, message_id = one
+                for held in self._streams.get(queue_id, ()):
+                    self._drop(held, (message_id,))
+                return
+        _, reader = read_prefix(payload)
+        start = reader.position
+        queue_id = reader.number(U64)
+        streams = self._streams.get(queue_id)
+        if streams is None:
+            return
+        reader.position = start
+        ids = named_ids(decode_command(entry.entry_type & 0xFF, reader))
+        for held in streams:
+            self._drop(held, ids)
+
+    def _drop(self, held: Held, ids: Sequence[int]) -> None:
+        """Forget those of the messages that are not leased to the stream any more."""
+        queue = self._shard.projections.queue.queue_by_id(held.queue_id)
+        by_id = held.by_id
+        for message_id in ids:
+            token = by_id.get(message_id)
+            if token is None:
+                continue
+            row = None if queue is None else queue.table.get(message_id)
+            if row is None or row.state != LEASED or row.token != token:
+                del by_id[message_id]
+
+
+# Lines
+
+
+class Line:
+    """The callers that wait for one queue of a shard that is led here."""
+
+    def __init__(self, driver: ShardDriver, waits: Waits, queue_id: int) -> None:
+        self.promised = 0
+        self.tickets = 0
+        self.waiting: dict[Ticket, None] = {}  # in the order in which they were drawn
+        self.waits = waits
+        self._driver = driver
+        self._queue_id = queue_id
+
+    @property
+    def queue(self) -> QueueState | None:
+        """The queue, unless it is gone."""
+        return self._driver.shard.projections.queue.queue_by_id(self._queue_id)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes of waiting here: somebody else leads, or the queue is gone."""
+        return self._driver.shard.member.state != LEADER or self.queue is None
+
+    def free(self) -> int:
+        """Return how many messages are ready and promised to nobody."""
+        queue = self.queue
+        if queue is None or queue.is_paused:
+            return 0
+        ready = queue.counts[READY]
+        groups = queue.table.groups
+        if groups:
+            ready = min(ready, len(groups))
+        free = ready - self.promised
+        return free if free > 0 and queue.next_ready() is not None else 0
+
+    def was_answered(self, session: SessionRef) -> bool:
+        """Whether the session has had an answer to this request: then it has it again."""
+        return was_answered(self._driver.shard.projections, session)
+
+
+class Ticket:
+    """One caller; ``promised`` messages may be taken once it is called."""
+
+    __slots__ = ("_line", "_session", "_wanted", "promised")
+
+    def __init__(self, line: Line, wanted: int, session: SessionRef | None) -> None:
+        self.promised = 0
+        self._line = line
+        self._wanted = wanted
+        self._session = session
+
+    async def called(self, wait_s: float) -> bool:
+        """Wait for one's turn; tell whether it has come, rather than the end of the time."""
+        return await self._line.waits.until(self._is_called, wait_s)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes of waiting here."""
+        return self._line.is_over
+
+    def _is_called(self) -> bool:
+        line = self._line
+        if self.promised or line.is_over:
+            return True
+        if self._session is not None and line.was_answered(self._session):
+            return True
+        if next(iter(line.waiting)) is not self:
+            return False
+        self.promised = min(self._wanted, line.free())
+        if not self.promised:
+            return False
+        line.promised += self.promised
+        del line.waiting[self]
+        return True
+
+
+class Lines:
+    """The lines of a process."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._lines: dict[tuple[int, int], Line] = {}
+
+    def __len__(self) -> int:
+        """Return for how many queues somebody waits."""
+        return len(self._lines)
+
+    @contextmanager
+    def ticket(
+        self, shard: int, queue_id: int, wanted: int, session: SessionRef | None = None
+    ) -> Iterator[Ticket]:
+        """Draw a ticket for a queue; it is put away at the end, and others may have its turn."""
+        edge = self._edge
+        if edge.context.stopping.is_set():
+            raise stopping()
+        driver = edge.leading(shard)
+        place = shard, queue_id
+        line = self._lines.get(place)
+        if line is None:
+            line = self._lines[place] = Line(driver, edge.waits(shard), queue_id)
+        line.tickets += 1
+        ticket = Ticket(line, wanted, session)
+        line.waiting[ticket] = None
+        try:
+            yield ticket
+        finally:
+            line.promised -= ticket.promised
+            line.waiting.pop(ticket, None)
+            line.tickets -= 1
+            if line.waiting:
+                line.waits.look_soon()
+            elif not line.tickets:
+                del self._lines[place]
+
+
+# Returns
+
+ATTEMPTS = 3
+DEADLINE_S = 5.0
+RELEASE_METHOD = "/onelog.v1.Queue/Release"
+
+_log = logging.getLogger("onelog.node.queues")
+
+Items = Sequence[tuple[int, int]]
+
+
+def leased_of(written: Written) -> Leased:
+    """Return what a lease got."""
+    return decode_leased(applied(written.results[0]))
+
+
+def items_of(leased: Leased) -> Items:
+    """Return the messages of a lease and their token."""
+    token = leased.token
+    return [(message.id, token) for message in leased.messages]
+
+
+class Returns:
+    """What one process is giving back; one task for each client that went."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Return for how many clients that is under way."""
+        return len(self._tasks)
+
+    def begin(
+        self,
+        request: queue_pb2.LeaseRequest,
+        items: Items,
+        call: Call,
+        writing: Awaitable[Written] | None = None,
+    ) -> None:
+        """Give back messages, and what a lease gets that is still on its way."""
+        if items or writing is not None:
+            task = asyncio.create_task(self._give_back(request, items, call, writing))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _give_back(
+        self,
+        request: queue_pb2.LeaseRequest,
+        items: Items,
+        caller: Call,
+        writing: Awaitable[Written] | None,
+    ) -> None:
+        if writing is not None:
+            try:
+                items = [*items, *items_of(leased_of(await writing))]
+            except Exception as error:  # noqa: BLE001 - whatever it was, it got nothing
+                _log.info("the lease of a client that went: %s", error)
+        for first in range(0, len(items), ITEMS_MAX):
+            release = queue_pb2.ReleaseRequest(namespace=request.namespace, queue=request.queue)
+            for message_id, token in items[first : first + ITEMS_MAX]:
+                release.messages.add(message_id=message_id, token=token)
+            for _ in range(ATTEMPTS):
+                if await self._is_released(release, caller):
+                    break
+
+    async def _is_released(self, release: queue_pb2.ReleaseRequest, caller: Call) -> bool:
+        """Release messages wherever the queue is led; tell whether that needs no other attempt."""
+        calls, now_s = self._edge.calls, self._edge.context.clock.now_s()
+        call = Call(
+            RELEASE_METHOD, queue_pb2.SettleResponse, caller.client, now_s, now_s + DEADLINE_S
+        )
+        call.metadata = caller.metadata
+        try:
+            await calls.somewhere(
+                call,
+                lambda: run_write(self._edge, RELEASE, release, call),
+                lambda elsewhere: calls.forward(call, elsewhere, release),
+            )
+        except (FailedPrecondition, NotFound):
+            return True  # somebody else has it by now, or nobody can
+        except OnelogError as error:
+            _log.info("messages of a client that went are not released: %s", error)
+            return False
+        return True
+
+
+# Consume
 
 CREDIT_DEFAULT = 100
 CREDIT_MAX = 10_000

@@ -8,6 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from onelog.node.edge.calls import Call
+from onelog.node.edge.messages import (
+    filter_of,
+    found,
+    offset_at_time,
+    origins,
+    put_record,
+    read_page,
+)
 from onelog.node.edge.operation import RequestT, ResponseT, Write, run_read, run_write
 from onelog.node.edge.pages import list_by_name
 from onelog.node.edge.shards import (
@@ -18,25 +26,22 @@ from onelog.node.edge.shards import (
     put_log_read,
     read_options,
 )
-from onelog.node.edge.stream_records import (
-    filter_of,
-    found,
-    offset_at_time,
-    origins,
-    put_record,
-    read_page,
-)
 from onelog.node.public_errors import error_of_reason
 from onelog.node.services import stream_operations as op
-from onelog.node.services.stream_descriptions import GET_GROUP, GET_STREAM, put_stream
 from onelog.node.services.stream_groups import Fetches, wait_s_of
-from onelog.node.services.stream_requests import check_stream, limit_of
+from onelog.node.services.stream_operations import (
+    GET_GROUP,
+    GET_STREAM,
+    check_stream,
+    limit_of,
+    put_stream,
+)
 from onelog.node.services.stream_tail import Tails
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.shard_state import Projections
 from onelog.projections.stream.limits import READ_RECORDS_MAX, STREAM_NAME_SIZE_MAX
-from onelog.projections.stream.pages import PageRead
+from onelog.projections.stream.reads import PageRead
 from onelog.ual.log import Log
 from onelog.v1 import common_pb2, stream_pb2
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from onelog.cluster.raft.member import LEADER
 from onelog.node.edge.calls import Call
+from onelog.node.edge.messages import found, in_thread, origins, put_record, read_current
 from onelog.node.edge.operation import applied, put_header
 from onelog.node.edge.shards import (
     Edge,
@@ -29,11 +30,9 @@ from onelog.node.edge.shards import (
     session_of,
     write_options,
 )
-from onelog.node.edge.stream_records import found, in_thread, origins, put_record, read_current
-from onelog.node.edge.waits import own_task
 from onelog.node.public_errors import error_of_reason
-from onelog.node.replica.driver import ShardDriver
-from onelog.node.services.stream_requests import (
+from onelog.node.replica.driver import ShardDriver, own_task
+from onelog.node.services.stream_operations import (
     by_stream,
     encode_checked,
     limit_of,
@@ -45,16 +44,15 @@ from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Duplicate, Refused
 from onelog.projections.shard_state import Projections
-from onelog.projections.stream.commands import decode_command
-from onelog.projections.stream.group_commands import Claim, Deliver
-from onelog.projections.stream.group_operations import (
+from onelog.projections.stream.commands import Claim, Deliver, decode_command
+from onelog.projections.stream.groups import Group
+from onelog.projections.stream.limits import OFFSETS_MAX, PENDING_MAX, READ_SIZE_MAX
+from onelog.projections.stream.operations import (
     claimable_from,
     decode_claimed,
     refusal_of_member,
 )
-from onelog.projections.stream.groups import Group
-from onelog.projections.stream.limits import OFFSETS_MAX, PENDING_MAX, READ_SIZE_MAX
-from onelog.projections.stream.pages import Gap, Page, PageRead, Record, gaps, open_record, size_of
+from onelog.projections.stream.reads import Gap, Page, PageRead, Record, gaps, open_record, size_of
 from onelog.projections.stream.state import StreamState
 from onelog.projections.system.commands import TYPE_BATCH, Batch, encode_batch
 from onelog.projections.system.commands import decode_command as decode_system_command

@@ -4,7 +4,19 @@ Requests are turned into commands here, and found wrong here if they are. An app
 records is an entry for each, with a result for each; in a session each takes a sequence, from the
 request's on, so that sending it again is exact however many there are.
 
-Reads of records are not here: they wait for a disk (node/edge/stream_records.py).
+Reads of records are not here: they wait for a disk (node/edge/messages.py).
+
+Requests
+--------
+What the requests of the Stream service have in common: names, places and times that can be.
+
+All of it is looked at before anything is written, and refused for the reason that apply has for it.
+
+Descriptions
+------------
+Streams and groups as they are set up and how far they are: looks at the state of a shard.
+
+They work on any state of the projections, the live one or one of the past.
 """
 
 import struct
@@ -14,36 +26,18 @@ from typing import Any
 
 from crc32c import crc32c
 
-from onelog.node.edge.operation import RequestT, ResponseT, Write, applied
-from onelog.node.edge.shards import invalid, namespace_of
+from onelog.node.edge.messages import found
+from onelog.node.edge.operation import Read, RequestT, ResponseT, Write, applied
+from onelog.node.edge.shards import View, invalid, namespace_of
 from onelog.node.public_errors import error_of_exception, error_of_reason, put_error
-from onelog.node.services.stream_requests import (
-    by_stream,
-    check_stream,
-    encode_checked,
-    names_of,
-    ns_of,
-    partition_of,
-    places_of,
-)
-from onelog.projections.codec import SessionRef, encode_prefix
-from onelog.projections.limits import U64_MAX, VALUE_SIZE_MAX
+from onelog.projections.codec import SessionRef, encode_prefix, read_prefix
+from onelog.projections.limits import TTL_NS_MAX, U64_MAX, VALUE_SIZE_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Duplicate, Refused, Result
 from onelog.projections.shard_state import Projections
 from onelog.projections.stream import commands
-from onelog.projections.stream import group_commands as groups
-from onelog.projections.stream.group_operations import decode_assignment, decode_dead_count
-from onelog.projections.stream.limits import (
-    HEADERS_MAX,
-    NACK_REASON_SIZE_MAX,
-    PARTITION_ANY,
-    PARTITIONS_MAX,
-    PRODUCER_WINDOW,
-    RECORD_KEY_SIZE_MAX,
-)
-from onelog.projections.stream.operations import DUPLICATE
-from onelog.projections.stream.record import (
+from onelog.projections.stream import commands as groups
+from onelog.projections.stream.commands import (
     OPTION_KEY,
     SESSION_SIZE,
     TYPE_APPEND,
@@ -51,8 +45,93 @@ from onelog.projections.stream.record import (
     ProducerRef,
     append_body,
 )
+from onelog.projections.stream.limits import (
+    GROUP_NAME_SIZE_MAX,
+    HEADERS_MAX,
+    NACK_REASON_SIZE_MAX,
+    OFFSETS_MAX,
+    PARTITION_ANY,
+    PARTITIONS_MAX,
+    PRODUCER_WINDOW,
+    RECORD_KEY_SIZE_MAX,
+    STREAM_NAME_SIZE_MAX,
+)
+from onelog.projections.stream.operations import DUPLICATE, decode_assignment, decode_dead_count
+from onelog.projections.stream.reads import GroupDescription, StreamDescription
 from onelog.ual.entry import Draft
 from onelog.v1 import queue_pb2, stream_pb2
+
+
+def check_stream(name: str) -> str:
+    """Return a name that a stream can have."""
+    size = len(name.encode())
+    if not 0 < size <= STREAM_NAME_SIZE_MAX or ":" in name:
+        raise error_of_reason(Reason.STREAM_NAME_INVALID, size)
+    return name
+
+
+def check_group(name: str) -> str:
+    """Return a name that a group can have."""
+    size = len(name.encode())
+    if not 0 < size <= GROUP_NAME_SIZE_MAX:
+        raise error_of_reason(Reason.GROUP_NAME_INVALID, size)
+    return name
+
+
+def names_of(request: Any) -> tuple[str, str]:
+    """Return the names of stream and group that a request holds."""
+    return check_stream(request.stream), check_group(request.group)
+
+
+def ns_of(milliseconds: int, reason: Reason, limit_ns: int = TTL_NS_MAX) -> int:
+    """Return a time in nanoseconds; absurd ones are refused."""
+    if milliseconds * 1_000_000 > limit_ns:
+        raise error_of_reason(reason, milliseconds * 1_000_000)
+    return milliseconds * 1_000_000
+
+
+def partition_of(request: Any) -> int:
+    """Return the partition that a request names, or all of them."""
+    if not request.HasField("partition"):
+        return PARTITION_ANY
+    if request.partition >= PARTITIONS_MAX:
+        raise error_of_reason(Reason.PARTITION_UNKNOWN, request.partition)
+    return int(request.partition)
+
+
+def limit_of(limit: int, default: int, limit_max: int) -> int:
+    """Return how many are wanted."""
+    if limit > limit_max:
+        raise error_of_reason(Reason.LIMIT_INVALID, limit)
+    return limit or default
+
+
+def places_of(places: Sequence[stream_pb2.Place]) -> tuple[groups.Place, ...]:
+    """Return the places of a request in order."""
+    if not 0 < len(places) <= OFFSETS_MAX:
+        raise error_of_reason(Reason.LIMIT_INVALID, len(places))
+    for place in places:
+        if place.partition >= PARTITIONS_MAX:
+            raise error_of_reason(Reason.PARTITION_UNKNOWN, place.partition)
+    return tuple(sorted((place.partition, place.offset) for place in places))
+
+
+def by_stream(request: Any) -> tuple[bytes, ...]:
+    """Return the name that says in which shard a request belongs."""
+    return (check_stream(request.stream).encode(),)
+
+
+def encode_checked(
+    command: commands.Command, namespace: str, session: SessionRef | None = None
+) -> Draft:
+    """Return the entry of a command; refuse one that apply would find unsound."""
+    draft = commands.encode_command(command, namespace, session)
+    _, reader = read_prefix(draft.payload)
+    commands.decode_command(draft.entry_type & 0xFF, reader)
+    return draft
+
+
+# Operations
 
 RECORDS_MAX = 1_000  # in one request
 HEADS_KEPT = 1_024  # of streams that were appended to last, about 500 bytes each
@@ -417,3 +496,68 @@ ACK_RECORDS = _write(stream_pb2.AckRecordsResponse, _ack_of, _number("acked_coun
 NACK_RECORDS = _write(stream_pb2.NackRecordsResponse, _nack_of, _answer_nack)
 COMMIT_OFFSETS = _write(stream_pb2.CommitOffsetsResponse, _commit_of)
 SEEK_GROUP = _write(stream_pb2.SeekGroupResponse, _seek_of)
+
+
+# Descriptions
+
+
+def put_stream(target: stream_pb2.StreamInfo, namespace: str, stream: StreamDescription) -> None:
+    """Write how a stream is set up and what it holds."""
+    target.namespace, target.stream, target.stream_id = namespace, stream.name, stream.stream_id
+    retention = stream.retention
+    target.retention.age_ms = retention.age_ns // 1_000_000
+    target.retention.size_max = retention.size_max
+    target.retention.count_max = retention.count_max
+    target.retention.past_groups = retention.past_groups
+    for each in stream.partitions:
+        partition = target.partitions.add(partition=each.partition)
+        if each.record_count_kept:
+            partition.first_offset = each.first_offset
+            partition.last_offset = each.end_offset - 1
+            partition.record_count = each.record_count_kept
+            partition.size = each.size_kept
+    target.groups.extend(stream.groups)
+
+
+def _look_stream(
+    view: View,
+    namespace: str,
+    request: stream_pb2.GetStreamRequest,
+    answer: stream_pb2.GetStreamResponse,
+) -> None:
+    name = check_stream(request.stream)
+    put_stream(answer.stream, namespace, found(view.projections.stream.describe(namespace, name)))
+
+
+def _look_group(
+    view: View,
+    namespace: str,
+    request: stream_pb2.GetGroupRequest,
+    answer: stream_pb2.GetGroupResponse,
+) -> None:
+    stream, name = check_stream(request.stream), check_group(request.group)
+    group: GroupDescription = found(view.projections.stream.describe_group(namespace, stream, name))
+    answer.config.shared = group.config.shared
+    answer.config.max_deliveries = group.config.max_deliveries
+    answer.config.dead_letter_stream = group.config.dead_letter
+    answer.generation = group.generation
+    for member_id, deadline_ns in group.members:
+        member = answer.members.add(member_id=member_id, expires_ns=deadline_ns)
+        member.pending_count = group.pending_of_members.get(member_id, 0)
+        member.partitions.extend(
+            number
+            for number, owner in enumerate(group.owners)
+            if owner == member_id or group.config.shared
+        )
+    for number, committed in enumerate(group.committed):
+        answer.partitions.add(
+            partition=number,
+            committed_offset=committed,
+            next_offset=group.delivered[number],
+            lag=max(0, group.lags[number]),
+            pending_count=group.pending_of_partitions[number],
+        )
+
+
+GET_STREAM = Read(stream_pb2.GetStreamResponse, by_stream, _look_stream)
+GET_GROUP = Read(stream_pb2.GetGroupResponse, by_stream, _look_group)

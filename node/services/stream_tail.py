@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any
 
 from onelog.node.edge.calls import LEADER_WAIT_S, Call
+from onelog.node.edge.messages import filter_of, found, offset_at_time, put_record, read_page
 from onelog.node.edge.shards import Edge, invalid, namespace_of
-from onelog.node.edge.stream_records import filter_of, found, offset_at_time, put_record, read_page
 from onelog.node.edge.waits import Wake
 from onelog.node.public_errors import error_of_reason
-from onelog.node.services.stream_requests import check_stream, partition_of
-from onelog.node.watch.events_stream import DELETED, StreamHappening
+from onelog.node.services.stream_operations import check_stream, partition_of
+from onelog.node.watch.events import DELETED, StreamHappening
 from onelog.node.watch.feeds import (
     PAGE_BYTES_MAX,
     PAGE_EVENTS_MAX,
@@ -42,8 +42,8 @@ from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.shard_state import Projections
 from onelog.projections.stream.limits import PARTITION_ANY
-from onelog.projections.stream.pages import EVERYTHING, PageRead, Record, RecordFilter, size_of
 from onelog.projections.stream.partition import Partition
+from onelog.projections.stream.reads import EVERYTHING, PageRead, Record, RecordFilter, size_of
 from onelog.ual.entry import OWNER_STREAM
 from onelog.ual.log import Log
 from onelog.v1 import common_pb2, stream_pb2

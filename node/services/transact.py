@@ -16,11 +16,11 @@ from typing import Any
 from onelog.node.edge.operation import Write, applied, make_drafts, put_answer
 from onelog.node.edge.shards import invalid, namespace_of
 from onelog.node.public_errors import error_of_reason
-from onelog.node.services import kv_operations as kv
+from onelog.node.services import kv
 from onelog.node.services import queue_operations as queue
 from onelog.node.services import stream_operations as stream
-from onelog.node.services import timeseries_operations as series
-from onelog.node.services.execute_puts import Batched, batched_puts
+from onelog.node.services import timeseries as series
+from onelog.node.services.plain import Batched, batched_puts
 from onelog.projections.codec import SessionRef
 from onelog.projections.conditions import Condition
 from onelog.projections.limits import BATCH_ENTRIES_MAX

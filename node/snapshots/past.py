@@ -1,7 +1,7 @@
 """Reads as of an index: a few states of the past, built when somebody asks, kept for a while.
 
 A state is built from the newest snapshot at or below its index and the log behind it, on a thread
-and in slices (node/snapshots/as_of_build.py). It is a state like the live one, so every read works
+and in slices. It is a state like the live one, so every read works
 on it unchanged. Repeated reads at its index cost nothing more; a read at a later index moves it
 forward.
 
@@ -18,27 +18,128 @@ would have to be carried out there, with the log's newest entries that only this
   replayed those itself, and its notes of what they did go back to there, as far as notes are kept.
 * The index is applied here, so it is committed. Before the oldest snapshot, where the log is not
   whole, nothing leads to it: COMPACTED, with the first index that can be asked for.
+
+As of build
+-----------
+Building a state of the past on a thread, beside a loop that has heartbeats to send.
+
+Python runs one thread at a time. A thread that computes lets others in every few milliseconds, but
+each step of the loop would then wait for its turn. So the work is done in slices with pauses
+between them, in which the loop has the processor to itself; ``Pace`` is asked after every piece of
+a snapshot and after every entry. It also is where a build that nobody waits for any more ends.
+
+Taking a large state apart is work as well, and would be done in one go when the last reference to
+it goes: ``dispose`` does it in slices. docs/snapshots.md has what was measured.
 """
 
 import asyncio
 import logging
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from onelog.errors import OutOfRange, ResourceExhausted, Unavailable
-from onelog.node.edge.waits import own_task
 from onelog.node.public_errors import error_of_reason
-from onelog.node.replica.driver import ShardDriver
+from onelog.node.replica.driver import ShardDriver, own_task
 from onelog.node.replica.shard import NodeClock, Shard
-from onelog.node.snapshots.as_of_build import BuildCancelled, Pace, PastBuild, dispose
 from onelog.projections.reasons import Reason
-from onelog.projections.shard_state import Projections
+from onelog.projections.shard_state import Projections, build_projections
 from onelog.snapshot.errors import LogGap, NoSnapshot, StateMismatch
-from onelog.snapshot.past import PastState
+from onelog.snapshot.offline import LastRecords
+from onelog.snapshot.past import PastState, start_past
+from onelog.ual.entry import Entry
 from onelog.ual.errors import CorruptFile, IndexDropped
 from onelog.ual.files import DiskFiles, Files
+from onelog.ual.log import Log
+from onelog.ual.manifest import SnapshotRecord
+
+SLICE_S = 0.002
+PAUSE_S = 0.001
+DISPOSE_ITEMS = 512  # between two looks at the clock
+
+
+class BuildCancelled(Exception):
+    """Nobody waits for the state any more."""
+
+
+class Pace:
+    """Works in slices; see the module's text."""
+
+    __slots__ = ("_slice_ends_s", "is_cancelled", "slices")
+
+    def __init__(self) -> None:
+        self.is_cancelled = False  # set by the loop
+        self.slices = 0
+        self._slice_ends_s = 0.0
+
+    def __call__(self, *_progress: object) -> None:
+        """Pause if the slice is over; raise ``BuildCancelled`` if it was for nothing."""
+        if time.perf_counter() < self._slice_ends_s:
+            return
+        if self.is_cancelled:
+            raise BuildCancelled
+        time.sleep(PAUSE_S)
+        self.slices += 1
+        self._slice_ends_s = time.perf_counter() + SLICE_S
+
+
+@dataclass(slots=True, eq=False)
+class PastBuild:
+    """One state to build: what was decided on the loop, for the thread."""
+
+    files: Files
+    directory: Path  # of the snapshots
+    shard: int
+    snapshots: tuple[SnapshotRecord, ...]  # at or below the index, oldest first
+    log: Log
+    index: int
+    # The state to go on from; made from a snapshot if there is none. Also what was interrupted.
+    state: PastState | None = None
+    pace: Pace = field(default_factory=Pace)
+
+    @property
+    def needed_from(self) -> int:
+        """The first entry that may be replayed."""
+        if self.state is not None:
+            return self.state.index + 1
+        return self.snapshots[0].index + 1 if self.snapshots else 1
+
+    def run(self) -> None:
+        """Build the state, on any thread; ``state`` stands at ``index`` then."""
+        if self.state is None:
+            self.state = start_past(
+                self.files,
+                self.directory,
+                self.shard,
+                self.snapshots,
+                first_index=self.log.first_index,
+                make_state=lambda: build_projections(LastRecords()),
+                progress=self.pace,
+            )
+        self.state.advance(self._entries, self.index)
+
+    def _entries(self, first_index: int, last_index: int) -> Iterator[Entry]:
+        """Yield committed entries from the live log, whose files stay readable to who has them."""
+        pace = self.pace
+        for entry in self.log.scan(first_index, last_index):
+            pace()
+            yield entry
+
+
+def dispose(projections: Projections, pace: Pace) -> None:
+    """Empty a state that nobody looks at any more: keys are what there may be millions of."""
+    for store in projections.kv.stores.values():
+        records = store.records
+        while records:
+            for _ in range(min(DISPOSE_ITEMS, len(records))):
+                records.popitem()
+            pace()
+
+
+# As of
 
 # What whoever is refused should wait: a build takes about a second per 100,000 keys.
 RETRY_S = 1.0

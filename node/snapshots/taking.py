@@ -23,6 +23,7 @@ from onelog.node.replica.shard import NodeClock
 from onelog.snapshot.build import BuildRequest, BuildResult, Capture, plan_build
 from onelog.snapshot.builder_process import TIMEOUT_S, BuilderProcess
 from onelog.snapshot.errors import StateMismatch
+from onelog.snapshot.format import parse_snapshot_name
 from onelog.ual.errors import LogFailed, UalError
 from onelog.ual.files import DiskFiles, Files
 from onelog.ual.manifest import SnapshotRecord
@@ -178,3 +179,10 @@ class Snapshots:
             return builder.wait(stop)
         finally:
             os.close(stop)
+
+
+def age_s(record: SnapshotRecord, clock: NodeClock) -> float:
+    """Return how long ago a snapshot was made, by the wall clock."""
+    named = parse_snapshot_name(record.file)
+    assert named is not None, record
+    return max(0.0, clock.wall_ns() / 1e9 - named.created_s)

@@ -11,17 +11,56 @@ A change of a lifetime (Touch) is no new version and no event; nor are the keys 
 is deleted as a whole.
 
 Another model adds its maker to ``MAKERS``, by the owner of its entries.
+
+Happening
+---------
+What an event is to those who pass it on, whatever its model.
+
+``size`` is how many bytes the event takes in a message, at most: pages are bounded by it, and what
+waits for watchers.
+
+Events queue
+------------
+What happened to queues and their messages, as watchers are told.
+
+An entry that took effect did what it says, unless apply has noted otherwise
+(``projections/queue/changes.py``). Where the notes are gone and the entry alone does not tell, the
+answer is COMPACTED.
+
+A redrive is an event of the queue that the dead letters leave and of each that they go to; a death
+is one of the queue in which a message died. Schedules and redrives that begin or end are no events.
+
+Events series
+-------------
+Events of time series, made of their entries alone.
+
+Points are told as they were written, by clients and by downsampling rules alike: what a rule writes
+is new to whoever watches its target. A block is no event, since nothing is different for a reader;
+neither is the beginning of a rollup, nor a measurement that a first write creates on its way. What
+was deleted, by a client or by retention, is told by the name of the measurement: the entry says
+which matchers and times, not which points they met. Setting and deleting a rule configures its
+measurement.
+
+A measurement with more series than one entry deletes goes in several, and each is told.
+
+Events stream
+-------------
+What happens to streams, as watchers and tails are told.
+
+A record says itself what it is, except for its partition, which follows from how many the stream
+has, or had (projections/stream/state.py). Where that is not known any more the answer is COMPACTED,
+and a state of the past is asked. A dead letter is told by its own headers: the record that it leads
+to is elsewhere in the log, where readers find it, at a time that is not ours. Groups have no events
+here; how far they are is a key.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
+from crc32c import crc32c
+
 from onelog.errors import OutOfRange
-from onelog.node.edge.messages import put_item
-from onelog.node.watch.events_queue import expiry_events, queue_events
-from onelog.node.watch.events_series import series_events
-from onelog.node.watch.events_stream import is_repetition, stream_events
-from onelog.node.watch.happening import Happening
+from onelog.node.edge.messages import pack_runs, put_item, put_record
 from onelog.projections.codec import read_prefix
 from onelog.projections.kv.changes import Change
 from onelog.projections.kv.commands import (
@@ -36,11 +75,41 @@ from onelog.projections.kv.commands import (
 from onelog.projections.kv.commands import decode_command as decode_kv
 from onelog.projections.kv.projection import TYPES_TOLD
 from onelog.projections.kv.reads import KeyValue
+from onelog.projections.queue.changes import Kind, Note
+from onelog.projections.queue.commands import notes_of
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused, Result
 from onelog.projections.shard_state import Projections
-from onelog.projections.system.commands import TYPE_EXPIRE
+from onelog.projections.stream import commands
+from onelog.projections.stream.commands import (
+    OPTION_PARTITION,
+    SESSION_SIZE,
+    TYPE_APPEND,
+    TYPE_DEAD_LETTER,
+    open_append,
+)
+from onelog.projections.stream.operations import DUPLICATE
+from onelog.projections.stream.reads import Record, letter_headers, size_of
+from onelog.projections.system.commands import TYPE_EXPIRE, Expire
+from onelog.projections.system.commands import decode_command as decode_system
+from onelog.projections.timeseries.commands import (
+    BeginRollup,
+    Block,
+    ConfigureMeasurement,
+    CreateMeasurement,
+    Delete,
+    DropMeasurement,
+    DropRule,
+    Rollup,
+    SetRule,
+    Trim,
+    Write,
+    decode_command,
+)
+from onelog.projections.timeseries.point_batch import Run, WriteBatch, batch_runs
+from onelog.projections.timeseries.types import type_of
 from onelog.ual.entry import (
+    FLAG_ZSTD,
     OWNER_KV,
     OWNER_QUEUE,
     OWNER_STREAM,
@@ -48,7 +117,297 @@ from onelog.ual.entry import (
     OWNER_TIMESERIES,
     Entry,
 )
-from onelog.v1 import pipeline_pb2
+from onelog.v1 import pipeline_pb2, stream_pb2
+
+# Numbers, tags and lengths of an event, the value before included.
+EVENT_OVERHEAD = 200
+
+
+class Happening:
+    """One event, before it is known who wants it. Subclasses fill in their part."""
+
+    __slots__ = ("index", "name", "namespace", "owner", "size", "timestamp_ns")
+
+    def __init__(self, entry: Entry, owner: int, namespace: str, name: bytes, size: int) -> None:
+        """``size``: bytes of what the event holds besides namespace and name."""
+        self.index = entry.index
+        self.timestamp_ns = entry.timestamp_ns
+        self.owner = owner
+        self.namespace = namespace
+        self.name = name
+        self.size = EVENT_OVERHEAD + len(namespace) + len(name) + size
+
+    def put(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
+        """Write the event."""
+        event.index = self.index
+        event.timestamp_ns = self.timestamp_ns
+        event.namespace = self.namespace
+        self.put_own(event, with_previous=with_previous)
+
+    def settle(self, *, with_previous: bool) -> bool:  # noqa: ARG002
+        """Look up what a state forgets, and let go of the state; False if it is forgotten."""
+        return True
+
+    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:
+        """Write the part of the model."""
+        raise NotImplementedError
+
+
+# Events queue
+
+ID_SIZE_MAX = 10  # of a message's id, where it is sent
+
+
+class QueueHappening(Happening):
+    """Something happened to a queue, or to messages of it."""
+
+    __slots__ = ("_ids", "_kind", "_queue")
+
+    def __init__(
+        self, entry: Entry, namespace: str, queue: str, kind: Kind, ids: Sequence[int]
+    ) -> None:
+        super().__init__(entry, OWNER_QUEUE, namespace, queue.encode(), ID_SIZE_MAX * len(ids))
+        self._queue = queue
+        self._kind = kind
+        self._ids = ids
+
+    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:  # noqa: ARG002
+        """See ``Happening``."""
+        event.queue.queue = self._queue
+        event.queue.kind = int(self._kind)  # type: ignore[assignment]  # the same numbers
+        event.queue.message_ids.extend(self._ids)
+
+
+def queue_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
+    """Return what an entry of the queue model did."""
+    notes = notes_of(projections.queue.changes, entry)
+    if notes is None:
+        raise _compacted(projections, entry)
+    return [_happening(projections, entry, note) for note in notes]
+
+
+def expiry_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
+    """Return what an expiry did to messages: leases, delays and lifetimes that ended."""
+    notes = notes_of(projections.queue.changes, entry)
+    if notes is None:
+        if _concerns_queues(entry):
+            raise _compacted(projections, entry)
+        return ()
+    return [_happening(projections, entry, note) for note in notes]
+
+
+def _concerns_queues(entry: Entry) -> bool:
+    _, reader = read_prefix(entry.plain_payload())
+    command = decode_system(entry.entry_type, reader)
+    assert isinstance(command, Expire), command
+    return any(owner == OWNER_QUEUE for owner, _ in command.ids)
+
+
+def _happening(projections: Projections, entry: Entry, note: Note) -> QueueHappening:
+    name = projections.queue.name_of(note.queue)
+    if name is None:
+        raise _compacted(projections, entry)
+    return QueueHappening(entry, *name, note.kind, note.ids)
+
+
+def _compacted(projections: Projections, entry: Entry) -> OutOfRange:
+    first_index = max(projections.queue.changes.complete_from, entry.index + 1)
+    return OutOfRange(
+        f"what index {entry.index} did to messages is not known any more",
+        reason="COMPACTED",
+        metadata={"first_index": str(first_index)},
+    )
+
+
+# Events series
+
+_KINDS: dict[type, "pipeline_pb2.SeriesEvent.Kind"] = {
+    CreateMeasurement: pipeline_pb2.SeriesEvent.CREATED,
+    ConfigureMeasurement: pipeline_pb2.SeriesEvent.CONFIGURED,
+    SetRule: pipeline_pb2.SeriesEvent.CONFIGURED,
+    DropRule: pipeline_pb2.SeriesEvent.CONFIGURED,
+    DropMeasurement: pipeline_pb2.SeriesEvent.DELETED,
+    Delete: pipeline_pb2.SeriesEvent.POINTS_DELETED,
+    Trim: pipeline_pb2.SeriesEvent.POINTS_DELETED,
+}
+
+
+class SeriesHappening(Happening):
+    """Something happened to a measurement."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, entry: Entry, namespace: str, event: pipeline_pb2.SeriesEvent) -> None:
+        self._data = event.SerializeToString()
+        name = event.measurement.encode()
+        super().__init__(entry, OWNER_TIMESERIES, namespace, name, len(self._data))
+
+    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:  # noqa: ARG002
+        """See ``Happening``."""
+        event.series.MergeFromString(self._data)
+
+
+def series_events(_projections: Projections, entry: Entry) -> Iterable[Happening]:
+    """Return what an entry did to series."""
+    prefix, reader = read_prefix(entry.plain_payload())
+    command = decode_command(entry.entry_type & 0xFF, reader)
+    match command:
+        case Block() | BeginRollup():
+            return ()
+        case WriteBatch():
+            return _written(entry, prefix.namespace, batch_runs(command))
+        case Rollup(batch=batch):
+            return _written(entry, prefix.namespace, batch_runs(batch))
+        case Write(series=series, time_ns=time_ns, fields=fields):
+            runs = [Run(series, name, type_of(value), [time_ns], [value]) for name, value in fields]
+            return _written(entry, prefix.namespace, runs)
+        case _:
+            event = pipeline_pb2.SeriesEvent(
+                measurement=command.measurement, kind=_KINDS[type(command)]
+            )
+            return (SeriesHappening(entry, prefix.namespace, event),)
+
+
+def _written(entry: Entry, namespace: str, runs: Iterable[Run]) -> list[Happening]:
+    """Return one event for each measurement that points were written to."""
+    events: dict[str, pipeline_pb2.SeriesEvent] = {}
+    for measurement, points in pack_runs(runs):
+        event = events.get(measurement)
+        if event is None:
+            event = events[measurement] = pipeline_pb2.SeriesEvent(
+                measurement=measurement, kind=pipeline_pb2.SeriesEvent.WRITTEN
+            )
+        event.points.append(points)
+    return [SeriesHappening(entry, namespace, event) for event in events.values()]
+
+
+# Events stream
+
+_Kind = pipeline_pb2.StreamEvent
+APPENDED, DELETED = _Kind.APPENDED, _Kind.DELETED
+_EVENTS_STREAM_KINDS: dict[type[Any], "pipeline_pb2.StreamEvent.Kind"] = {
+    commands.Create: _Kind.CREATED,
+    commands.Configure: _Kind.CONFIGURED,
+    commands.Delete: _Kind.DELETED,
+    commands.Trim: _Kind.TRIMMED,
+}
+_QUIET_FROM = OWNER_STREAM << 8 | 0x07  # groups, apart from dead letters
+
+
+class StreamHappening(Happening):
+    """A stream was changed, or has one more record."""
+
+    __slots__ = ("_message", "is_letter", "kind", "record")
+
+    def __init__(
+        self,
+        entry: Entry,
+        namespace: str,
+        name: bytes,
+        kind: "pipeline_pb2.StreamEvent.Kind",
+        record: Record | None = None,
+    ) -> None:
+        size = 0 if record is None else len(name) + size_of(record)
+        super().__init__(entry, OWNER_STREAM, namespace, name, size)
+        self.kind = kind
+        self.record = record
+        self.is_letter = entry.entry_type == TYPE_DEAD_LETTER
+        self._message: stream_pb2.Record | None = None
+
+    def message(self) -> stream_pb2.Record:
+        """Return the record as it is sent: made once, however many are told."""
+        found = self._message
+        if found is None:
+            assert self.record is not None
+            found = self._message = stream_pb2.Record()
+            put_record(found, self.record, self.name.decode())
+        return found
+
+    def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:  # noqa: ARG002
+        """See ``Happening``."""
+        event.stream.stream = self.name.decode()
+        event.stream.kind = self.kind
+        if self.record is not None:
+            event.stream.record.CopyFrom(self.message())
+
+
+def is_repetition(entry: Entry, result: Result) -> bool:
+    """Tell whether an entry that was applied is void: its producer had sent the record before."""
+    return entry.entry_type == TYPE_APPEND and getattr(result, "value", None) == DUPLICATE
+
+
+def stream_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
+    """Return what an entry did to a stream."""
+    if entry.entry_type == TYPE_APPEND:
+        return (_appended(projections, entry),)
+    if entry.entry_type >= _QUIET_FROM and entry.entry_type != TYPE_DEAD_LETTER:
+        return ()
+    prefix, reader = read_prefix(entry.plain_payload())
+    command: Any = commands.decode_command(entry.entry_type & 0xFF, reader)
+    namespace, record, kind = (
+        prefix.namespace,
+        None,
+        _EVENTS_STREAM_KINDS.get(type(command), _Kind.TRIMMED),
+    )
+    if entry.entry_type == TYPE_DEAD_LETTER:
+        name, kind = command.target, APPENDED
+        stream_id, count = _shape(projections, namespace, name, entry)
+        headers = letter_headers(command, _name_of(projections, command.source_id, entry))
+        times = entry.index, entry.timestamp_ns
+        number = command.partition % count
+        record = Record(stream_id, number, *times, b"", None, headers, None, command)
+    elif isinstance(command, commands.Retain):
+        name = _name_of(projections, command.stream_id, entry)
+    else:
+        name = command.stream
+    return (StreamHappening(entry, namespace, name.encode(), kind, record),)
+
+
+def _appended(projections: Projections, entry: Entry) -> StreamHappening:
+    """Return the event of a record; runs for each one while somebody watches."""
+    index, payload = entry.index, entry.payload
+    if entry.flags & FLAG_ZSTD:
+        payload = entry.plain_payload()
+    namespace_end = 3 + payload[2]
+    namespace = payload[3:namespace_end].decode()
+    options_at = namespace_end + (SESSION_SIZE if payload[1] else 0)
+    name_end = options_at + 2 + payload[options_at + 1]
+    name = payload[options_at + 2 : name_end]
+    stream_id, count = _shape(projections, namespace, name.decode(), entry)
+    key, tag, headers, value = open_append(payload)
+    if payload[options_at] & OPTION_PARTITION:
+        number = payload[name_end]
+    else:
+        number = (index if key is None else crc32c(key)) % count
+    record = Record(stream_id, number, index, entry.timestamp_ns, value, key, headers, tag)
+    return StreamHappening(entry, namespace, name, APPENDED, record)
+
+
+def _shape(projections: Projections, namespace: str, name: str, entry: Entry) -> tuple[int, int]:
+    """Return id and partitions of the stream that had a name when an entry was applied."""
+    found = projections.stream.shape_at(namespace, name, entry.index)
+    if found is None:
+        raise _events_stream_compacted(entry)
+    return found
+
+
+def _name_of(projections: Projections, stream_id: int, entry: Entry) -> str:
+    """Return the name of a stream that was there when an entry was applied."""
+    name = projections.stream.name_of(stream_id)
+    if name is None:
+        raise _events_stream_compacted(entry)
+    return name
+
+
+def _events_stream_compacted(entry: Entry) -> OutOfRange:
+    return OutOfRange(
+        f"which stream index {entry.index} was about is not known any more",
+        reason="COMPACTED",
+        metadata={"first_index": str(entry.index + 1)},
+    )
+
+
+# Events
 
 # Operations on keys that write no version.
 _QUIET = frozenset(

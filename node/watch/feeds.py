@@ -19,8 +19,7 @@ from onelog.errors import OutOfRange
 from onelog.node.edge.shards import Edge, invalid, namespace_of
 from onelog.node.edge.waits import Wake
 from onelog.node.replica.driver import ShardDriver
-from onelog.node.watch.events import events_of, took_effect
-from onelog.node.watch.happening import Happening
+from onelog.node.watch.events import Happening, events_of, took_effect
 from onelog.node.watch.past import PastReader, Told
 from onelog.projections.result import Result
 from onelog.projections.shard_state import Projections

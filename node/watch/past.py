@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.errors import OutOfRange, ResourceExhausted
 from onelog.node.snapshots.past import Past
-from onelog.node.watch.events import events_of
-from onelog.node.watch.happening import Happening
+from onelog.node.watch.events import Happening, events_of
 from onelog.projections.codec import read_prefix
 from onelog.projections.kv.commands import decode_command as decode_kv
 from onelog.projections.limits import VERSIONS_DEFAULT

@@ -30,8 +30,7 @@ from collections.abc import (
 from functools import partial
 from typing import Any, Protocol
 
-from onelog.node.edge.calls import LEADER_WAIT_S, Call, gather
-from onelog.node.edge.forwarding import Elsewhere
+from onelog.node.edge.calls import LEADER_WAIT_S, Call, Elsewhere, gather
 from onelog.node.edge.shards import Edge, invalid
 from onelog.node.edge.waits import Wake
 from onelog.node.public_errors import error_of_reason

@@ -1,25 +1,422 @@
-"""``onelog admin``: what operators ask a running cluster."""
+"""``onelog admin``: what operators ask a running cluster.
 
+Member
+------
+``onelog admin members``: who belongs to the cluster.
+
+Namespace
+---------
+``onelog admin namespaces``: namespaces and what they allow.
+
+Hold
+----
+``onelog admin hold``: what readers have not read yet, and the log must keep.
+"""
+
+import re
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.cli import hold_commands, member_commands, namespace_commands
 from onelog.cli.command import Session, command, group
 from onelog.cli.connect import CONNECT_S, VARIABLES
-from onelog.cli.messages import document_of, shown_hash, word_of
-from onelog.cli.output import cell
-from onelog.cli.values import endpoint_of, shown_duration, shown_time
+from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
+from onelog.cli.output import cell, document_of, shown_hash, word_of
+from onelog.cli.values import (
+    U64_MAX,
+    duration_s,
+    endpoint_of,
+    shown_duration,
+    shown_size,
+    shown_time,
+    size_bytes,
+)
 
 if TYPE_CHECKING:
+    from onelog.client.sync.admin import Admin
     from onelog.v1 import admin_pb2
 
+LEARNER, VOTER = "learner", "voter"
+
+member_app = group("Members of the cluster: list, add, promote, remove.")
+
+NodeId = Annotated[str, typer.Argument(metavar="NODE_ID", help="The node.")]
+
+
+@command(member_app, "list")
+def list_(
+    session: Session,
+    *,
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Print the ids of nodes and nothing else.")
+    ] = False,
+) -> None:
+    """List the members of every shard.
+
+    \b
+    Examples:
+      onelog admin members list
+      onelog admin members list --ids
+    """
+    found = session.client.admin.members()
+    rows = [
+        {"shard": shard.shard, **document_of(member)}
+        for shard in found.shards
+        for member in shard.members
+    ]
+    if ids:
+        for node_id in sorted({str(row["node_id"]) for row in rows}):
+            typer.echo(node_id)
+        return
+    session.output.table(rows, (
+        ("shard", lambda row: row["shard"]),
+        ("node", lambda row: row["node_name"]),
+        ("id", lambda row: row["node_id"]),
+        ("peer address", lambda row: row["peer_address"]),
+        ("", lambda row: LEARNER if row["is_learner"] else VOTER),
+    ))  # fmt: skip
+
+
+@command(member_app)
+def add(
+    session: Session,
+    node_id: NodeId,
+    peer_address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="Where its peer service listens.")
+    ],
+    *,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What to call it.")] = "",
+) -> None:
+    """Add a node as a learner in every shard; it gets the data and does not vote yet.
+
+    docs/server.md says how a node is started that joins, and where its id comes from.
+
+    \b
+    Usage:
+      onelog admin members add 018f3c5e-0000-7000-8000-000000000004 10.0.0.4:7401 --name node-4
+    """
+    admin = session.client.admin
+    if _roles(admin, node_id) == {VOTER}:
+        raise CommandFailed(
+            "ALREADY_A_VOTER", f"{node_id} is a member already, and votes", EXIT_REFUSED
+        )
+    admin.add_member(node_id, name, peer_address)
+    session.output.result({"node_id": node_id}, f"{node_id} is a learner now")
+
+
+@command(member_app)
+def promote(session: Session, node_id: NodeId) -> None:
+    """Make a learner that has caught up a voter, in every shard.
+
+    \b
+    Usage:
+      onelog admin members promote 018f3c5e-0000-7000-8000-000000000004
+    """
+    session.client.admin.promote_member(node_id)
+    session.output.result({"node_id": node_id}, f"{node_id} votes now")
+
+
+@command(member_app)
+def remove(session: Session, node_id: NodeId) -> None:
+    """Remove a node from every shard; exits with 3 if it is a member of none.
+
+    \b
+    Usage:
+      onelog admin members remove 018f3c5e-0000-7000-8000-000000000004
+    """
+    admin = session.client.admin
+    roles = _roles(admin, node_id)
+    admin.remove_member(node_id)  # also a stranger: it says whether this is an id at all
+    if not roles:
+        raise CommandFailed("MEMBER_UNKNOWN", f"{node_id} is no member", EXIT_NOT_FOUND)
+    session.output.result({"node_id": node_id}, f"{node_id} is no member any more")
+
+
+def _roles(admin: "Admin", node_id: str) -> set[str]:
+    """Return what a node is in the shards; nothing if it is a member of none."""
+    return {
+        LEARNER if member.is_learner else VOTER
+        for shard in admin.members().shards
+        for member in shard.members
+        if member.node_id == node_id.lower()
+    }
+
+
+# Namespace
+
+namespace_app = group("Namespaces and what they allow.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The namespace.")]
+VersionsMax = Annotated[
+    int | None,
+    typer.Option("--versions", min=0, max=255, metavar="N", help="Kept for each key; 0: 8."),
+]
+ValueSizeMax = Annotated[
+    int | None,
+    typer.Option(
+        "--value-size", min=0, max=U64_MAX, metavar="BYTES", help="Of a value; 0: as an entry can."
+    ),
+]
+KeysMax = Annotated[
+    int | None,
+    typer.Option("--keys", min=0, max=U64_MAX, metavar="N", help="In each shard; 0: no limit."),
+]
+TombstonesMax = Annotated[
+    int | None,
+    typer.Option("--tombstones", min=0, max=U64_MAX, metavar="N", help="In each shard; 0: 65,536."),
+]
+
+
+def _limits(
+    old: "admin_pb2.NamespaceLimits",
+    versions: int | None,
+    value_size: int | None,
+    keys: int | None,
+    tombstones: int | None,
+) -> "admin_pb2.NamespaceLimits":
+    from onelog.v1 import admin_pb2
+
+    limits = admin_pb2.NamespaceLimits()
+    limits.CopyFrom(old)
+    given = {"versions_max": versions, "value_size_max": value_size, "keys_max": keys,
+             "tombstones_max": tombstones}  # fmt: skip
+    for name, value in given.items():
+        if value is not None:
+            setattr(limits, name, value)
+    return limits
+
+
+@command(namespace_app)
+def create(
+    session: Session,
+    name: Name,
+    *,
+    versions: VersionsMax = None,
+    value_size: ValueSizeMax = None,
+    keys: KeysMax = None,
+    tombstones: TombstonesMax = None,
+) -> None:
+    """Create a namespace in every shard; exits with 4 if it is there.
+
+    \b
+    Examples:
+      onelog admin namespaces create shop --versions 20 --keys 1000000
+      onelog kv put a 1 --namespace shop
+    """
+    from onelog.v1 import admin_pb2
+
+    limits = _limits(admin_pb2.NamespaceLimits(), versions, value_size, keys, tombstones)
+    session.client.admin.create_namespace(name, limits)
+    session.output.result({"namespace": name}, f"namespace {name} created")
+
+
+@command(namespace_app)
+def configure(
+    session: Session,
+    name: Name,
+    *,
+    versions: VersionsMax = None,
+    value_size: ValueSizeMax = None,
+    keys: KeysMax = None,
+    tombstones: TombstonesMax = None,
+) -> None:
+    """Change limits of a namespace; those that are not named stay as they are.
+
+    \b
+    Examples:
+      onelog admin namespaces configure shop --versions 50
+    """
+    admin = session.client.admin
+    old = admin.namespaces().get(name)
+    if old is None:
+        raise CommandFailed("NAMESPACE_UNKNOWN", f"there is no namespace {name}", EXIT_NOT_FOUND)
+    limits = _limits(old, versions, value_size, keys, tombstones)
+    admin.configure_namespace(name, limits)
+    session.output.result(
+        {"namespace": name, "limits": document_of(limits)}, f"namespace {name} configured"
+    )
+
+
+@command(namespace_app)
+def delete(session: Session, name: Name) -> None:
+    """Delete a namespace and all that is in it.
+
+    \b
+    Examples:
+      onelog admin namespaces delete old-shop
+    """
+    session.client.admin.delete_namespace(name)
+    session.output.result({"namespace": name}, f"namespace {name} deleted")
+
+
+@command(namespace_app, "list")
+def namespace_list_(session: Session) -> None:
+    """List namespaces and their limits; 0 is the default.
+
+    \b
+    Examples:
+      onelog admin namespaces list
+    """
+    found = session.client.admin.namespaces()
+    rows = [{"namespace": name, **document_of(limits)} for name, limits in sorted(found.items())]
+    session.output.table(rows, (
+        ("namespace", lambda row: row["namespace"]),
+        ("versions", lambda row: row["versions_max"]),
+        ("value size", lambda row: row["value_size_max"]),
+        ("keys", lambda row: row["keys_max"]),
+        ("tombstones", lambda row: row["tombstones_max"]),
+    ))  # fmt: skip
+
+
+# Hold
+
+hold_app = group("Holds: parts of the log that a reader still needs.")
+
+HoldName = Annotated[str, typer.Argument(metavar="NAME", help="The hold.")]
+_INDEX = re.compile(r"(?:([0-9]{1,9})=)?([0-9]{1,20})")
+
+
+@command(hold_app, "set")
+def set_(
+    session: Session,
+    name: HoldName,
+    *,
+    index: Annotated[
+        str | None,
+        typer.Option(
+            "--index",
+            metavar="INDEX | SHARD=INDEX,…",
+            help="The first entry to keep, in all shards or by shard; else the next one.",
+        ),
+    ] = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Where no index is given: all that is there.")
+    ] = False,
+    move: Annotated[
+        bool,
+        typer.Option("--move", help="Move a hold forward; without an index only renew it."),
+    ] = False,
+    lifetime_s: Annotated[
+        float | None,
+        typer.Option(
+            "--for",
+            metavar="DURATION",
+            parser=duration_s,
+            help="It breaks when nobody sets it for so long; else 7d.",
+        ),
+    ] = None,
+    bytes_max: Annotated[
+        int | None,
+        typer.Option(
+            "--max-bytes",
+            metavar="SIZE",
+            parser=size_bytes,
+            help="It breaks when it keeps more of a shard; else 16GiB.",
+        ),
+    ] = None,
+) -> None:
+    """Keep the log for a reader from an index on: create a hold, or move it.
+
+    Exits with 4 if it is there, and without --move. What it keeps is not dropped until it is
+    moved, released, or too old or too large: then it breaks, keeps nothing, and is an alarm.
+
+    \b
+    Examples:
+      onelog admin hold set nightly-export --from-start
+      onelog admin hold set nightly-export --move --index 0=5
+      onelog admin hold set clicks-query --for 2d --max-bytes 4GiB
+    """
+    if move and from_start:
+        raise CommandFailed("USAGE", "--from-start is for a new hold")
+    for option, given in (("--for", lifetime_s), ("--max-bytes", bytes_max)):
+        if given == 0:
+            raise CommandFailed("USAGE", f"{option} 0 would break it at once")
+    found = session.client.admin.set_hold(
+        name,
+        move=move,
+        indexes=_indexes(session, index),
+        from_start=from_start,
+        ttl_s=lifetime_s,
+        bytes_max=bytes_max or 0,
+    )
+    places = ", ".join(f"{at} in shard {shard}" for shard, at in found.items())
+    session.output.result(
+        {"name": name, "indexes": {str(shard): at for shard, at in found.items()}},
+        f"hold {name} keeps the log from index {places} on",
+    )
+
+
+@command(hold_app, "list")
+def hold_list_(session: Session) -> None:
+    """List holds: what they keep, of how much they may, and whether they are broken.
+
+    \b
+    Examples:
+      onelog admin hold list
+      onelog admin hold list --json
+    """
+    found = session.client.admin.list_holds()
+    session.output.table([document_of(hold) for hold in found], (
+        ("hold", lambda row: row["name"]),
+        ("shard", lambda row: row["shard"]),
+        ("from index", lambda row: row["index"]),
+        ("keeps", lambda row: shown_size(int(row["bytes"]))),
+        ("of", lambda row: shown_size(int(row["bytes_max"]))),
+        ("set", lambda row: f"{shown_duration(int(row['age_ms']) // 1000)} ago"),
+        ("lives", lambda row: shown_duration(int(row["ttl_ms"]) / 1000)),
+        ("broken by", lambda row: row["cause"] if row["broken_index"] else ""),
+    ))  # fmt: skip
+
+
+@command(hold_app)
+def release(session: Session, name: HoldName) -> None:
+    """End a hold; what it kept goes with the next trims. Exits with 3 if there is none.
+
+    \b
+    Examples:
+      onelog admin hold release old-export
+    """
+    session.client.admin.release_hold(name)
+    session.output.result({"name": name}, f"hold {name} released")
+
+
+def shown_hold(hold: "admin_pb2.Hold") -> str:
+    """Return a hold of one shard in a line, for people."""
+    from onelog.v1 import admin_pb2
+
+    if hold.cause:
+        cause = word_of(admin_pb2.HoldCause, hold.cause)
+        return f"broken by {cause} at index {hold.broken_index}"
+    size = f"{shown_size(hold.bytes)} of {shown_size(hold.bytes_max)}"
+    return f"from index {hold.index} on, {size}, set {shown_duration(hold.age_ms // 1000)} ago"
+
+
+def _indexes(session: Session, text: str | None) -> dict[int, int]:
+    """Return the index by shard of ``12`` (all shards) or ``0=12,1=99``."""
+    if text is None:
+        return {}
+    found: dict[int, int] = {}
+    for part in text.split(","):
+        match = _INDEX.fullmatch(part.strip())
+        if match is None or int(match[2]) > U64_MAX or (match[1] is None and part != text):
+            raise CommandFailed("USAGE", f"--index {text} is neither 12 nor 0=12,1=99")
+        if match[1] is None:
+            shards = session.client.admin.topology().shard_count
+            return dict.fromkeys(range(shards), int(match[2]))
+        if int(match[1]) in found:
+            raise CommandFailed("USAGE", f"--index {text} names shard {match[1]} twice")
+        found[int(match[1])] = int(match[2])
+    return found
+
+
+# Admin
+
 app = group("Status, members, leaders, snapshots, namespaces, holds.")
-app.add_typer(member_commands.app, name="members")
-app.add_typer(namespace_commands.app, name="namespaces")
-app.add_typer(hold_commands.app, name="hold")
+app.add_typer(member_app, name="members")
+app.add_typer(namespace_app, name="namespaces")
+app.add_typer(hold_app, name="hold")
 
 Shard = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The shard.")]
 Node = Annotated[
@@ -107,7 +504,7 @@ def _print_status(session: Session, found: "admin_pb2.GetStatusResponse", endpoi
     ))  # fmt: skip
     for shard in found.shards:
         for hold in shard.holds:
-            text = f"hold {hold.name} in shard {hold.shard}: {hold_commands.shown_hold(hold)}"
+            text = f"hold {hold.name} in shard {hold.shard}: {shown_hold(hold)}"
             output.result(None, text)
     for alarm in found.alarms:
         output.result(

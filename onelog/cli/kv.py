@@ -1,6 +1,18 @@
-"""``onelog kv``: keys."""
+"""``onelog kv``: keys.
+
+Holding
+-------
+``onelog kv lease`` and ``onelog kv lock``: what lasts as long as somebody holds it.
+
+Json
+----
+``onelog kv json``: documents in keys, read and changed in parts.
+"""
 
 import json
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -8,7 +20,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.cli import kv_holding_commands, kv_json_commands
 from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
 from onelog.cli.output import progress, text_of
@@ -17,7 +28,9 @@ from onelog.cli.values import (
     json_of,
     lifetime_s,
     lines_of,
+    path_of,
     read_file,
+    shown_duration,
     shown_time,
     to_bytes,
     value_of,
@@ -26,14 +39,252 @@ from onelog.cli.values import (
 if TYPE_CHECKING:
     from onelog import Item
 
+# How often a lock is looked at while its command runs, and how long that has to end without it.
+LOOK_S = 0.2
+TERMINATE_S = 10.0
+
+lease_app = group("Leases: keys that are put with one go when it goes.")
+
+LeaseId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The lease.")]
+OfKey = Annotated[
+    str, typer.Option("--key", metavar="KEY", help="A key of the lease's shard, as when granted.")
+]
+
+
+@command(lease_app)
+def grant(
+    session: Session,
+    ttl: Annotated[
+        float, typer.Argument(metavar="TIME", parser=duration_s, help="How long it lives.")
+    ],
+    *,
+    key: OfKey,
+) -> None:
+    """Grant a lease for the keys of one shard, the one of --key; prints its id.
+
+    \b
+    Examples:
+      onelog kv lease grant 30s --key 'online{ann}'
+    """
+    lease = session.client.kv.lease(ttl, key=to_bytes(key))
+    session.output.result({"lease_id": lease.lease_id, "ttl_s": ttl}, str(lease.lease_id))
+
+
+@command(lease_app)
+def keep(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
+    """Let a lease live for its whole lifetime again.
+
+    \b
+    Examples:
+      ID=$(onelog kv lease grant 30s --key 'online{ann}')
+      onelog kv lease keep $ID --key 'online{ann}'
+    """
+    lease = session.client.kv.find_lease(lease_id, key=to_bytes(key))
+    lease.keep()
+    session.output.result({"lease_id": lease_id}, f"lease {lease_id} lives on")
+
+
+@command(lease_app)
+def show(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
+    """Show a lease and the keys that go with it.
+
+    \b
+    Examples:
+      ID=$(onelog kv lease grant 30s --key 'online{ann}')
+      onelog kv lease show $ID --key 'online{ann}'
+    """
+    info = session.client.kv.find_lease(lease_id, key=to_bytes(key)).info()
+    rows = [
+        ("lifetime", shown_duration(info.ttl_s)),
+        ("expires", shown_time(info.expires_ns)),
+        ("keys", info.keys),
+    ]
+    session.output.listing(info, rows)
+
+
+@command(lease_app)
+def revoke(session: Session, lease_id: LeaseId, *, key: OfKey) -> None:
+    """End a lease, and its keys with it.
+
+    \b
+    Examples:
+      ID=$(onelog kv lease grant 30s --key 'online{ann}')
+      onelog kv lease revoke $ID --key 'online{ann}'
+    """
+    count = session.client.kv.find_lease(lease_id, key=to_bytes(key)).revoke()
+    session.output.result({"deleted": count}, f"{count} keys deleted")
+
+
+def register(app: typer.Typer) -> None:
+    """Add what is no group of its own."""
+    command(app)(lock)
+
+
+def lock(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The key that is the lock.")],
+    arguments: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="What to run meanwhile.")
+    ],
+    *,
+    ttl: Annotated[
+        float,
+        typer.Option(
+            "--ttl", metavar="TIME", parser=duration_s,
+            help="How long others wait if this machine dies.",
+        ),
+    ] = "10s",  # type: ignore[assignment] # typer parses it
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait", metavar="TIME", parser=duration_s,
+            help="Give up after so long; without, wait for ever.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Run a command while holding a lock that all machines share.
+
+    The command finds the fencing token in ONELOG_LOCK_TOKEN. If the lock is lost while it runs, it
+    is terminated. The exit code is the command's; 4 if the lock was not free or was lost.
+
+    \b
+    Examples:
+      onelog kv lock nightly -- echo 'only one of us'
+      onelog kv lock nightly --wait 0 -- sh -c 'echo token $ONELOG_LOCK_TOKEN'
+    """
+    from onelog.errors import DeadlineExceeded
+
+    held = session.client.kv.lock(to_bytes(name), ttl_s=ttl)
+    if wait == 0:
+        is_free = held.try_acquire()
+    else:
+        try:
+            is_free = bool(held.acquire(wait))
+        except DeadlineExceeded as error:
+            if error.reason != "EXPIRED":
+                raise
+            is_free = False
+    if not is_free:
+        raise CommandFailed("LOCK_BUSY", f"somebody else holds {name}", EXIT_REFUSED)
+    try:
+        environment = os.environ | {"ONELOG_LOCK_TOKEN": str(held.token)}
+        process = subprocess.Popen(arguments, env=environment)  # noqa: S603 - it was asked for
+        while process.poll() is None:
+            try:
+                process.wait(LOOK_S)
+            except subprocess.TimeoutExpired:
+                if held.is_held:
+                    continue
+                _end(process)
+                raise CommandFailed(
+                    "LEASE_LOST", f"the lock {name} was lost; the command was ended", EXIT_REFUSED
+                ) from None
+            except KeyboardInterrupt:
+                # The terminal has told the command as well, and it decides when it ends.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Ended by a signal: as shells say it.
+        code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    finally:
+        held.release()
+    raise typer.Exit(code)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(TERMINATE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+# Json
+
+json_app = group("Documents in keys, read and changed in parts.")
+
+KeyText = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
+PathText = Annotated[
+    str, typer.Argument(metavar="PATH", help='Like tags[0].name; . is all; or ["a.b", 0].')
+]
+
+
+@command(json_app, "get", reads=True)
+def json_get(
+    session: Session,
+    key: KeyText,
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help='Like tags[0].name; or ["a.b", 0].')
+    ] = ".",
+) -> None:
+    """Print a document, or a part of it.
+
+    \b
+    Examples:
+      onelog kv json get profile
+      onelog kv json get profile tags[0]
+    """
+    found = session.client.kv.json(to_bytes(key)).get(path_of(path), read=session.read)
+    if found is None and session.client.kv.get(to_bytes(key), read=session.read) is None:
+        raise CommandFailed("KEY_NOT_FOUND", f"there is no key {key}", EXIT_NOT_FOUND)
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+
+
+@command(json_app, "set")
+def set_(
+    session: Session,
+    key: KeyText,
+    path: PathText,
+    value: Annotated[
+        str | None, typer.Argument(metavar="JSON", help="The new part; - reads stdin.")
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read it from a file.")
+    ] = None,
+    is_text: Annotated[
+        bool, typer.Option("--text", help="What is given is a text, not JSON.")
+    ] = False,
+    no_parents: Annotated[
+        bool, typer.Option("--no-parents", help="What surrounds the part must be there.")
+    ] = False,
+) -> None:
+    """Set a part of a document; a key that does not exist is made. Element -1 adds to a list.
+
+    \b
+    Examples:
+      onelog kv json set profile . '{"name": "Ann", "tags": []}'
+      onelog kv json set profile tags[-1] '"new"'
+      onelog kv json set profile address.city --text Oslo
+    """
+    data = value_of(value, file)
+    part = data.decode(errors="replace") if is_text else json_of(data, "the value")
+    version = session.client.kv.json(to_bytes(key)).set(
+        path_of(path), part, create_parents=not no_parents
+    )
+    session.output.result({"version": version}, f"version {version}")
+
+
+@command(json_app, "delete")
+def json_delete(session: Session, key: KeyText, path: PathText) -> None:
+    """Delete a part of a document.
+
+    \b
+    Examples:
+      onelog kv json delete profile tags[0]
+    """
+    version = session.client.kv.json(to_bytes(key)).delete(path_of(path))
+    session.output.result({"version": version}, f"version {version}")
+
+
+# Commands
+
 IMPORT_CHUNK = 1_000  # keys that are read from the input before they are sent
 
 app = group("Keys: put, get, list, watch, lock, transactions, leases.")
-app.add_typer(kv_json_commands.app, name="json")
-app.add_typer(kv_holding_commands.lease_app, name="lease")
-kv_holding_commands.register(app)
+app.add_typer(json_app, name="json")
+app.add_typer(lease_app, name="lease")
+register(app)
 
-KeyText = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 ValueText = Annotated[
     str | None, typer.Argument(metavar="VALUE", help="The value; - reads it from stdin.")
 ]

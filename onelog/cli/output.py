@@ -4,6 +4,14 @@ With ``--json`` one thing is one document, and many things are one line each. A 
 text where it is UTF-8 (``value``), else base64 under a name that says so (``value_base64``); in a
 list such an element is ``{"base64": …}``. For people, whatever a terminal might obey is escaped:
 keys and values may have been written by anybody.
+
+Messages
+--------
+Messages of the API as JSON documents: numbers stay numbers, enums are their words.
+
+Chart
+-----
+A series as one line of a terminal.
 """
 
 import base64
@@ -12,10 +20,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
-
-from onelog.cli.log.state_output import printable
 
 # Rows of one table: widths are those of its widest cells, and no more rows are held.
 TABLE_ROWS_MAX = 500
@@ -189,3 +195,94 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)
+
+
+# Messages
+
+
+def document_of(message: Any) -> dict[str, Any]:
+    """Return a message with all of its fields, by the names of the protos."""
+    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def word_of(enum: Any, value: int) -> str:
+    """Return a value of an enum without the enum's name: ``leader`` for ROLE_LEADER."""
+    return _word(enum.DESCRIPTOR, value)
+
+
+def shown_hash(number: int) -> str:
+    """Return a state hash as all commands write it."""
+    return f"{number:016x}"
+
+
+def _value(message: Any, field: Any) -> Any:
+    value = getattr(message, field.name)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        of_map = field.message_type.fields_by_name["value"]
+        return {str(key): _one(of_map, each) for key, each in sorted(value.items())}
+    if field.is_repeated:
+        return [_one(field, each) for each in value]
+    if field.message_type is not None and not message.HasField(field.name):
+        return None
+    return _one(field, value)
+
+
+def _one(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return document_of(value)
+    if field.enum_type is not None:
+        return _word(field.enum_type, value)
+    # Of all fixed numbers of the API these are hashes, which nobody calculates with.
+    if field.type == field.TYPE_FIXED64:
+        return shown_hash(value)
+    return value
+
+
+def _word(enum: Any, value: int) -> str:
+    known = enum.values_by_number.get(value)
+    if known is None:
+        return str(value)
+    name: str = known.name
+    prefix = "".join(f"_{each}" if each.isupper() else each.upper() for each in enum.name)
+    return name.removeprefix(prefix.lstrip("_") + "_").lower()
+
+
+# Chart
+
+WIDTH = 60
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
+    """Return bars for values; where there are more than fit, the mean of each stretch.
+
+    Values that are no numbers leave a space.
+    """
+    scale = max((abs(each) for each in values if each - each == 0), default=0.0) or 1.0
+    # Within -1 and 1 nothing that is calculated below can overflow.
+    numbers = [_mean([each / scale for each in part]) for part in _stretches(values, width)]
+    finite = [each for each in numbers if each is not None]
+    if not finite:
+        return " " * len(numbers)
+    low, high = min(finite), max(finite)
+    step = (high - low) / (len(_BARS) - 1) or 1.0
+    return "".join(" " if each is None else _BARS[round((each - low) / step)] for each in numbers)
+
+
+def _stretches(values: Sequence[float], width: int) -> list[Sequence[float]]:
+    count = min(len(values), width)
+    bounds = [at * len(values) // count for at in range(count + 1)] if count else [0]
+    return [values[first:last] for first, last in pairwise(bounds)]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    finite = [each for each in values if each - each == 0]
+    return sum(finite) / len(finite) if finite else None
+
+
+def printable(text: str) -> str:
+    """Return a text that no terminal obeys: names and values come from anybody's files."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
+        for char in text
+    )

@@ -39,7 +39,7 @@ def make_zip(
       onelog spark zip build/onelog.zip --json
       spark-submit --py-files onelog-spark.zip job.py
     """
-    from onelog.spark.archive import write_zip
+    from onelog.spark.workers import write_zip
 
     count = write_zip(path)
     size = path.stat().st_size

@@ -26,8 +26,8 @@ from onelog.cli.values import (
 
 if TYPE_CHECKING:
     from onelog import Record, RecordFilter, Retention
-    from onelog.client.stream_values import StreamInfo
     from onelog.client.sync.stream import Stream
+    from onelog.client.values import StreamInfo
 
 APPEND_CHUNK = 1_000  # lines that are read from the input before they are sent
 

@@ -38,15 +38,20 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-from onelog.client.kv_requests import fill_put
-from onelog.client.observing import COLLECTING, taking
-from onelog.client.queue_values import MESSAGES_MAX, error_of_settled, settled_of, to_enqueued
-from onelog.client.retrying import Backoff
+from onelog.client.calls import Backoff
+from onelog.client.observing import COLLECTING, PARENT, note, taking
 from onelog.client.sessions import Session
-from onelog.client.stream_values import to_appended
-from onelog.client.tracing import PARENT, note
 from onelog.client.validation import refuse
-from onelog.client.values import ASYNC, item_of
+from onelog.client.values import (
+    ASYNC,
+    MESSAGES_MAX,
+    error_of_settled,
+    fill_put,
+    item_of,
+    settled_of,
+    to_appended,
+    to_enqueued,
+)
 from onelog.errors import Internal, OnelogError
 from onelog.v1 import pipeline_pb2, queue_pb2
 

@@ -10,15 +10,13 @@ from onelog.client.kv import AsyncKV
 from onelog.client.log import AsyncLog
 from onelog.client.options import DEFAULT_ENDPOINT, ClientOptions, Durability, Scope, Tls
 from onelog.client.queue import AsyncQueue
-from onelog.client.queue_values import QueueInfo
-from onelog.client.queue_values import info_of as queue_info_of
 from onelog.client.stream import AsyncStream
-from onelog.client.stream_values import StreamInfo, stream_info_of
 from onelog.client.tail import AsyncTail
 from onelog.client.timeseries import AsyncTimeSeries
-from onelog.client.transact import AsyncBatch
+from onelog.client.transactions import AsyncBatch
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Key, Read, to_bytes
+from onelog.client.values import Key, QueueInfo, Read, StreamInfo, stream_info_of, to_bytes
+from onelog.client.values import info_of as queue_info_of
 from onelog.client.watch import AsyncWatch, Watched
 from onelog.v1 import queue_pb2, stream_pb2
 

@@ -23,9 +23,8 @@ from onelog.client.channels import Channels
 from onelog.client.lanes import Lane, ReadLane, WriteLane
 from onelog.client.options import ClientOptions
 from onelog.client.pipeline_stream import Pipe
-from onelog.client.routing import routing_key
 from onelog.client.sessions import Sessions
-from onelog.client.topology import Topology
+from onelog.client.topology import Topology, routing_key
 from onelog.client.values import Read
 from onelog.errors import (
     DeadlineExceeded,

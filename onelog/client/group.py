@@ -11,9 +11,16 @@ from typing import Any, Self
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.stream_values import GroupConfig, GroupInfo, group_info_of, record_of
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Read, Record, milliseconds
+from onelog.client.values import (
+    GroupConfig,
+    GroupInfo,
+    Read,
+    Record,
+    group_info_of,
+    milliseconds,
+    record_of,
+)
 from onelog.errors import ConditionFailed, InvalidArgument, OnelogError
 from onelog.v1 import pipeline_pb2, stream_pb2
 

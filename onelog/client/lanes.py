@@ -23,10 +23,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from onelog.client.batch import KEYS_MAX, SINGLE, Batch, Call, Kind, Single, fail
-from onelog.client.observing import COLLECTING
+from onelog.client.calls import Backoff, Verdict, judge
+from onelog.client.observing import COLLECTING, PARENT, note
 from onelog.client.pipeline_stream import ANSWER_TOO_LARGE
-from onelog.client.retrying import Backoff, Verdict, judge
-from onelog.client.tracing import PARENT, note
 from onelog.errors import (
     DeadlineExceeded,
     Internal,

@@ -15,31 +15,29 @@ from onelog.client.batch import ACK, ENQUEUE, SINGLE, VALUE_SIZE_MAX, Single, re
 from onelog.client.connection import Connection
 from onelog.client.lanes import WriteLane
 from onelog.client.options import Scope
-from onelog.client.queue_values import (
-    ITEM_SIZE,
-    MESSAGES_MAX,
-    REASONS_OF_ONE,
-    NewMessage,
-    QueueConfig,
-    QueueInfo,
-    Schedule,
-    error_of_settled,
-    info_of,
-    message_of,
-    settled_in,
-    settled_of,
-    to_enqueued,
-)
 from onelog.client.validation import checks_itself, refuse, refuse_unsendable
 from onelog.client.values import (
     ASYNC,
+    ITEM_SIZE,
+    MESSAGES_MAX,
+    REASONS_OF_ONE,
     Enqueued,
     Message,
+    NewMessage,
+    QueueConfig,
+    QueueInfo,
     Read,
+    Schedule,
     Settled,
     Value,
+    error_of_settled,
+    info_of,
+    message_of,
     milliseconds,
+    settled_in,
+    settled_of,
     to_bytes,
+    to_enqueued,
 )
 from onelog.client.worker import AsyncWorker
 from onelog.errors import OnelogError

@@ -13,19 +13,25 @@ from onelog.client.connection import Connection
 from onelog.client.group import AsyncGroup
 from onelog.client.lanes import WriteLane
 from onelog.client.options import Scope
-from onelog.client.stream_values import (
+from onelog.client.tail import AsyncTail
+from onelog.client.validation import checks_itself, refuse, refuse_unsendable
+from onelog.client.values import (
+    ASYNC,
+    Appended,
     NewRecord,
     Producer,
+    Read,
+    Record,
     RecordFilter,
     Retention,
     StreamInfo,
+    Value,
+    milliseconds,
     record_of,
     stream_info_of,
     to_appended,
+    to_bytes,
 )
-from onelog.client.tail import AsyncTail
-from onelog.client.validation import checks_itself, refuse, refuse_unsendable
-from onelog.client.values import ASYNC, Appended, Read, Record, Value, milliseconds, to_bytes
 from onelog.errors import InvalidArgument
 from onelog.v1 import pipeline_pb2, stream_pb2
 

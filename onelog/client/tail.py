@@ -12,9 +12,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.stream_values import RecordFilter, record_of
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Record
+from onelog.client.values import Record, RecordFilter, record_of
 from onelog.errors import InvalidArgument
 from onelog.v1 import common_pb2, stream_pb2
 

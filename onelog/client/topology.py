@@ -3,19 +3,65 @@
 What is known may be out of date at any moment, and that is no error: a server that is not asked
 rightly forwards the request or says where to go. Partition and shard counts never change while a
 cluster lives. An endpoint that answers for another cluster is refused: its keys are other keys.
+
+Routing
+-------
+Where a name lives, as the servers compute it: routing key, partition, shard.
+
+The rule is part of the file format and never changes; it is repeated here because a client imports
+nothing of the server. ``tests/onelog/client/test_routing.py`` compares the two.
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Iterable
 
+from crc32c import crc32c
+
 from onelog.channel import RpcError
 from onelog.client.channels import METHODS, Channels
 from onelog.client.options import ClientOptions
-from onelog.client.routing import shard_of
 from onelog.errors import FailedPrecondition, NotFound, OnelogError, Unavailable
 from onelog.status import error_of
 from onelog.v1 import admin_pb2
+
+
+def routing_key(name: bytes) -> bytes:
+    """Return the content of the first non-empty ``{tag}`` in ``name``, else all of ``name``."""
+    begin = name.find(b"{")
+    while begin >= 0:
+        end = name.find(b"}", begin + 1)
+        if end < 0:
+            return name
+        if end > begin + 1:
+            return name[begin + 1 : end]
+        begin = name.find(b"{", end + 1)
+    return name
+
+
+def routing_keys(names: Iterable[bytes]) -> set[bytes]:
+    """Return the routing keys of many names; a tag that most of them share is found at once."""
+    found: set[bytes] = set()
+    tagged: bytes | None = None
+    for name in names:
+        # A name has this tag if its first brace begins it; from -1 on there is no room for one.
+        if tagged is not None and name.startswith(tagged, name.find(b"{")):
+            continue
+        key = routing_key(name)
+        found.add(key)
+        if len(key) < len(name):
+            tagged = b"{%b}" % key
+    return found
+
+
+def shard_of(name: bytes, partition_count: int, shard_count: int) -> int:
+    """Return the shard that a key or name belongs to."""
+    assert partition_count > 0, partition_count
+    assert shard_count > 0, shard_count
+    return crc32c(routing_key(name)) % partition_count % shard_count
+
+
+# Topology
 
 # Whatever fails, nobody asks more often than this.
 REFRESH_INTERVAL_S_MIN = 0.05

@@ -7,18 +7,55 @@
     txn.then.put("balance{ann}", b"90")
     txn.otherwise.get("balance{ann}")
     result = await txn.commit()
+
+Transact
+--------
+Atomic batches over all models: ``client.transact()``.
+
+::
+
+    async with client.transact() as batch:
+        batch.when("order{7}", exists=False)
+        batch.put("order{7}", b"...")
+        batch.enqueue("mail{7}", b"...")
+        batch.append_record("audit{7}", b"...")
+
+All of it happens or nothing, at one place in the log. Everything in a batch is in one shard: names
+with the same ``{tag}``. At the end of ``with`` the batch is committed, unless an exception left it;
+a condition that does not hold is ConditionFailed.
+
+Batches travel like other writes: those that are committed at the same time go in one message, in
+the order of the calls, and each of them succeeds or fails by itself.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from onelog.client import kv_requests as fill
+from onelog.client import values as fill
 from onelog.client.connection import Connection
-from onelog.client.kv_requests import Path
 from onelog.client.options import Scope
-from onelog.client.routing import routing_keys
+from onelog.client.timeseries import ArrayLike, fill_points
+from onelog.client.topology import routing_keys
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Item, Key, TxnResult, Value, item_of, to_bytes
-from onelog.errors import InvalidArgument
+from onelog.client.values import (
+    Appended,
+    Enqueued,
+    Item,
+    Key,
+    Message,
+    NewMessage,
+    NewRecord,
+    Path,
+    Record,
+    TxnResult,
+    Value,
+    Written,
+    item_of,
+    milliseconds,
+    to_bytes,
+    written_of,
+)
+from onelog.errors import FailedPrecondition, InvalidArgument
 from onelog.v1 import kv_pb2, pipeline_pb2
 
 
@@ -167,3 +204,235 @@ async def one_shard(connection: Connection, scope: Scope, names: list[bytes]) ->
             reason="SEVERAL_SHARDS",
         )
     return names[0]
+
+
+# Transact
+
+
+@refuse_unsendable
+class AsyncBatch:
+    """A batch that is being put together. Every method returns the batch, to be chained."""
+
+    def __init__(self, connection: Connection, scope: Scope) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._request = pipeline_pb2.TransactRequest(namespace=scope.namespace)
+        self._names: list[bytes] = []
+        # Nothing but puts that depend on nothing: then it is all the same which batch is first.
+        self._is_free = True
+        self._written: Written | None = None
+        self._answers: Any = ()  # of the operations, as they came
+        self._results: list[Any] | None = None  # the same, once somebody wants to know
+
+    @property
+    def written(self) -> Written:
+        """Where the batch stands in the log, once it is committed."""
+        if self._written is None:
+            raise FailedPrecondition("the batch is not committed", reason="NOT_COMMITTED")
+        return self._written
+
+    @property
+    def results(self) -> list[Any]:
+        """What each operation returned, in order, once it is committed.
+
+        A number of a counter or an append, whether a delete deleted, an ``Enqueued``, an
+        ``Appended``, a count of acknowledged records or of written values; None of a put.
+        """
+        assert self.written
+        if self._results is None:
+            self._results = [_result_of(each) for each in self._answers]
+        return self._results
+
+    def when(
+        self,
+        key: Key,
+        *,
+        exists: bool | None = None,
+        version: int | None = None,
+        value: Value | None = None,
+        comparison: str = "==",
+    ) -> Self:
+        """Add a condition on a key: that it exists or not, or how version or value compare."""
+        self._is_free = False
+        condition = self._request.conditions.add()
+        fill.put_condition(
+            condition, key, exists=exists, version=version, value=value, comparison=comparison
+        )
+        self._names.append(to_bytes(key))
+        return self
+
+    # Keys
+
+    def put(
+        self,
+        key: Key,
+        value: Value,
+        *,
+        ttl_s: float | None = None,
+        lease_id: int = 0,
+        expected_version: int | None = None,
+    ) -> Self:
+        """Write a key."""
+        # Most of what batches hold: it takes the shortest way, and is in only if it can be sent.
+        name, data = to_bytes(key), to_bytes(value)
+        self._names.append(name)
+        put = self._request.operations.add().put
+        put.key = name
+        put.value = data
+        if ttl_s or lease_id or expected_version is not None:
+            self._is_free = False
+            fill.fill_put(put, name, data, ttl_s, lease_id, expected_version)
+        return self
+
+    def delete(self, key: Key, *, expected_version: int | None = None) -> Self:
+        """Delete a key."""
+        fill.fill_delete(self._add(key).delete, key, expected_version)
+        return self
+
+    def touch(self, key: Key, ttl_s: float | None) -> Self:
+        """Change the lifetime of a key."""
+        fill.fill_touch(self._add(key).touch, key, ttl_s)
+        return self
+
+    def increment(self, key: Key, by: int = 1) -> Self:
+        """Add to a number."""
+        fill.fill_count(self._add(key).count, key, add=by)
+        return self
+
+    def append(self, key: Key, data: Value) -> Self:
+        """Add bytes at the end of a value."""
+        fill.fill_append(self._add(key).append, key, data)
+        return self
+
+    def set_json(self, key: Key, path: Path, value: Any) -> Self:
+        """Set a part of a document."""
+        fill.fill_set_json(self._add(key).set_json, key, path, value)
+        return self
+
+    def delete_json(self, key: Key, path: Path) -> Self:
+        """Delete a part of a document."""
+        fill.fill_delete_json(self._add(key).set_json, key, path)
+        return self
+
+    # Queues
+
+    def enqueue(self, queue: str, message: NewMessage | Value) -> Self:
+        """Put a message into a queue."""
+        request = self._add(queue).enqueue
+        request.queue = queue
+        new = message if isinstance(message, NewMessage) else NewMessage(message)
+        new.put(request.messages.add())
+        return self
+
+    def ack(self, queue: str, messages: Message | Iterable[Message]) -> Self:
+        """Leased messages are done: the batch is refused if one of the leases is lost."""
+        _put_leased(self._add(queue).ack, queue, messages)
+        return self
+
+    def nack(
+        self,
+        queue: str,
+        messages: Message | Iterable[Message],
+        *,
+        delay_s: float | None = None,
+        reason: str = "",
+    ) -> Self:
+        """Leased messages failed."""
+        request = self._add(queue).nack
+        _put_leased(request, queue, messages)
+        request.reason = reason
+        if delay_s is not None:
+            request.delay_ms = milliseconds(delay_s)
+        return self
+
+    # Streams
+
+    def append_record(self, stream: str, record: NewRecord | Value) -> Self:
+        """Append a record to a stream."""
+        request = self._add(stream).append_records
+        request.stream = stream
+        new = record if isinstance(record, NewRecord) else NewRecord(record)
+        new.put(request.records.add())
+        return self
+
+    def ack_records(
+        self, stream: str, group: str, member_id: int, records: Iterable[Record]
+    ) -> Self:
+        """Records of a consumer group are done."""
+        request = self._add(stream).ack_records
+        request.stream, request.group, request.member_id = stream, group, member_id
+        for record in records:
+            request.places.add(partition=record.partition, offset=record.offset)
+        return self
+
+    # Time series
+
+    def write_points(
+        self,
+        measurement: str,
+        times_ns: ArrayLike,
+        fields: Mapping[str, ArrayLike],
+        *,
+        tags: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Write points of one series."""
+        request = self._add(measurement).write_points
+        request.measurement = measurement
+        fill_points(request.series.add(), times_ns, fields, tags)
+        return self
+
+    # The end
+
+    async def commit(self) -> Written:
+        """Carry the batch out, once; raises ConditionFailed and whatever an operation refuses."""
+        if self._written is not None:
+            raise FailedPrecondition("the batch is committed already", reason="COMMITTED")
+        name = await one_shard(self._connection, self._scope, self._names)
+        lane = self._connection.write_lane(name)
+        assert lane is not None
+        keys = self._names if self._is_free else None
+        answer = await lane.transact(self._request, self._scope.timeout_s, keys)
+        self._written = written_of(answer.header)
+        self._answers = answer.results
+        return self._written
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._written is None:
+            await self.commit()
+
+    def _add(self, name: Key) -> Any:
+        self._is_free = False
+        self._names.append(to_bytes(name))
+        return self._request.operations.add()
+
+
+def _put_leased(request: Any, queue: str, messages: Message | Iterable[Message]) -> None:
+    request.queue = queue
+    request.strict = True
+    for message in [messages] if isinstance(messages, Message) else messages:
+        request.messages.add(message_id=message.message_id, token=message.token)
+
+
+def _result_of(result: pipeline_pb2.OperationResult) -> Any:
+    match result.WhichOneof("result"):
+        case "delete":
+            return result.delete.deleted
+        case "count":
+            return result.count.number
+        case "append":
+            return result.append.size
+        case "enqueue":
+            (enqueued,) = result.enqueue.results
+            return Enqueued(enqueued.message_id, enqueued.deduplicated)
+        case "append_records":
+            (appended,) = result.append_records.results
+            return Appended(appended.offset, appended.partition, appended.duplicate)
+        case "ack_records":
+            return result.ack_records.acked_count
+        case "write_points":
+            return result.write_points.written_count
+        case _:
+            return None

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, Self
 
-from onelog.client.retrying import Backoff
+from onelog.client.calls import Backoff
 from onelog.client.values import Message, Settled
 from onelog.errors import LeaseLost, NotFound, OnelogError
 

@@ -8,22 +8,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 
-from onelog.projections.codec import U8, U64, Reader, encode_sized
+from onelog.projections.codec import U8, U64, Reader, chunked, encode_sized
 from onelog.projections.conditions import Condition
 from onelog.projections.errors import BadPayload
 from onelog.projections.kv.changes import Changes
 from onelog.projections.kv.commands import KV_OPERATIONS, end_lease, execute_span, first_failed
 from onelog.projections.kv.eviction import Evictor
 from onelog.projections.kv.reads import KvReads
-from onelog.projections.kv.record import EXPIRED, EXPIRES, HEAD
-from onelog.projections.kv.ring import newest_of
+from onelog.projections.kv.record import EXPIRED, EXPIRES, HEAD, Values, newest_of
 from onelog.projections.kv.snapshot import dump_parts, load_section
 from onelog.projections.kv.store import Store
-from onelog.projections.kv.values import Values
 from onelog.projections.limits import KEYS_RESERVED, U64_MAX
 from onelog.projections.namespaces import Namespace
 from onelog.projections.projection import Due, Handler, Position, SpillStore
-from onelog.projections.section import chunked
 from onelog.projections.state_hash import reduce_total
 from onelog.projections.undo import UndoLog
 from onelog.ual.entry import OWNER_KV, Draft

@@ -22,11 +22,11 @@ from onelog.projections.kv.record import (
     TOMBSTONE,
     TRIMMED,
     Version,
+    newest_of,
     read_oldest,
     read_version,
     read_versions,
 )
-from onelog.projections.kv.ring import newest_of
 from onelog.projections.kv.store import Store
 from onelog.projections.limits import RECENT_KEYS_MAX, SCAN_KEYS_MAX, SCAN_SIZE_MAX
 from onelog.projections.projection import Position

@@ -19,18 +19,57 @@ million keys whose values are tuples is walked by every full collection, which d
 an overwrite (7.3 against 3.4 times a bare dict put) and paused for 0.3 s. A dict from bytes to
 bytes is invisible to it, needs 26 bytes per version instead of 160, and an old record kept aside
 is all that undoing a write needs. The price is copying the record on each write, which is why
-values above INLINE_SIZE_MAX stand outside (values.py).
+values above INLINE_SIZE_MAX stand outside.
 
 Invariants: versions strictly fall from newest to oldest; 1 <= count <= VERSIONS_MAX; a tombstone
 has no value, no lifetime and no lease. TRIMMED is right in the newest version only and says that
 older ones were dropped, so the record answers only from its oldest version's index on.
+
+Ring
+----
+Rings: full records whose versions have one size, which the next version writes over in place.
+
+A key that is written again and again has as many versions as it may have. In a record they stand
+newest first, so the next one means to copy all others. Where all of them have the size of the next
+one, too, it can take the place of the oldest, and nothing is copied. A ring:
+
+| size | type | field | meaning |
+|---|---|---|---|
+| 1 | u8 | newest | slot of the newest version; the older ones follow it, round the end |
+| 1 | u8 | plain | the count, or 0 if some version is more than a value that stands in it |
+| 1 | u8 | count | how many slots there are, which is how many versions the namespace keeps |
+| n | | slots | versions as in a record, all of the same size |
+
+A ring is a ``bytearray``, any other record is ``bytes``, and neither is seen by the garbage
+collector. Invariant: the head of the newest says TRIMMED and the count. Only
+``Store.write_versions`` makes and writes rings; everybody else asks for ``straight``, and swaps
+records.
+
+Measured with 1,000 keys of 16 and values of 100 bytes, eight versions: 1.9 µs for a put of a batch
+that copies, 1.0 for one that does not. A server whose 20,000 such keys are in no cache spent 46
+percent of its time in the loop that copied; five turns of old and new, ``put_many`` on one node:
+6.4 and 4.8 µs of the node's CPU for a put, 129,000 and 163,000 puts/s.
+
+Values
+------
+Values that stand outside their record: large ones, and those moved to the spill store.
+
+A record refers to such a value by an id that is never reused. Ids say where a value is, not what
+it is: they are local to this process, in no hash and in no snapshot. An id is resident (in
+memory) or spilled (in the spill store), never both and never neither, from ``add`` until
+``discard``. Each namespace has values of its own; they share one sequence of ids, because they
+share the spill store.
 """
 
 import struct
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from onelog.projections.codec import encode_prefix
+from onelog.projections.errors import SpillLost
+from onelog.projections.limits import KEYS_RESERVED
+from onelog.projections.projection import SpillStore
 from onelog.projections.state_hash import item_hash
 
 TOMBSTONE = 0x01
@@ -194,3 +233,167 @@ class Items:
 
     def _hash(self, kind: int, key: bytes, data: bytes, seed: int) -> int:
         return item_hash(b"".join((self.prefix, ITEM.pack(kind, len(key)), key, data)), seed)
+
+
+# Ring
+
+Record = bytes | bytearray
+"""All versions of a key: a record, or a ring."""
+
+RING_HEAD_SIZE = 3
+_SIZE_AT = COUNT_AT + 1
+_SIZE_END = _SIZE_AT + TRAILER.size
+
+
+def rolled(key: bytes, record: bytes, size: int, count: int) -> Record:
+    """Return a full record of ``count`` versions as a ring, if all are of this size.
+
+    Reserved keys have no rings: so a put that finds one needs not look at the key.
+    """
+    if len(record) != size * count or key.startswith(KEYS_RESERVED):
+        return record
+    starts, expected = range(0, size * count, size), TRAILER.pack(size)
+    if any(record[at + _SIZE_AT : at + _SIZE_END] != expected for at in starts):
+        return record
+    is_plain = not any(record[at + FLAGS_AT] & ~TRIMMED for at in starts)
+    return bytearray((0, count * is_plain, count)) + record
+
+
+def ring_size(size: int, count: int) -> int:
+    """Return how large a ring of so many versions of this size is."""
+    return size * count + RING_HEAD_SIZE
+
+
+def fits(ring: bytearray, size: int, count: int, own: bytes) -> bool:
+    """Tell whether a version of this size can be written over the oldest of ``count``.
+
+    ``own``: with what the newest version must not begin.
+    """
+    if len(ring) != size * count + RING_HEAD_SIZE or ring[2] != count:
+        return False
+    return not own or not ring.startswith(own, RING_HEAD_SIZE + ring[0] * size)
+
+
+def straight(record: Record) -> bytes:
+    """Return all versions, newest first."""
+    if isinstance(record, bytes):
+        return record
+    at, _ = _newest(record)
+    return bytes(record[at:] + record[RING_HEAD_SIZE:at])
+
+
+def newest_of(record: Record) -> bytes:
+    """Return something that begins with the newest version; the others may be missing."""
+    if isinstance(record, bytes):
+        return record
+    at, size = _newest(record)
+    return bytes(record[at : at + size])
+
+
+def newest_at(record: Record) -> int:
+    """Return where the newest version begins."""
+    return 0 if isinstance(record, bytes) else _newest(record)[0]
+
+
+def check_ring(key: bytes, ring: bytearray) -> None:
+    """Assert the invariants of a ring."""
+    assert ring[0] < ring[2], f"slot {ring[0]} of {ring[2]}"
+    at, size = _newest(ring)
+    again = rolled(key, straight(ring), size, ring[2])
+    assert isinstance(again, bytearray), "a ring of versions that differ in size"
+    assert ring[1] in (0, again[1]), "a ring that is mixed and does not say so"
+    assert ring[at + FLAGS_AT] & TRIMMED, "a ring that has dropped nothing"
+    assert ring[at + COUNT_AT] == ring[2], "a ring that is not full"
+
+
+def _newest(ring: bytearray) -> tuple[int, int]:
+    """Return where the newest version begins, and how large each is."""
+    size = (len(ring) - RING_HEAD_SIZE) // ring[2]
+    return RING_HEAD_SIZE + ring[0] * size, size
+
+
+# Values
+
+OBJECT_SIZE = 41  # of a bytes object besides its bytes: 33, and 8 that rounding to 16 costs
+ID_SIZE = 32  # of the number that is a value's id; its slot in the table is counted with that
+
+
+class Values:
+    """Values by id, in memory or spilled."""
+
+    __slots__ = ("_ids", "_resident", "_spill", "resident_size", "spilled_count")
+
+    def __init__(self, spill: SpillStore | None, ids: Iterator[int]) -> None:
+        self._spill = spill
+        self._ids = ids
+        self._resident: dict[int, bytes] = {}
+        self.resident_size = 0
+        self.spilled_count = 0
+
+    @property
+    def can_spill(self) -> bool:
+        """Whether there is somewhere to move values to."""
+        return self._spill is not None
+
+    def add(self, value: bytes) -> int:
+        """Keep a value in memory and return its id."""
+        value_id = next(self._ids)
+        self._resident[value_id] = value
+        self.resident_size += len(value)
+        return value_id
+
+    def add_spilled(self, value: bytes) -> int:
+        """Put a value straight into the spill store and return its id."""
+        assert self._spill is not None, "no spill store"
+        value_id = next(self._ids)
+        self._spill.put(value_id, value)
+        self.spilled_count += 1
+        return value_id
+
+    def get(self, value_id: int, size: int) -> bytes:
+        """Return a value of ``size`` bytes, from wherever it is."""
+        value = self._resident.get(value_id)
+        if value is None:
+            assert self._spill is not None, f"value {value_id} is nowhere"
+            value = self._spill.get(value_id)
+            if len(value) != size:
+                raise SpillLost(value_id, f"{len(value)} bytes instead of {size}")
+        assert len(value) == size, f"value {value_id} has {len(value)} bytes, not {size}"
+        return value
+
+    def is_resident(self, value_id: int) -> bool:
+        """Whether the value is in memory."""
+        return value_id in self._resident
+
+    def move_out(self, value_id: int) -> int:
+        """Spill a resident value and return the bytes that memory has won."""
+        assert self._spill is not None, "no spill store"
+        value = self._resident[value_id]
+        self._spill.put(value_id, value)
+        del self._resident[value_id]
+        self.resident_size -= len(value)
+        self.spilled_count += 1
+        return len(value) + OBJECT_SIZE + ID_SIZE
+
+    def discard(self, value_id: int) -> None:
+        """Forget a value that no record refers to any more."""
+        value = self._resident.pop(value_id, None)
+        if value is not None:
+            self.resident_size -= len(value)
+            return
+        assert self._spill is not None, f"value {value_id} is nowhere"
+        self._spill.delete(value_id)
+        self.spilled_count -= 1
+
+    def memory(self) -> int:
+        """Return the bytes in memory, objects and table included."""
+        objects = len(self._resident) * (OBJECT_SIZE + ID_SIZE)
+        return self.resident_size + objects + sys.getsizeof(self._resident)
+
+    def check(self, referred: dict[int, int]) -> None:
+        """Assert that exactly the ids in ``referred`` (id -> size) exist, with those sizes."""
+        assert self.resident_size == sum(map(len, self._resident.values()))
+        assert self._resident.keys() <= referred.keys(), "a value that nobody refers to"
+        assert self.spilled_count == len(referred) - len(self._resident)
+        for value_id, size in referred.items():
+            self.get(value_id, size)

@@ -8,7 +8,7 @@ order, hence equal states give equal bytes, and a loaded namespace has its order
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from onelog.projections.codec import U8, U16, U32, U64
+from onelog.projections.codec import U8, U16, U32, U64, SectionReader
 from onelog.projections.kv.record import (
     COUNT_AT,
     EXPIRED,
@@ -17,6 +17,7 @@ from onelog.projections.kv.record import (
     HEAD,
     LEASED,
     NODE_OVERHEAD,
+    OBJECT_SIZE,
     OUTSIDE,
     STORED,
     TOMBSTONE,
@@ -26,12 +27,10 @@ from onelog.projections.kv.record import (
     encode_version,
     read_version,
     read_versions,
+    straight,
 )
-from onelog.projections.kv.ring import straight
 from onelog.projections.kv.store import Store
-from onelog.projections.kv.values import OBJECT_SIZE
 from onelog.projections.limits import INLINE_SIZE_MAX, KEY_SIZE_MAX, VALUE_SIZE_MAX
-from onelog.projections.section import SectionReader
 from onelog.ual.entry import OWNER_KV
 
 SECTION_VERSION = 1

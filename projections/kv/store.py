@@ -3,7 +3,7 @@
 ``write_versions`` is the only code that writes new versions: a loop over many keys, in which a
 plain value costs least and everything else adds its step. ``_set`` swaps one record for another
 where no version is written (a new lifetime, a purge, a snapshot, a rollback). Both keep all that
-follows from records in step. What a ring (ring.py) takes more than the record that it stands
+follows from records in step. What a ring (record.py) takes more than the record that it stands
 for, some 40 bytes, is not counted.
 
 Invariants, all asserted by ``check``:
@@ -17,22 +17,50 @@ Deleted keys keep their past until more than ``tombstones_max`` of them exist; t
 was deleted first goes for good, and ``purged_index`` rises to its tombstone's version: from there
 on an unknown key is known to be absent, before it nothing can be said (COMPACTED). A delete lets
 go of PURGE_STEP keys at most, so a lowered limit is reached by and by.
+
+Leases
+------
+Leases of one namespace: a lifetime shared by many keys.
+
+A lease is granted for a time, kept alive by its holder, and takes its keys with it when it is
+revoked or expires. Its id is the index of the entry that granted it. Invariants:
+
+* ``keys`` of a lease are exactly the keys whose newest version is bound to it (the store calls
+  ``attach`` and ``detach`` whenever that changes);
+* every lease has its deadline scheduled; ``hash_total`` is the sum of the leases' items.
+
+The keys of a lease are a set; whoever goes through them sorts first.
+
+Order
+-----
+The ordered index of a namespace: its keys, sorted, built when somebody asks for order.
+
+Most keys are never scanned, so writing a key does not pay for sorting it. Until the first scan
+there is no index at all. After it, new keys wait in ``pending`` and are merged by the next scan.
+Measured at a million keys on a busy machine where a dict put takes 0.5 µs: a SortedDict costs
+4.9 µs on each new key; the pending list 0.4 µs, and 4 to 17 µs more only if a scan follows. The
+first scan sorts for 1.2 s, or 0.1 s where a snapshot was loaded, since that is in order already.
+
+Keys that are gone for good stay in the index as garbage: whoever walks it asks the records
+anyway. Invariants: every key of the records is in the sorted list or pending, unless nothing is
+built; garbage is at most half of the keys plus GARBAGE_MAX, or the index is dropped and rebuilt.
 """
 
 import struct
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
+from sortedcontainers import SortedList  # type: ignore[import-untyped]
+
 from onelog.projections.codec import U64
 from onelog.projections.deadlines import Deadlines
 from onelog.projections.kv.changes import Before, Change, Changes
-from onelog.projections.kv.leases import Leases
-from onelog.projections.kv.order import OrderedKeys
 from onelog.projections.kv.record import (
     BOUND,
     COUNT_AT,
@@ -46,35 +74,203 @@ from onelog.projections.kv.record import (
     KIND_VALUE,
     LEASED,
     NODE_OVERHEAD,
+    OBJECT_SIZE,
     OUTSIDE,
+    RING_HEAD_SIZE,
     TOMBSTONE,
     TRAILER,
     TRIMMED,
     Items,
+    Record,
+    Values,
     Version,
+    check_ring,
     encode_reference,
     encode_version,
+    fits,
+    newest_at,
+    newest_of,
     read_oldest,
     read_reference,
     read_version,
     read_versions,
-)
-from onelog.projections.kv.ring import (
-    RING_HEAD_SIZE,
-    Record,
-    check_ring,
-    fits,
-    newest_at,
-    newest_of,
     ring_size,
     rolled,
     straight,
 )
-from onelog.projections.kv.values import OBJECT_SIZE, Values
 from onelog.projections.limits import INLINE_SIZE_MAX, U64_MAX
 from onelog.projections.namespaces import Namespace
 from onelog.projections.state_hash import item_hash
 from onelog.projections.undo import UndoLog
+
+LEASE_SIZE = 600  # bytes per lease: object, set, table slots, heap entry
+LEASE_KEY_SIZE = 48  # bytes per attached key: its slot in the set
+
+
+@dataclass(slots=True)
+class Lease:
+    """One lease."""
+
+    ttl_ns: int
+    deadline_ns: int
+    keys: set[bytes] = field(default_factory=set)
+
+
+class Leases:
+    """All leases of a namespace by id."""
+
+    __slots__ = ("_by_id", "_items", "_undo", "attached_count", "deadlines", "hash_total")
+
+    def __init__(self, items: Items, undo: UndoLog) -> None:
+        self._items = items
+        self._undo = undo
+        self._by_id: dict[int, Lease] = {}
+        self.deadlines: Deadlines[int] = Deadlines()
+        self.hash_total = 0
+        self.attached_count = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, lease: int) -> Lease | None:
+        """Return the lease with that id."""
+        return self._by_id.get(lease)
+
+    def ids(self) -> list[int]:
+        """Return all ids, ascending."""
+        return sorted(self._by_id)
+
+    def add(self, lease: int, ttl_ns: int, deadline_ns: int) -> None:
+        """Grant a lease."""
+        assert lease not in self._by_id, f"lease {lease} exists"
+        self._insert(lease, Lease(ttl_ns, deadline_ns))
+
+    def renew(self, lease: int, deadline_ns: int) -> None:
+        """Move the deadline of a lease."""
+        held = self._by_id[lease]
+        self._undo.note(partial(self.renew, lease, held.deadline_ns))
+        before = self._items.lease(lease, held.ttl_ns, held.deadline_ns)
+        held.deadline_ns = deadline_ns
+        self.hash_total += self._items.lease(lease, held.ttl_ns, deadline_ns) - before
+        self.deadlines.schedule(lease, deadline_ns)
+
+    def remove(self, lease: int) -> None:
+        """Take away a lease whose keys are gone already."""
+        held = self._by_id.pop(lease)
+        assert not held.keys, f"lease {lease} still has {len(held.keys)} keys"
+        self.hash_total -= self._items.lease(lease, held.ttl_ns, held.deadline_ns)
+        self.deadlines.cancel(lease)
+        self._undo.note(partial(self._insert, lease, held))
+
+    def attach(self, lease: int, key: bytes) -> None:
+        """The newest version of ``key`` is bound to the lease now."""
+        self._by_id[lease].keys.add(key)
+        self.attached_count += 1
+
+    def detach(self, lease: int, key: bytes) -> None:
+        """The newest version of ``key`` is no longer bound to the lease."""
+        self._by_id[lease].keys.remove(key)
+        self.attached_count -= 1
+
+    def memory(self) -> int:
+        """Return the bytes held."""
+        return len(self._by_id) * LEASE_SIZE + self.attached_count * LEASE_KEY_SIZE
+
+    def check(self, bound: dict[bytes, int]) -> None:
+        """Assert the invariants, given the lease to which each key is bound."""
+        total = 0
+        attached: dict[bytes, int] = {}
+        for lease, held in self._by_id.items():
+            total += self._items.lease(lease, held.ttl_ns, held.deadline_ns)
+            assert self.deadlines.get(lease) == held.deadline_ns, f"lease {lease} not scheduled"
+            attached.update(dict.fromkeys(held.keys, lease))
+        assert attached == bound, "leases and keys disagree"
+        assert self.attached_count == len(attached)
+        assert self.hash_total == total
+        assert len(self.deadlines) == len(self._by_id)
+        self.deadlines.check()
+
+    def _insert(self, lease: int, held: Lease) -> None:
+        self._by_id[lease] = held
+        self.hash_total += self._items.lease(lease, held.ttl_ns, held.deadline_ns)
+        self.deadlines.schedule(lease, held.deadline_ns)
+        self._undo.note(partial(self.remove, lease))
+
+
+# Order
+
+GARBAGE_MAX = 1_024
+
+
+class OrderedKeys:
+    """Keys of ``records`` in order, merged lazily."""
+
+    __slots__ = ("_garbage_count", "_records", "_sorted", "pending")
+
+    def __init__(self, records: Mapping[bytes, object]) -> None:
+        self._records = records
+        self._sorted: Any = None  # SortedList[bytes]; the library has no types
+        self.pending: list[bytes] | None = None  # None until built; the put path appends to it
+        self._garbage_count = 0
+
+    def add(self, key: bytes) -> None:
+        """Take note of a key that is new in the records."""
+        if self.pending is not None:
+            self.pending.append(key)
+
+    def removed(self) -> None:
+        """Take note that a key left the records."""
+        if self.pending is None:
+            return
+        self._garbage_count += 1
+        if self._garbage_count > len(self._records) // 2 + GARBAGE_MAX:
+            self._sorted = self.pending = None
+            self._garbage_count = 0
+
+    def walk(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False, end_included: bool = False
+    ) -> Iterator[bytes]:
+        """Yield the keys from ``start`` to ``end`` (None: the last key), in order.
+
+        The records must not change while the iterator is in use.
+        """
+        keys = self._merged()
+        records = self._records
+        for key in keys.irange(start, end, (True, end_included), reverse):
+            if key in records:
+                yield key
+
+    def memory(self) -> int:
+        """Return the bytes that the index holds besides the keys themselves."""
+        if self.pending is None:
+            return 0
+        # The list of sublists costs a pointer per key and some slack at each sublist's end.
+        return len(self._sorted) * 9 + sys.getsizeof(self.pending)
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        if self.pending is None:
+            assert self._sorted is None, "keys are pending nowhere"
+            return
+        known = set(self._sorted) | set(self.pending)
+        assert known >= self._records.keys(), "the index misses a key"
+        assert len(known) - len(self._records) <= self._garbage_count, "unknown garbage"
+        assert all(a < b for a, b in zip(self._sorted, self._sorted[1:], strict=False))
+
+    def _merged(self) -> Any:
+        if self.pending is None:
+            self._sorted = SortedList(self._records)
+            self.pending = []
+        elif self.pending:
+            fresh = sorted(set(self.pending))
+            if self._garbage_count:  # a key may have gone and come back
+                fresh = [key for key in fresh if key not in self._sorted]
+            self._sorted.update(fresh)
+            self.pending.clear()
+        return self._sorted
+
+
+# Store
 
 RECENT_KEY_SIZE = 80  # bytes per key remembered as read: an object of its own
 DEADLINE_SIZE = 200  # bytes per scheduled key: table slot, heap entry, two numbers
@@ -116,7 +312,6 @@ _KEY_OVERHEAD = 2 * OBJECT_SIZE
 _BYTEARRAYS = {bytearray}
 _plain_count = itemgetter(1)  # of a ring: how many slots it has, 0 if they are mixed
 
-GARBAGE_MAX = 1_024
 PURGE_STEP = 2  # more than the one that a delete adds, so that a backlog shrinks
 
 

@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from onelog.projections.codec import FLAG_SESSION, SESSION_SIZE, U64
-from onelog.projections.queue.results import decode_leased
+from onelog.projections.queue.message import decode_leased
 from onelog.projections.queue.store import QueueState
 from onelog.projections.result import Applied
 

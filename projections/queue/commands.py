@@ -44,7 +44,6 @@ from onelog.projections.errors import BadPayload
 from onelog.projections.limits import U64_MAX
 from onelog.projections.projection import Operation, Position
 from onelog.projections.queue.changes import Kind, Note, QueueChanges
-from onelog.projections.queue.config import QueueConfig, read_config
 from onelog.projections.queue.cron import BadCron, parse_cron
 from onelog.projections.queue.deadlines import Wakeups
 from onelog.projections.queue.limits import (
@@ -71,27 +70,29 @@ from onelog.projections.queue.limits import (
     VISIBILITY_NS_MAX,
 )
 from onelog.projections.queue.message import (
+    ACKED,
+    LEASE_HEAD,
     OPTION_DEDUP,
     Enqueue,
+    QueueConfig,
     ScheduleCreate,
+    decode_verdicts,
+    encode_cursor,
     encode_enqueue,
     encode_schedule,
+    encode_verdicts,
+    read_config,
     read_enqueue,
     read_schedule,
     scan_enqueue,
 )
 from onelog.projections.queue.reads import QueueReads
-from onelog.projections.queue.results import (
-    ACKED,
-    LEASE_HEAD,
-    decode_verdicts,
-    encode_cursor,
-    encode_verdicts,
-)
-from onelog.projections.queue.row import (
+from onelog.projections.queue.store import QueueState, RunningRedrive, Schedule, Total
+from onelog.projections.queue.table import (
     DELAYED,
     DELIVERIES_SHIFT,
     DELIVERY,
+    DUE,
     HAS_EXPIRES,
     HAS_GROUP,
     HAS_TENANT,
@@ -100,12 +101,13 @@ from onelog.projections.queue.row import (
     PRIORITY_SHIFT,
     READY,
     STATE_MASK,
+    TOKEN,
     UNUSUAL,
     Dead,
     Row,
+    Span,
+    Table,
 )
-from onelog.projections.queue.store import QueueState, RunningRedrive, Schedule, Total
-from onelog.projections.queue.table import DUE, TOKEN, Span, Table
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Outcome, Refused, applied
 from onelog.projections.undo import UndoLog

@@ -3,17 +3,37 @@
 The state of a queue holds indexes only. Body and headers stay in the entry that brought them: an
 ``enqueue``, or a ``schedule_create`` for the messages that a schedule makes. ``decode_message``
 reads either of them, for whoever serves a lease or a peek.
+
+Config
+------
+What a queue is set to do: retries, dead letters, lifetimes, dedup window, limits.
+
+A configuration is replaced whole. It is looked at when something happens, so a change never
+walks over messages: a lower ``max_deliveries`` concerns the next failure, a default lifetime
+the next message.
+
+Results
+-------
+What leases, acknowledgements and purges answer, as bytes (``Applied.value``) and as values.
+
+Sessions keep results, so they have bytes; docs/queue.md has the tables.
 """
 
 import struct
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from onelog.projections.codec import U8, U16, U64, Reader, encode_sized, read_prefix
-from onelog.projections.errors import BadPayload
+from onelog.projections.codec import U8, U16, U64, Reader, SectionReader, encode_sized, read_prefix
+from onelog.projections.errors import BadPayload, BadResult
 from onelog.projections.limits import TTL_NS_MAX
 from onelog.projections.queue.limits import (
+    BACKOFF_STEPS_MAX,
     CRON_SIZE_MAX,
+    DEDUP_ENTRIES_DEFAULT,
+    DEDUP_ENTRIES_MAX,
+    DEDUP_WINDOW_NS_DEFAULT,
     DELAY_NS_MAX,
+    DELIVERIES_MAX,
     HEADER_NAME_SIZE_MAX,
     HEADER_VALUE_SIZE_MAX,
     HEADERS_MAX,
@@ -22,8 +42,19 @@ from onelog.projections.queue.limits import (
     MESSAGE_SIZE_MAX,
     PRIORITY_DEFAULT,
     PRIORITY_MAX,
+    VISIBILITY_NS_DEFAULT,
+    VISIBILITY_NS_MAX,
+)
+from onelog.projections.queue.table import (
+    DELIVERIES_SHIFT,
+    HAS_DEAD,
+    Dead,
+    Row,
+    decode_dead,
+    encode_dead,
 )
 from onelog.projections.reasons import Reason
+from onelog.projections.result import Applied
 from onelog.ual.entry import OWNER_QUEUE, Entry
 
 TYPE_ENQUEUE = OWNER_QUEUE << 8 | 0x01
@@ -243,3 +274,189 @@ def _scan_headers(data: bytes, at: int) -> tuple[Headers, int]:
             raise BadPayload(Reason.HEADER_INVALID, value_size)
         headers.append((name, data[value_at:at]))
     return tuple(headers), at
+
+
+# Config
+
+# max_deliveries, dead_queue, visibility, ageing, ttl, dedup window, dedup entries, messages
+CONFIG = struct.Struct("<HQQQQQIQ")
+CONFIG_SIZE = 54
+assert CONFIG.size == CONFIG_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    """Settings of one queue."""
+
+    max_deliveries: int = 0  # failures after which a message is dead; 0: never
+    dead_queue: int = 0  # id of the queue that takes dead letters; needed with max_deliveries
+    visibility_ns: int = VISIBILITY_NS_DEFAULT  # length of a lease that asks for none
+    ageing_ns: int = 0  # waiting that makes up for one step of priority; 0: priority is strict
+    ttl_ns: int = 0  # lifetime of a message that brings none; 0: none
+    dedup_window_ns: int = DEDUP_WINDOW_NS_DEFAULT
+    dedup_max: int = DEDUP_ENTRIES_DEFAULT  # ids remembered; 0: no dedup
+    messages_max: int = 0  # live messages; 0: no limit
+    backoff_ns: tuple[int, ...] = ()  # delay after the first, second, … failure; the last repeats
+
+    def invalid(self) -> int | None:
+        """Return the first setting that is outside its bounds, None if all are inside."""
+        bounds = (
+            (self.max_deliveries, 0, DELIVERIES_MAX),
+            (self.visibility_ns, 1, VISIBILITY_NS_MAX),
+            (self.ageing_ns, 0, TTL_NS_MAX),
+            (self.ttl_ns, 0, TTL_NS_MAX),
+            (self.dedup_window_ns, 0, TTL_NS_MAX),
+            (self.dedup_max, 0, DEDUP_ENTRIES_MAX),
+            *((delay_ns, 0, DELAY_NS_MAX) for delay_ns in self.backoff_ns),
+        )
+        for value, lowest, highest in bounds:
+            if not lowest <= value <= highest:
+                return value
+        return len(self.backoff_ns) if len(self.backoff_ns) > BACKOFF_STEPS_MAX else None
+
+    def backoff_after(self, failures: int) -> int:
+        """Return how long a message waits after that many failures."""
+        if not self.backoff_ns:
+            return 0
+        return self.backoff_ns[min(max(failures, 1), len(self.backoff_ns)) - 1]
+
+    def encode(self) -> bytes:
+        """Return the bytes of docs/queue.md."""
+        fixed = CONFIG.pack(
+            self.max_deliveries,
+            self.dead_queue,
+            self.visibility_ns,
+            self.ageing_ns,
+            self.ttl_ns,
+            self.dedup_window_ns,
+            self.dedup_max,
+            self.messages_max,
+        )
+        delays = b"".join(map(U64.pack, self.backoff_ns))
+        return fixed + U8.pack(len(self.backoff_ns)) + delays
+
+
+def read_config(reader: Reader | SectionReader) -> QueueConfig:
+    """Read a configuration; whether it is valid is for the caller to ask."""
+    fixed = reader.fields(CONFIG)
+    fields: list[Any] = [*fixed, tuple(reader.number(U64) for _ in range(reader.number(U8)))]
+    return QueueConfig(*fields)
+
+
+# Results
+
+LEASE_HEAD = struct.Struct("<QQH")  # token, deadline_ns, count
+LEASE_ROW = struct.Struct("<QQI")  # id, body_index, deliveries << 16 | flags
+_CURSOR = struct.Struct("<Q")
+
+ACKED = Applied(1)  # what an ack of one message gets, shared as it is so common
+
+
+class LeasedMessage(NamedTuple):
+    """A message that a lease got; ``body_index`` is the entry that holds body and headers.
+
+    A tuple: a frozen dataclass takes 1.3 instead of 0.5 µs to make, and a lease has many.
+    """
+
+    id: int
+    body_index: int
+    deliveries: int
+    dead: Dead | None = None
+
+    def dead_headers(self) -> dict[str, str]:
+        """Return the headers that tell how a message died; none for one that did not."""
+        return {} if self.dead is None else dead_headers(self.id, self.dead)
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """What a lease got: all messages have one token and one deadline."""
+
+    token: int
+    deadline_ns: int
+    messages: tuple[LeasedMessage, ...]
+
+
+def dead_headers(message_id: int, dead: Dead) -> dict[str, str]:
+    """Return the four headers of a dead letter."""
+    return {
+        "dlq.original_msg_id": str(message_id),
+        "dlq.retry_count": str(dead.retry_count),
+        "dlq.failure_reason": dead.failure.decode(errors="replace"),
+        "dlq.last_failure": str(dead.failed_ns),
+    }
+
+
+def encode_leased(token: int, deadline_ns: int, rows: list[Row]) -> bytes:
+    """Return the bytes of what a lease got; the rows are as leased."""
+    parts = [LEASE_HEAD.pack(token, deadline_ns, len(rows))]
+    for row in rows:
+        flags = HAS_DEAD if row.dead is not None else 0
+        parts.append(
+            LEASE_ROW.pack(row.id, row.body_index, row.deliveries << DELIVERIES_SHIFT | flags)
+        )
+        if row.dead is not None:
+            parts.append(encode_dead(row.dead))
+    return b"".join(parts)
+
+
+def decode_leased(result: Applied) -> Leased:
+    """Return what a lease got; raise ``BadResult`` for what is no such result."""
+    if result.value is None:
+        return Leased(0, 0, ())
+    data = result.value
+    try:
+        token, deadline_ns, count = LEASE_HEAD.unpack_from(data)
+        at = LEASE_HEAD.size
+        if len(data) == at + count * LEASE_ROW.size:
+            rows = list(LEASE_ROW.iter_unpack(memoryview(data)[at:]))
+            if not any(row[2] & HAS_DEAD for row in rows):  # most of all: none has died before
+                alive = [LeasedMessage(row[0], row[1], row[2] >> DELIVERIES_SHIFT) for row in rows]
+                return Leased(token, deadline_ns, tuple(alive))
+        messages = []
+        for _ in range(count):
+            message_id, body_index, meta = LEASE_ROW.unpack_from(data, at)
+            at += LEASE_ROW.size
+            dead = None
+            if meta & HAS_DEAD:
+                dead, at = decode_dead(data, at)
+            messages.append(LeasedMessage(message_id, body_index, meta >> DELIVERIES_SHIFT, dead))
+    except struct.error as error:
+        raise BadResult(f"{len(data)} bytes are not what a lease got") from error
+    if at != len(data):
+        raise BadResult(f"{len(data) - at} bytes behind what a lease got")
+    return Leased(token, deadline_ns, tuple(messages))
+
+
+def encode_verdicts(verdicts: list[Reason | None]) -> bytes | None:
+    """Return one byte per item, 0 where it took effect; None if all did."""
+    if not any(verdicts):
+        return None
+    return bytes(0 if verdict is None else int(verdict) for verdict in verdicts)
+
+
+def decode_verdicts(result: Applied, item_count: int) -> list[Reason | None]:
+    """Return why each item was refused, None where it took effect."""
+    if result.value is None:
+        return [None] * item_count
+    if len(result.value) != item_count:
+        raise BadResult(f"{len(result.value)} verdicts about {item_count} items")
+    try:
+        return [Reason(code) if code else None for code in result.value]
+    except ValueError as error:
+        raise BadResult(str(error)) from error
+
+
+def encode_cursor(message_id: int) -> bytes:
+    """Return where to go on with a purge, or which redrive goes on by itself."""
+    return _CURSOR.pack(message_id)
+
+
+def decode_cursor(result: Applied) -> int | None:
+    """Return where to go on, None if all is done."""
+    if result.value is None:
+        return None
+    if len(result.value) != _CURSOR.size:
+        raise BadResult(f"{len(result.value)} bytes are no cursor")
+    (message_id,) = _CURSOR.unpack(result.value)
+    return int(message_id)

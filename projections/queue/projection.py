@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from onelog.projections.codec import Reader
+from onelog.projections.codec import Reader, chunked
 from onelog.projections.namespaces import Namespace
 from onelog.projections.projection import Due, Handler, one_by_one
 from onelog.projections.queue.changes import Kind
@@ -36,13 +36,11 @@ from onelog.projections.queue.deadlines import (
     TTL_ENDS,
     unpack_deadline,
 )
-from onelog.projections.queue.row import DELAYED, LEASED, READY, STATE_MASK
 from onelog.projections.queue.snapshot import dump_parts, load_section
 from onelog.projections.queue.store import Total
-from onelog.projections.queue.table import DUE, EXPIRES
+from onelog.projections.queue.table import DELAYED, DUE, EXPIRES, LEASED, READY, STATE_MASK
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Outcome, Refused
-from onelog.projections.section import chunked
 from onelog.projections.state_hash import reduce_total
 from onelog.ual.entry import OWNER_QUEUE, Draft
 

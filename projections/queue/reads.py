@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from onelog.projections.projection import Position
-from onelog.projections.queue.config import QueueConfig
 from onelog.projections.queue.limits import PEEK_MESSAGES_MAX, PEEK_VISITS_MAX
-from onelog.projections.queue.row import DELAYED, LEASED, READY, Row
+from onelog.projections.queue.message import QueueConfig
 from onelog.projections.queue.store import QueueState, RunningRedrive, Schedule, Total
+from onelog.projections.queue.table import DELAYED, LEASED, READY, Row
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 

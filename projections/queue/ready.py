@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 
 from onelog.projections.limits import U64_MAX
 from onelog.projections.queue.limits import PRIORITY_MAX
-from onelog.projections.queue.row import PRIORITY_SHIFT, READY
+from onelog.projections.queue.table import PRIORITY_SHIFT, READY
 
 IsNext = Callable[[int, int, int], bool]
 """Whether message (id, since_ns, priority) is ready, with that time and priority, and its turn."""

@@ -9,8 +9,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from onelog.projections.codec import U8, U32, U64, encode_sized
-from onelog.projections.queue.config import QueueConfig, read_config
+from onelog.projections.codec import U8, U32, U64, SectionReader, encode_sized
 from onelog.projections.queue.cron import BadCron, parse_cron
 from onelog.projections.queue.limits import (
     CRON_SIZE_MAX,
@@ -21,14 +20,7 @@ from onelog.projections.queue.limits import (
     REDRIVES_MAX,
     SCHEDULES_MAX,
 )
-from onelog.projections.queue.row import (
-    PLAIN,
-    PLAIN_META,
-    STATE_MASK,
-    UNUSUAL,
-    encode_row,
-    read_row,
-)
+from onelog.projections.queue.message import QueueConfig, read_config
 from onelog.projections.queue.store import (
     INCOMING,
     OUTGOING,
@@ -39,7 +31,14 @@ from onelog.projections.queue.store import (
     RunningRedrive,
     Schedule,
 )
-from onelog.projections.section import SectionReader
+from onelog.projections.queue.table import (
+    PLAIN,
+    PLAIN_META,
+    STATE_MASK,
+    UNUSUAL,
+    encode_row,
+    read_row,
+)
 from onelog.ual.entry import OWNER_QUEUE
 
 SECTION_VERSION = 1

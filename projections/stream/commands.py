@@ -1,14 +1,30 @@
 """Stream commands: what clients and the leader ask of streams, as values and as bytes.
 
 ``encode_command`` makes the draft of an entry, ``decode_command`` reads its body. The tables are
-in docs/streams.md; golden files pin the bytes. Records are in record.py, consumer groups
-in group_commands.py.
+in docs/streams.md; golden files pin the bytes.
+
+Record
+------
+Records of a stream as bytes: what a producer appends, and what a dead letter refers to.
+
+A record is one entry, and its offset is the entry's index. Two types of entry are records:
+``append`` (0x0401), which carries the record, and ``dead_letter`` (0x0412), which carries a
+reference to a record that a group gave up on. docs/streams.md has the tables.
+
+Group
+-----
+Commands of consumer groups, as values and as bytes.
+
+Each body opens with the names of stream and group. Decoding checks all that can be said without
+the state, so that executing a command starts from sound values.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 from onelog.projections.codec import (
     U8,
@@ -21,24 +37,604 @@ from onelog.projections.codec import (
     read_prefix,
 )
 from onelog.projections.errors import BadPayload
-from onelog.projections.limits import TTL_NS_MAX
+from onelog.projections.limits import SESSION_TTL_NS_MAX, SESSION_TTL_NS_MIN, TTL_NS_MAX
 from onelog.projections.projection import Operation
 from onelog.projections.reasons import Reason
-from onelog.projections.stream import group_commands as groups
-from onelog.projections.stream.group_commands import GroupCommand, group_body
-from onelog.projections.stream.limits import COUNT_MAX, PARTITION_ANY, PARTITIONS_MAX
-from onelog.projections.stream.record import (
-    OPTION_PRODUCER,
-    Append,
-    DeadLetter,
-    append_body,
-    dead_letter_body,
-    read_append,
-    read_dead_letter,
-    read_stream_name,
+from onelog.projections.stream.limits import (
+    COUNT_MAX,
+    GROUP_NAME_SIZE_MAX,
+    HEADERS_MAX,
+    NACK_REASON_SIZE_MAX,
+    OFFSETS_MAX,
+    PARTITION_ANY,
+    PARTITIONS_MAX,
+    RECORD_KEY_SIZE_MAX,
+    STREAM_NAME_SIZE_MAX,
 )
 from onelog.ual.entry import OWNER_STREAM, Draft, Entry
 from onelog.ual.errors import CorruptPayload, PayloadTooLarge
+
+TYPE_APPEND = OWNER_STREAM << 8 | 0x01
+TYPE_DEAD_LETTER = OWNER_STREAM << 8 | 0x12
+
+OPTION_KEY = 0x01
+OPTION_HEADERS = 0x02
+OPTION_PRODUCER = 0x04
+OPTION_PARTITION = 0x08
+OPTION_TAG = 0x10
+OPTIONS_KNOWN = 0x1F
+
+SESSION_SIZE = 24  # of a session in the prefix of a payload
+_PRODUCER = struct.Struct("<QHQ")  # id, epoch, sequence
+_DEAD_HEAD = struct.Struct("<QB")  # source stream, partition
+_DEAD = struct.Struct("<QQHQ")  # offset, origin, deliveries, failed_ns
+
+
+class ProducerRef(NamedTuple):
+    """Which record of which producer this is; sequences count from 0 in each epoch."""
+
+    producer: int
+    epoch: int
+    sequence: int
+
+
+Options = tuple[
+    int | None, ProducerRef | None, bytes | None, str | None, tuple[tuple[str, bytes], ...], int
+]
+"""Of an append: partition, producer, key, tag, headers, and where the value begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append one record; without ``partition`` the key decides where, without a key the index."""
+
+    stream: str
+    value: bytes
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    tag: str | None = None
+    partition: int | None = None
+    producer: ProducerRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """The leader's entry: a record that a group gave up on becomes a record of ``target``.
+
+    ``partition`` and ``offset`` name what was pending; ``origin`` is the append that it leads to.
+    """
+
+    target: str
+    source_id: int
+    group: str
+    partition: int
+    offset: int
+    origin: int
+    deliveries: int
+    failed_ns: int
+    reason: bytes
+
+
+def encode_append(command: Append, namespace: str, session: SessionRef | None = None) -> Draft:
+    """Return the draft of the entry that appends a record."""
+    return Draft(TYPE_APPEND, encode_prefix(namespace, session) + append_body(command))
+
+
+def append_body(command: Append) -> bytes:
+    """Return what follows the prefix of an append."""
+    options = 0
+    parts: list[bytes] = []
+    if command.partition is not None:
+        options |= OPTION_PARTITION
+        parts.append(U8.pack(command.partition))
+    if command.producer is not None:
+        options |= OPTION_PRODUCER
+        parts.append(_PRODUCER.pack(*command.producer))
+    if command.key is not None:
+        options |= OPTION_KEY
+        parts.append(encode_sized(U16, command.key))
+    if command.tag is not None:
+        options |= OPTION_TAG
+        parts.append(encode_sized(U8, command.tag.encode()))
+    if command.headers:
+        options |= OPTION_HEADERS
+        parts.append(U16.pack(len(command.headers)))
+        for name, value in command.headers:
+            parts += (encode_sized(U8, name.encode()), encode_sized(U16, value))
+    head = U8.pack(options) + encode_sized(U8, command.stream.encode())
+    return b"".join((head, *parts, command.value))
+
+
+def read_append(reader: Reader) -> Append:
+    """Read the body of an append."""
+    options = reader.number(U8)
+    if options & ~OPTIONS_KNOWN:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
+    stream = read_stream_name(reader)
+    data = reader.rest()
+    partition, producer, key, tag, headers, value_at = parse_options(data, 0, options)
+    return Append(stream, data[value_at:], key, headers, tag, partition, producer)
+
+
+def parse_options(data: bytes, at: int, options: int) -> Options:
+    """Read what stands between name and value of an append, and where the value begins."""
+    partition, producer, key, tag = None, None, None, None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    if options & OPTION_PARTITION:
+        partition, at = Reader(data, at).number(U8), at + U8.size
+    if options & OPTION_PRODUCER:
+        producer, at = ProducerRef(*Reader(data, at).fields(_PRODUCER)), at + _PRODUCER.size
+    if options & OPTION_KEY:
+        key, at = parse_key(data, at)
+    if options & OPTION_TAG:
+        tag, at = _parse_text(data, at)
+    if options & OPTION_HEADERS:
+        headers, at = _parse_headers(data, at, options)
+    return partition, producer, key, tag, headers, at
+
+
+def parse_key(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return the key of a record, and where it ends."""
+    key, end = _parse_sized(data, at)
+    if not 0 < len(key) <= RECORD_KEY_SIZE_MAX:
+        raise BadPayload(Reason.KEY_SIZE_INVALID, len(key))
+    return key, end
+
+
+def _parse_headers(data: bytes, at: int, options: int) -> tuple[tuple[tuple[str, bytes], ...], int]:
+    count = Reader(data, at).count(HEADERS_MAX)
+    if not count:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
+    at += U16.size
+    headers = []
+    for _ in range(count):
+        name, at = _parse_text(data, at)
+        value, at = _parse_sized(data, at)
+        headers.append((name, value))
+    return tuple(headers), at
+
+
+def _parse_text(data: bytes, at: int) -> tuple[str, int]:
+    """Return text behind its size (u8), and where it ends; as ``Reader.text``, in half the time."""
+    end = at + 1 + data[at] if at < len(data) else at + 1
+    if end > len(data):
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+    try:
+        return data[at + 1 : end].decode(), end
+    except UnicodeDecodeError as error:
+        raise BadPayload(Reason.PAYLOAD_NOT_UTF8) from error
+
+
+def _parse_sized(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return bytes behind their size (u16), and where they end."""
+    start = at + U16.size
+    end = start + data[at] + (data[at + 1] << 8) if start <= len(data) else start
+    if end > len(data):
+        raise BadPayload(Reason.PAYLOAD_TRUNCATED)
+    return data[start:end], end
+
+
+def open_append(
+    payload: bytes,
+) -> tuple[bytes | None, str | None, tuple[tuple[str, bytes], ...], bytes]:
+    """Return key, tag, headers and value of an append that was applied.
+
+    What apply accepted needs no second check, and a reader wants neither stream nor producer: for
+    a record with a key this takes 1.2 µs where prefix and ``read_append`` take 10.9 µs.
+    """
+    options_at = payload[2] + 3
+    if payload[1]:  # the prefix holds a session
+        options_at += SESSION_SIZE
+    options = payload[options_at]
+    at = options_at + 2 + payload[options_at + 1]
+    if not options:
+        return None, None, (), payload[at:]
+    _, _, key, tag, headers, at = parse_options(payload, at, options)
+    return key, tag, headers, payload[at:]
+
+
+def dead_letter_body(command: DeadLetter) -> bytes:
+    """Return what follows the prefix of a dead letter."""
+    return b"".join(
+        (
+            encode_sized(U8, command.target.encode()),
+            _DEAD_HEAD.pack(command.source_id, command.partition),
+            encode_sized(U8, command.group.encode()),
+            _DEAD.pack(command.offset, command.origin, command.deliveries, command.failed_ns),
+            encode_sized(U8, command.reason),
+        )
+    )
+
+
+def read_dead_letter(reader: Reader) -> DeadLetter:
+    """Read the body of a dead letter."""
+    target = read_stream_name(reader)
+    source_id, partition = reader.fields(_DEAD_HEAD)
+    group = read_group_name(reader)
+    offset, origin, deliveries, failed_ns = reader.fields(_DEAD)
+    reason = read_nack_reason(reader)
+    return DeadLetter(
+        target, source_id, group, partition, offset, origin, deliveries, failed_ns, reason
+    )
+
+
+def read_stream_name(reader: Reader) -> str:
+    """Read the name of a stream; refuse one that no stream can have."""
+    name = reader.text(U8)
+    if not 0 < len(name.encode()) <= STREAM_NAME_SIZE_MAX or ":" in name:
+        raise BadPayload(Reason.STREAM_NAME_INVALID, len(name.encode()))
+    return name
+
+
+def read_group_name(reader: Reader) -> str:
+    """Read the name of a consumer group."""
+    name = reader.text(U8)
+    if not 0 < len(name.encode()) <= GROUP_NAME_SIZE_MAX:
+        raise BadPayload(Reason.GROUP_NAME_INVALID, len(name.encode()))
+    return name
+
+
+def read_nack_reason(reader: Reader) -> bytes:
+    """Read why a record was given back."""
+    reason = reader.sized(U8)
+    if len(reason) > NACK_REASON_SIZE_MAX:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, len(reason))
+    return reason
+
+
+def decode_record(entry: Entry) -> Append | DeadLetter:
+    """Return the record that an entry of a stream table is; raise ``BadPayload`` for others."""
+    _, reader = read_prefix(entry.plain_payload())
+    if entry.entry_type == TYPE_APPEND:
+        return read_append(reader)
+    if entry.entry_type != TYPE_DEAD_LETTER:
+        raise BadPayload(Reason.OPERATION_UNKNOWN, entry.entry_type & 0xFF)
+    letter = read_dead_letter(reader)
+    reader.finish()
+    return letter
+
+
+def append_offset(index: int, number: int) -> int:
+    """Return the offset that an append at ``index`` had, given the number of its result."""
+    return number or index
+
+
+# Group
+
+GROUP_SHARED = 0x01
+
+_CONFIG = struct.Struct("<BH")  # options, max_deliveries
+_SEEK = struct.Struct("<HQ")  # partition, offset
+_FENCE = struct.Struct("<QQ")  # member, generation
+_DELIVER = struct.Struct("<BQQ")  # partition, from_offset, next_offset
+_CLAIM = struct.Struct("<QQQH")  # member, generation, idle_ns, limit
+_PLACE = struct.Struct("<BQ")  # partition, offset
+
+Place = tuple[int, int]
+"""A partition and an offset in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """What a group does with records that fail: ``max_deliveries`` 0 tries for ever."""
+
+    shared: bool = False  # any member may take from any partition
+    max_deliveries: int = 0
+    dead_letter: str = ""  # a stream of the same namespace
+
+    def encode(self) -> bytes:
+        """Return the bytes of docs/streams.md."""
+        options = GROUP_SHARED if self.shared else 0
+        return _CONFIG.pack(options, self.max_deliveries) + encode_sized(
+            U8, self.dead_letter.encode()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCreate:
+    """Create a group that starts at ``start``: 0 the first record kept, U64_MAX the next one."""
+
+    stream: str
+    group: str
+    start: int
+    config: GroupConfig = GroupConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfigure:
+    """Replace what a group does with records that fail."""
+
+    stream: str
+    group: str
+    config: GroupConfig
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDelete:
+    """Delete a group, its cursors and what is pending."""
+
+    stream: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupJoin:
+    """Become a member, whose id is the entry's index, for as long as heartbeats come."""
+
+    stream: str
+    group: str
+    session_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeave:
+    """Stop being a member."""
+
+    stream: str
+    group: str
+    member: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHeartbeat:
+    """Stay a member; the answer tells generation and partitions."""
+
+    stream: str
+    group: str
+    member: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """Everything below these offsets is done; ``member`` 0 for a group without members."""
+
+    stream: str
+    group: str
+    member: int
+    generation: int
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeek:
+    """Go on from ``offset`` in one partition or all (PARTITION_ANY); 0 is the first one kept."""
+
+    stream: str
+    group: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand records to a member: all wanted ones from ``from_offset`` to before ``next_offset``.
+
+    Who proposes it has read the offsets from the log; ``from_offset`` proves that nothing was
+    delivered in between.
+    """
+
+    stream: str
+    group: str
+    member: int
+    generation: int
+    partition: int
+    from_offset: int
+    next_offset: int
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """These records, which the member holds, are done."""
+
+    stream: str
+    group: str
+    member: int
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """Give records back, for somebody to claim after ``delay_ns``."""
+
+    stream: str
+    group: str
+    member: int
+    places: tuple[Place, ...]
+    delay_ns: int = 0
+    reason: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Take over up to ``limit`` pending records that nobody holds, or for ``idle_ns`` already."""
+
+    stream: str
+    group: str
+    member: int
+    generation: int
+    idle_ns: int
+    limit: int
+
+
+GroupCommand = (
+    GroupCreate
+    | GroupConfigure
+    | GroupDelete
+    | GroupJoin
+    | GroupLeave
+    | GroupHeartbeat
+    | GroupCommit
+    | GroupSeek
+    | Deliver
+    | Ack
+    | Nack
+    | Claim
+)
+
+
+def group_body(command: GroupCommand) -> bytes:
+    """Return what follows the prefix."""
+    names = encode_sized(U8, command.stream.encode()) + encode_sized(U8, command.group.encode())
+    match command:
+        case GroupCreate(_, _, start, config):
+            return names + U64.pack(start) + config.encode()
+        case GroupConfigure(_, _, config):
+            return names + config.encode()
+        case GroupDelete():
+            return names
+        case GroupJoin(_, _, number) | GroupLeave(_, _, number) | GroupHeartbeat(_, _, number):
+            return names + U64.pack(number)
+        case GroupCommit(_, _, member, generation, places):
+            return names + _FENCE.pack(member, generation) + encode_places(places)
+        case GroupSeek(_, _, partition, offset):
+            return names + _SEEK.pack(partition, offset)
+        case Deliver(_, _, member, generation, partition, from_offset, next_offset, offsets):
+            head = _FENCE.pack(member, generation)
+            head += _DELIVER.pack(partition, from_offset, next_offset)
+            return names + head + U16.pack(len(offsets)) + b"".join(map(U64.pack, offsets))
+        case Ack(_, _, member, places):
+            return names + U64.pack(member) + encode_places(places)
+        case Nack(_, _, member, places, delay_ns, reason):
+            head = U64.pack(member) + U64.pack(delay_ns) + encode_sized(U8, reason)
+            return names + head + encode_places(places)
+        case Claim(_, _, member, generation, idle_ns, limit):
+            return names + _CLAIM.pack(member, generation, idle_ns, limit)
+
+
+def encode_places(places: Sequence[Place]) -> bytes:
+    """Return a count and that many pairs of partition and offset."""
+    return U16.pack(len(places)) + b"".join(_PLACE.pack(*place) for place in places)
+
+
+def read_create(reader: Reader) -> GroupCreate:
+    """Read the body of a group's creation."""
+    stream, group = _names(reader)
+    return GroupCreate(stream, group, reader.number(U64), _read_config(reader))
+
+
+def read_configure(reader: Reader) -> GroupConfigure:
+    """Read the body of a group's configuration."""
+    return GroupConfigure(*_names(reader), _read_config(reader))
+
+
+def read_delete(reader: Reader) -> GroupDelete:
+    """Read the body of a group's deletion."""
+    return GroupDelete(*_names(reader))
+
+
+def read_join(reader: Reader) -> GroupJoin:
+    """Read the body of a join."""
+    names, session_ns = _names(reader), reader.number(U64)
+    if not SESSION_TTL_NS_MIN <= session_ns <= SESSION_TTL_NS_MAX:
+        raise BadPayload(Reason.MEMBER_SESSION_INVALID, session_ns)
+    return GroupJoin(*names, session_ns)
+
+
+def read_leave(reader: Reader) -> GroupLeave:
+    """Read the body of a leave."""
+    return GroupLeave(*_names(reader), reader.number(U64))
+
+
+def read_heartbeat(reader: Reader) -> GroupHeartbeat:
+    """Read the body of a heartbeat."""
+    return GroupHeartbeat(*_names(reader), reader.number(U64))
+
+
+def read_commit(reader: Reader) -> GroupCommit:
+    """Read the body of a commit: one offset for each of some partitions."""
+    names = _names(reader)
+    member, generation = reader.fields(_FENCE)
+    places = _read_places(reader, PARTITIONS_MAX)
+    for before, after in pairwise(places):
+        if after[0] <= before[0]:
+            raise BadPayload(Reason.OFFSETS_INVALID, after[1])
+    return GroupCommit(*names, member, generation, places)
+
+
+def read_seek(reader: Reader) -> GroupSeek:
+    """Read the body of a seek."""
+    names = _names(reader)
+    partition, offset = reader.fields(_SEEK)
+    if partition >= PARTITIONS_MAX and partition != PARTITION_ANY:
+        raise BadPayload(Reason.PARTITION_UNKNOWN, partition)
+    return GroupSeek(*names, partition, offset)
+
+
+def read_deliver(reader: Reader) -> Deliver:
+    """Read the body of a delivery."""
+    names = _names(reader)
+    member, generation = reader.fields(_FENCE)
+    partition, from_offset, next_offset = reader.fields(_DELIVER)
+    count = reader.count(OFFSETS_MAX)
+    offsets = reader.fields(struct.Struct(f"<{count}Q"))
+    for before, after in pairwise((from_offset - 1, *offsets, next_offset)):
+        if after <= before:
+            raise BadPayload(Reason.OFFSETS_INVALID, after)
+    return Deliver(*names, member, generation, partition, from_offset, next_offset, offsets)
+
+
+def read_ack(reader: Reader) -> Ack:
+    """Read the body of an acknowledgement."""
+    names, member = _names(reader), reader.number(U64)
+    return Ack(*names, member, _read_ascending(reader))
+
+
+def read_nack(reader: Reader) -> Nack:
+    """Read the body of a return."""
+    names, member = _names(reader), reader.number(U64)
+    delay_ns = reader.number(U64)
+    if delay_ns > TTL_NS_MAX:
+        raise BadPayload(Reason.TTL_INVALID, delay_ns)
+    reason = read_nack_reason(reader)
+    return Nack(*names, member, _read_ascending(reader), delay_ns, reason)
+
+
+def read_claim(reader: Reader) -> Claim:
+    """Read the body of a claim."""
+    names = _names(reader)
+    member, generation, idle_ns, limit = reader.fields(_CLAIM)
+    if not 1 <= limit <= OFFSETS_MAX:
+        raise BadPayload(Reason.LIMIT_INVALID, limit)
+    return Claim(*names, member, generation, idle_ns, limit)
+
+
+def _names(reader: Reader) -> tuple[str, str]:
+    return read_stream_name(reader), read_group_name(reader)
+
+
+def _read_config(reader: Reader) -> GroupConfig:
+    options, max_deliveries = reader.fields(_CONFIG)
+    if options & ~GROUP_SHARED:
+        raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, options)
+    dead_letter = reader.text(U8)
+    # A record that is given up must go somewhere: losing it in silence is not on offer.
+    if bool(max_deliveries) != bool(dead_letter):
+        raise BadPayload(Reason.STREAM_LIMIT_INVALID, max_deliveries)
+    return GroupConfig(bool(options & GROUP_SHARED), max_deliveries, dead_letter)
+
+
+def _read_places(reader: Reader, count_max: int) -> tuple[Place, ...]:
+    count = reader.count(count_max)
+    if not count:
+        raise BadPayload(Reason.LIMIT_INVALID, 0)
+    places: list[Place] = []
+    for _ in range(count):
+        partition, offset = reader.fields(_PLACE)
+        places.append((partition, offset))
+    return tuple(places)
+
+
+def _read_ascending(reader: Reader) -> tuple[Place, ...]:
+    """Read places in order, so that none can be named twice."""
+    places = _read_places(reader, OFFSETS_MAX)
+    for before, after in pairwise(places):
+        if after <= before:
+            raise BadPayload(Reason.OFFSETS_INVALID, after[1])
+    return places
+
+
+# Commands
 
 PAST_GROUPS = 0x01
 
@@ -248,19 +844,19 @@ STREAM_OPERATIONS = (
     Operation(0x04, Delete, lambda reader: Delete(read_stream_name(reader))),
     Operation(0x05, Trim, _read_trim),
     Operation(0x06, Retain, _read_retain),
-    Operation(0x07, groups.GroupCreate, groups.read_create),
-    Operation(0x08, groups.GroupConfigure, groups.read_configure),
-    Operation(0x09, groups.GroupDelete, groups.read_delete),
-    Operation(0x0A, groups.GroupJoin, groups.read_join, has_large_result=True),
-    Operation(0x0B, groups.GroupLeave, groups.read_leave),
-    Operation(0x0C, groups.GroupHeartbeat, groups.read_heartbeat, has_large_result=True),
-    Operation(0x0D, groups.GroupCommit, groups.read_commit),
-    Operation(0x0E, groups.GroupSeek, groups.read_seek),
-    Operation(0x0F, groups.Deliver, groups.read_deliver),
-    Operation(0x10, groups.Ack, groups.read_ack),
-    Operation(0x11, groups.Nack, groups.read_nack),
+    Operation(0x07, GroupCreate, read_create),
+    Operation(0x08, GroupConfigure, read_configure),
+    Operation(0x09, GroupDelete, read_delete),
+    Operation(0x0A, GroupJoin, read_join, has_large_result=True),
+    Operation(0x0B, GroupLeave, read_leave),
+    Operation(0x0C, GroupHeartbeat, read_heartbeat, has_large_result=True),
+    Operation(0x0D, GroupCommit, read_commit),
+    Operation(0x0E, GroupSeek, read_seek),
+    Operation(0x0F, Deliver, read_deliver),
+    Operation(0x10, Ack, read_ack),
+    Operation(0x11, Nack, read_nack),
     Operation(0x12, DeadLetter, read_dead_letter),
-    Operation(0x13, groups.Claim, groups.read_claim, has_large_result=True),
+    Operation(0x13, Claim, read_claim, has_large_result=True),
 )
 OPERATIONS = {each.command: each.number for each in STREAM_OPERATIONS}
 _BY_NUMBER = {each.number: each for each in STREAM_OPERATIONS}

@@ -23,7 +23,7 @@ from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from onelog.projections.state_hash import item_hash
 from onelog.projections.stream.books import Books, Rows
-from onelog.projections.stream.group_commands import GroupConfig
+from onelog.projections.stream.commands import GroupConfig
 from onelog.projections.stream.limits import (
     MEMBERS_MAX,
     PARTITION_SHIFT,

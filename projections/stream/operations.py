@@ -1,36 +1,57 @@
 """Executing commands on streams: create, configure, delete, append, trim, and what the leader asks.
 
 Nothing is changed before all checks have passed, so a refusal leaves no trace.
+
+Group operations
+----------------
+Executing commands of consumer groups.
+
+Nothing is changed before all checks have passed. Lists of records are taken whole or refused
+whole: a consumer that acknowledges ten records of which somebody claimed one is told which, and
+none of the ten is done. What is dead was promised to a stream of dead letters: commit and seek
+leave it pending until it is moved, unless the seek makes it come again. Time is the entry's: a
+claim sees what is idle or ready at that moment.
 """
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from onelog.projections.codec import Reader, namespace_of
-from onelog.projections.errors import BadPayload
+from onelog.projections.errors import BadPayload, BadResult
+from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Outcome, Refused, Repeated
-from onelog.projections.stream.commands import Cause, Configure, Create, Delete, Retain, Trim
-from onelog.projections.stream.groups import Group, split_place
+from onelog.projections.stream import commands
+from onelog.projections.stream.commands import (
+    OPTION_KEY,
+    OPTIONS_KNOWN,
+    Cause,
+    Configure,
+    Create,
+    DeadLetter,
+    Delete,
+    ProducerRef,
+    Retain,
+    Trim,
+    parse_key,
+    parse_options,
+    read_append,
+)
+from onelog.projections.stream.groups import Group, GroupInfo, Member, Pending, assign, split_place
 from onelog.projections.stream.limits import (
     DEAD_LETTERS_MAX,
+    GROUPS_MAX,
+    MEMBERS_MAX,
     PARTITION_ANY,
+    PENDING_MAX,
     STREAM_ID_END,
     STREAMS_MAX,
     partition_id,
 )
 from onelog.projections.stream.partition import Partition
-from onelog.projections.stream.record import (
-    OPTION_KEY,
-    OPTIONS_KNOWN,
-    DeadLetter,
-    ProducerRef,
-    parse_key,
-    parse_options,
-    read_append,
-)
 from onelog.projections.stream.state import StreamInfo, Streams, StreamState
 
 DUPLICATE = b"\x01"
@@ -307,3 +328,397 @@ def publish(streams: Streams, stream: StreamState, group: Group, index: int) -> 
 def cursor_key(stream: str, group: str) -> bytes:
     """Return the key under which KV shows the cursors of a group."""
     return f"cg:{stream}:{group}".encode()
+
+
+# Group operations
+
+_ASSIGNMENT = struct.Struct("<QH")  # generation, partitions
+_CLAIMED = struct.Struct("<BQH")  # partition, offset, deliveries
+_COUNT = struct.Struct("<H")
+
+
+class Assignment(NamedTuple):
+    """What a member is told when it joins or sends a heartbeat."""
+
+    generation: int
+    partitions: tuple[int, ...]
+
+
+class Claimed(NamedTuple):
+    """A record that was claimed, with how often it was delivered by now."""
+
+    partition: int
+    offset: int
+    deliveries: int
+
+
+Found = tuple[StreamState, Group]
+
+
+def execute(
+    streams: Streams, namespace: str, command: commands.GroupCommand, moment: Moment
+) -> Outcome:
+    """Execute a command of a group."""
+    stream = streams.find(namespace, command.stream)
+    if isinstance(stream, Refused):
+        return stream
+    if isinstance(command, commands.GroupCreate):
+        return _create(streams, stream, command, moment)
+    group = stream.groups.get(command.group)
+    if group is None:
+        return Refused(Reason.GROUP_UNKNOWN)
+    match command:
+        case commands.GroupConfigure(_, _, config):
+            return _configure(streams, stream, group, config)
+        case commands.GroupDelete():
+            return _delete(streams, stream, group, moment)
+        case commands.GroupJoin(_, _, session_ns):
+            return _join(group, session_ns, moment)
+        case commands.GroupLeave(_, _, member):
+            return _leave(group, member)
+        case commands.GroupHeartbeat(_, _, member):
+            return _heartbeat(group, member, moment)
+        case commands.GroupCommit():
+            return _commit(streams, (stream, group), command, moment)
+        case commands.GroupSeek():
+            return _seek(streams, (stream, group), command, moment)
+        case commands.Deliver():
+            return _deliver(streams, (stream, group), command, moment)
+        case commands.Ack():
+            return _ack(streams, (stream, group), command, moment)
+        case commands.Nack():
+            return _nack(group, command, moment)
+        case commands.Claim():
+            return _claim(group, command, moment)
+
+
+def remove_member(group: Group, member: int) -> None:
+    """Take a member out; its partitions go to the others, its pending records to nobody."""
+    group.members.set(member, None)
+    _rebalance(group)
+
+
+def decode_assignment(value: bytes) -> Assignment:
+    """Read the value of the result of a join or a heartbeat."""
+    try:
+        generation, count = _ASSIGNMENT.unpack_from(value)
+        partitions = struct.unpack_from(f"<{count}B", value, _ASSIGNMENT.size)
+    except struct.error as error:
+        raise BadResult(f"{len(value)} bytes are not an assignment") from error
+    return Assignment(generation, partitions)
+
+
+def decode_claimed(value: bytes) -> list[Claimed]:
+    """Read the value of the result of a claim."""
+    try:
+        (count,) = _COUNT.unpack_from(value)
+        return [
+            Claimed(*_CLAIMED.unpack_from(value, _COUNT.size + _CLAIMED.size * number))
+            for number in range(count)
+        ]
+    except struct.error as error:
+        raise BadResult(f"{len(value)} bytes are not claimed records") from error
+
+
+def decode_dead_count(value: bytes | None) -> int:
+    """Read the value of the result of a nack: how many of the records were given up."""
+    if value is None:
+        return 0
+    if len(value) != _COUNT.size:
+        raise BadResult(f"{len(value)} bytes are not a count of dead records")
+    (count,) = _COUNT.unpack(value)
+    return int(count)
+
+
+def start_offset(partition: Partition, offset: int) -> int:
+    """Return where a group that is put at ``offset`` stands.
+
+    0 is the first record that is kept. An offset that was trimmed is taken as it is: the reader
+    shall be told of the gap.
+    """
+    if offset == 0:
+        return partition.first_offset
+    return min(max(offset, partition.stream_id + 1), partition.end_offset)
+
+
+def _create(
+    streams: Streams, stream: StreamState, command: commands.GroupCreate, moment: Moment
+) -> Outcome:
+    existing = stream.groups.get(command.group)
+    if existing is not None:
+        return Refused(Reason.GROUP_EXISTS, existing.id)
+    if len(stream.groups) >= GROUPS_MAX:
+        return Refused(Reason.STREAM_GROUPS_FULL, GROUPS_MAX)
+    refused = _check_config(streams, stream, command.config)
+    if refused is not None:
+        return refused
+    count = len(stream.partitions)
+    group = Group(streams.books, stream.id, moment.index, command.group)
+    group.info.set(0, GroupInfo(command.config, 0, (0,) * count))
+    for partition in stream.partitions:
+        group.cursors.set(partition.number, start_offset(partition, command.start))
+        stream.note_schedule(partition)
+    group.set_committed(tuple(map(group.committed_at, range(count))))
+    stream.add_group(group)
+    publish(streams, stream, group, moment.index)
+    stream.schedule_all()
+    return Applied(group.id)
+
+
+def _check_config(
+    streams: Streams, stream: StreamState, config: commands.GroupConfig
+) -> Refused | None:
+    if not config.max_deliveries:
+        return None
+    target = streams.find(stream.namespace, config.dead_letter)
+    if isinstance(target, Refused) or target is stream:
+        return Refused(Reason.DEAD_LETTER_STREAM_UNKNOWN)
+    return None
+
+
+def _configure(
+    streams: Streams, stream: StreamState, group: Group, config: commands.GroupConfig
+) -> Outcome:
+    refused = _check_config(streams, stream, config)
+    if refused is not None:
+        return refused
+    if group.pending.dead and not config.max_deliveries:
+        # They were promised to a stream for dead letters; now they are to be tried again.
+        for place in list(group.pending.dead):
+            group.pending.set(place, group.pending.rows[place]._replace(dead=False))
+    group.info.set(0, group.head._replace(config=config))
+    return Applied(group.id)
+
+
+def _delete(streams: Streams, stream: StreamState, group: Group, moment: Moment) -> Outcome:
+    for partition in stream.partitions:
+        stream.note_schedule(partition)
+    stream.remove_group(group.name)
+    key = cursor_key(stream.name, group.name)
+    streams.keys.delete_derived(stream.namespace, key, moment.index)
+    stream.schedule_all()
+    return Applied(group.id)
+
+
+def _join(group: Group, session_ns: int, moment: Moment) -> Outcome:
+    if len(group.members) >= MEMBERS_MAX:
+        return Refused(Reason.MEMBERS_FULL, MEMBERS_MAX)
+    group.members.set(moment.index, Member(session_ns, moment.timestamp_ns + session_ns))
+    _rebalance(group)
+    return Applied(moment.index, _encode_assignment(group, moment.index))
+
+
+def _leave(group: Group, member: int) -> Outcome:
+    if group.members.get(member) is None:
+        return Refused(Reason.MEMBER_UNKNOWN, member)
+    remove_member(group, member)
+    return APPLIED
+
+
+def _heartbeat(group: Group, member: int, moment: Moment) -> Outcome:
+    held = group.members.get(member)
+    if held is None:
+        return Refused(Reason.MEMBER_UNKNOWN, member)
+    group.members.set(member, held._replace(deadline_ns=moment.timestamp_ns + held.session_ns))
+    return Applied(member, _encode_assignment(group, member))
+
+
+def _commit(
+    streams: Streams, found: Found, command: commands.GroupCommit, moment: Moment
+) -> Outcome:
+    stream, group = found
+    head = group.head
+    if command.generation != head.generation:
+        return Refused(Reason.GENERATION_STALE, head.generation)
+    if (command.member or group.members.rows) and group.members.get(command.member) is None:
+        return Refused(Reason.MEMBER_UNKNOWN, command.member)
+    for number, offset in command.places:
+        if number >= len(stream.partitions):
+            return Refused(Reason.PARTITION_UNKNOWN, number)
+        if command.member and not head.config.shared and head.owners[number] != command.member:
+            return Refused(Reason.PARTITION_NOT_OWNED, number)
+        if offset < group.committed[number]:
+            return Refused(Reason.CURSOR_BEHIND, group.committed[number])
+        if offset > max(stream.partitions[number].end_offset, group.committed[number]):
+            return Refused(Reason.OFFSET_IN_FUTURE, stream.partitions[number].end_offset)
+    for number, offset in command.places:
+        for done in list(group.pending.places(number)):
+            if done >= offset:
+                break
+            place = partition_id(done, number)
+            if not group.pending.rows[place].dead:
+                group.pending.set(place, None)
+        if offset > group.cursors.rows[number]:
+            group.cursors.set(number, offset)
+    numbers = tuple(number for number, _ in command.places)
+    refresh_cursors(streams, stream, group, numbers, moment.index)
+    return APPLIED
+
+
+def _seek(streams: Streams, found: Found, command: commands.GroupSeek, moment: Moment) -> Outcome:
+    stream, group = found
+    count = len(stream.partitions)
+    if command.partition != PARTITION_ANY and command.partition >= count:
+        return Refused(Reason.PARTITION_UNKNOWN, command.partition)
+    all_of_them = command.partition == PARTITION_ANY
+    numbers = range(count) if all_of_them else range(command.partition, command.partition + 1)
+    for number in numbers:
+        partition = stream.partitions[number]
+        start = start_offset(partition, command.offset)
+        for offset in list(group.pending.places(number)):
+            place = partition_id(offset, number)
+            comes_again = offset >= max(start, partition.first_offset)
+            if comes_again or not group.pending.rows[place].dead:
+                group.pending.set(place, None)
+        group.cursors.set(number, start)
+    # Who consumes now has read from elsewhere: what it commits must not undo the seek.
+    group.info.set(0, group.head._replace(generation=group.head.generation + 1))
+    refresh_cursors(streams, stream, group, numbers, moment.index)
+    return Applied(group.head.generation)
+
+
+def _deliver(streams: Streams, found: Found, command: commands.Deliver, moment: Moment) -> Outcome:
+    stream, group = found
+    if command.partition >= len(stream.partitions):
+        return Refused(Reason.PARTITION_UNKNOWN, command.partition)
+    refused = refusal_of_member(group, command.member, command.generation)
+    if refused is not None:
+        return refused
+    if command.partition not in group.owned(command.member):
+        return Refused(Reason.PARTITION_NOT_OWNED, command.partition)
+    delivered = group.cursors.rows[command.partition]
+    if command.from_offset != delivered:
+        return Refused(Reason.DELIVERY_STALE, delivered)
+    partition = stream.partitions[command.partition]
+    if command.next_offset > partition.end_offset:
+        return Refused(Reason.OFFSET_IN_FUTURE, partition.end_offset)
+    if command.offsets and command.offsets[0] < partition.first_offset:
+        # Trimmed since they were read: nobody keeps them in the log for this group any more.
+        return Refused(Reason.DELIVERY_STALE, delivered)
+    if len(group.pending) + len(command.offsets) > PENDING_MAX:
+        return Refused(Reason.PENDING_FULL, len(group.pending))
+    for offset in command.offsets:
+        place = partition_id(offset, command.partition)
+        group.pending.set(place, Pending(command.member, moment.timestamp_ns, 1))
+    group.cursors.set(command.partition, command.next_offset)
+    refresh_cursors(streams, stream, group, (command.partition,), moment.index)
+    return Applied(len(command.offsets))
+
+
+def _ack(streams: Streams, found: Found, command: commands.Ack, moment: Moment) -> Outcome:
+    stream, group = found
+    held = _held(group, command.member, command.places)
+    if isinstance(held, Refused):
+        return held
+    for place, _ in held:
+        group.pending.set(place, None)
+    numbers = tuple(sorted({number for number, _ in command.places}))
+    refresh_cursors(streams, stream, group, numbers, moment.index)
+    return Applied(len(held))
+
+
+def _nack(group: Group, command: commands.Nack, moment: Moment) -> Outcome:
+    held = _held(group, command.member, command.places)
+    if isinstance(held, Refused):
+        return held
+    limit = group.head.config.max_deliveries
+    ready_ns = moment.timestamp_ns + command.delay_ns
+    dead_count = 0
+    for place, pending in held:
+        dead = bool(limit) and pending.deliveries >= limit
+        dead_count += dead
+        after = Pending(0, moment.timestamp_ns, pending.deliveries, ready_ns, command.reason, dead)
+        group.pending.set(place, after)
+    return Applied(len(held), _COUNT.pack(dead_count) if dead_count else None)
+
+
+def _claim(group: Group, command: commands.Claim, moment: Moment) -> Outcome:
+    refused = refusal_of_member(group, command.member, command.generation)
+    if refused is not None:
+        return refused
+    limit = group.head.config.max_deliveries
+    claimed: list[Claimed] = []
+    for number in group.owned(command.member):
+        for offset in list(group.pending.places(number)):
+            if len(claimed) == command.limit:
+                break
+            place = partition_id(offset, number)
+            pending = group.pending.rows[place]
+            if not is_claimable(group, pending, command.idle_ns, moment.timestamp_ns):
+                continue
+            if limit and pending.deliveries >= limit:
+                group.pending.set(place, pending._replace(member=0, dead=True))
+                continue
+            deliveries = min(pending.deliveries + 1, 0xFFFF)
+            after = Pending(command.member, moment.timestamp_ns, deliveries, 0, pending.reason)
+            group.pending.set(place, after)
+            claimed.append(Claimed(number, offset, deliveries))
+    value = _COUNT.pack(len(claimed)) + b"".join(_CLAIMED.pack(*each) for each in claimed)
+    return Applied(len(claimed), value)
+
+
+def is_claimable(group: Group, pending: Pending, idle_ns: int, timestamp_ns: int) -> bool:
+    """Tell whether a pending record may be taken over at that time."""
+    if pending.dead:
+        return False
+    if not pending.member:
+        return pending.ready_ns <= timestamp_ns
+    if pending.member not in group.members.rows:
+        return True
+    return timestamp_ns - pending.since_ns >= idle_ns
+
+
+def claimable_from(
+    group: Group, idle_ns: int, partitions: Collection[int] | None = None
+) -> int | None:
+    """Return the earliest log time at which something may be claimed; None if nothing ever.
+
+    Only of these partitions, if some are named.
+    """
+    times = [
+        0
+        if pending.member and pending.member not in group.members.rows
+        else (pending.since_ns + idle_ns if pending.member else pending.ready_ns)
+        for place, pending in group.pending.rows.items()
+        if not pending.dead and (partitions is None or split_place(place)[0] in partitions)
+    ]
+    first = min(times, default=U64_MAX)
+    return None if first >= U64_MAX else first
+
+
+def refusal_of_member(group: Group, member: int, generation: int) -> Refused | None:
+    """Refuse who is no member, and a member that does not know who has which partition."""
+    if group.members.get(member) is None:
+        return Refused(Reason.MEMBER_UNKNOWN, member)
+    head = group.head
+    if generation != head.generation and not head.config.shared:
+        return Refused(Reason.GENERATION_STALE, head.generation)
+    return None
+
+
+def _held(
+    group: Group, member: int, places: Iterable[commands.Place]
+) -> list[tuple[int, Pending]] | Refused:
+    """Return the pending records at ``places``, all of which the member must hold."""
+    if group.members.get(member) is None:
+        return Refused(Reason.MEMBER_UNKNOWN, member)
+    held: list[tuple[int, Pending]] = []
+    for number, offset in places:
+        # An offset of 2**56 or more would spill into the partition's bits.
+        place = partition_id(offset, number)
+        pending = group.pending.get(place) if split_place(place) == (number, offset) else None
+        if pending is None or pending.member != member or pending.dead:
+            return Refused(Reason.RECORD_NOT_PENDING, offset)
+        held.append((place, pending))
+    return held
+
+
+def _rebalance(group: Group) -> None:
+    head = group.head
+    owners = assign(head.owners, list(group.members))
+    group.info.set(0, head._replace(generation=head.generation + 1, owners=owners))
+
+
+def _encode_assignment(group: Group, member: int) -> bytes:
+    partitions = group.owned(member)
+    return _ASSIGNMENT.pack(group.head.generation, len(partitions)) + bytes(partitions)

@@ -5,13 +5,13 @@ moves a few counters and tells the log which entry it is. The state holds what i
 producers and groups; reads are in reads.py and take the log as an argument.
 
 Records are appended in one loop over a span; other commands are decoded and executed one by one
-(operations.py, group_operations.py).
+(operations.py, operations.py).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from onelog.projections.codec import U64, Reader
+from onelog.projections.codec import U64, Reader, chunked
 from onelog.projections.namespaces import Namespace
 from onelog.projections.projection import (
     DerivedKeys,
@@ -22,24 +22,30 @@ from onelog.projections.projection import (
     one_by_one,
 )
 from onelog.projections.result import Outcome
-from onelog.projections.section import chunked
 from onelog.projections.state_hash import reduce_total
 from onelog.projections.stream import commands, operations
 from onelog.projections.stream.commands import (
     STREAM_OPERATIONS,
+    TYPE_APPEND,
+    Append,
+    DeadLetter,
     Retain,
     decode_command,
     encode_command,
 )
-from onelog.projections.stream.group_operations import execute, remove_member
 from onelog.projections.stream.groups import Group, split_place
 from onelog.projections.stream.limits import (
     DEAD_LETTERS_MAX,
     PARTITIONS_MAX,
 )
-from onelog.projections.stream.operations import Moment, dead_letter_of, due_cuts
+from onelog.projections.stream.operations import (
+    Moment,
+    dead_letter_of,
+    due_cuts,
+    execute,
+    remove_member,
+)
 from onelog.projections.stream.reads import StreamReads
-from onelog.projections.stream.record import TYPE_APPEND, Append, DeadLetter
 from onelog.projections.stream.snapshot import dump_parts, load_section
 from onelog.projections.stream.state import Streams, StreamState
 from onelog.ual.entry import OWNER_STREAM, Draft

@@ -9,11 +9,15 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator
 
-from onelog.projections.codec import U8, U16, U32, U64, encode_sized
+from onelog.projections.codec import U8, U16, U32, U64, SectionReader, encode_sized
 from onelog.projections.limits import SESSION_TTL_NS_MAX
-from onelog.projections.section import SectionReader
-from onelog.projections.stream.commands import Cause, Retention, read_retention
-from onelog.projections.stream.group_commands import GROUP_SHARED, GroupConfig
+from onelog.projections.stream.commands import (
+    GROUP_SHARED,
+    Cause,
+    GroupConfig,
+    Retention,
+    read_retention,
+)
 from onelog.projections.stream.groups import Group, GroupInfo, Member, Pending, split_place
 from onelog.projections.stream.limits import (
     MARKS_MAX,
@@ -25,8 +29,7 @@ from onelog.projections.stream.limits import (
     partition_id,
 )
 from onelog.projections.stream.partition import MARK_ROW, Partition, TrimRecord
-from onelog.projections.stream.producers import Producer
-from onelog.projections.stream.state import StreamInfo, Streams, StreamState
+from onelog.projections.stream.state import Producer, StreamInfo, Streams, StreamState
 from onelog.ual.entry import OWNER_STREAM
 
 SECTION_VERSION = 1

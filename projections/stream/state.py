@@ -7,10 +7,34 @@ so inside of a batch they wait for its commit.
 
 Invariants: a stream is in all three indexes or in none; for each attached partition the books hold
 a time that is not after the one at which its policy lets something go.
+
+Gone
+----
+Streams that were deleted: what the entries about them need to be understood afterwards.
+
+A record's entry says everything but its partition, which follows from how many its stream had, and
+retention names a stream by its id. Whoever tells later what such entries did asks here for streams
+that are gone. Like other notes this is no part of the state: a replica that began with a snapshot
+knows of those that went since, and who is not told asks a state of the past (node/watch/past.py).
+
+Invariant: whoever is forgotten went before everybody who is remembered. So of the streams that had
+one name, the newest are known, and the one that had it at an index is never mistaken for another.
+
+Producers
+---------
+Idempotent producers of one stream: what each of them wrote last.
+
+A producer numbers its records from 0 in each epoch. The next number is taken, a number that was
+taken is answered with the offset that it got then, a number beyond the next is a gap, and an
+epoch below the known one is a producer that was replaced. Per producer the last PRODUCER_WINDOW
+offsets are kept; per stream PRODUCERS_MAX producers, and beyond that those that wrote longest ago
+are forgotten: if one of them comes back it is told so and begins again.
 """
 
 import struct
+from collections import OrderedDict
 from functools import partial
+from heapq import nsmallest
 from typing import Any, NamedTuple
 
 from onelog.projections.codec import U8, encode_prefix, encode_sized
@@ -21,12 +45,165 @@ from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.state_hash import item_hash
 from onelog.projections.stream.books import Books, Rows
-from onelog.projections.stream.commands import Retention
-from onelog.projections.stream.gone import GoneStream, GoneStreams
+from onelog.projections.stream.commands import ProducerRef, Retention
 from onelog.projections.stream.groups import Group
-from onelog.projections.stream.limits import DEAD_LETTERS_MAX, GROUPS_MAX, STREAMS_MAX, partition_id
+from onelog.projections.stream.limits import (
+    DEAD_LETTERS_MAX,
+    GROUPS_MAX,
+    PRODUCER_WINDOW,
+    PRODUCERS_FORGOTTEN,
+    PRODUCERS_MAX,
+    STREAMS_MAX,
+    partition_id,
+)
 from onelog.projections.stream.partition import Partition
-from onelog.projections.stream.producers import Producers
+
+GONE_STREAMS_MAX = 10_000  # that are remembered, 300 bytes each
+
+
+class GoneStream(NamedTuple):
+    """A stream that is gone."""
+
+    id: int
+    namespace: str
+    name: str
+    partition_count: int
+
+
+class GoneStreams:
+    """The streams of a shard that went last."""
+
+    __slots__ = ("_by_id", "_ids", "streams_max")
+
+    def __init__(self) -> None:
+        # In the order in which they went; a plain dict would walk over those that were forgotten.
+        self._by_id: OrderedDict[int, GoneStream] = OrderedDict()
+        self._ids: dict[tuple[str, str], list[int]] = {}  # by namespace and name, rising
+        self.streams_max = GONE_STREAMS_MAX
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def add(self, stream: GoneStream) -> None:
+        """Remember a stream that goes."""
+        self._by_id[stream.id] = stream
+        self._ids.setdefault((stream.namespace, stream.name), []).append(stream.id)
+        while len(self._by_id) > self.streams_max:
+            self.take_back(next(iter(self._by_id)))
+
+    def take_back(self, stream_id: int) -> None:
+        """Forget a stream, if it is known: it is still there, or went too long ago."""
+        stream = self._by_id.pop(stream_id, None)
+        if stream is None:
+            return
+        name = stream.namespace, stream.name
+        self._ids[name].remove(stream_id)
+        if not self._ids[name]:
+            del self._ids[name]
+
+    def by_id(self, stream_id: int) -> GoneStream | None:
+        """Return the stream that was created at an index."""
+        return self._by_id.get(stream_id)
+
+    def at(self, namespace: str, name: str, index: int) -> GoneStream | None:
+        """Return the newest stream of a name that was created before an index."""
+        ids = self._ids.get((namespace, name), ())
+        newest = max((each for each in ids if each < index), default=None)
+        return None if newest is None else self._by_id[newest]
+
+    def check(self) -> None:
+        """Assert that both indexes know the same."""
+        named = {each: name for name, ids in self._ids.items() for each in ids}
+        assert named == {each.id: (each.namespace, each.name) for each in self._by_id.values()}
+        assert all(ids == sorted(ids) and ids for ids in self._ids.values())
+        assert len(self._by_id) <= self.streams_max
+
+
+# Producers
+
+PRODUCER_SIZE = 500  # bytes per producer: table slot, two tuples, numbers
+KIND_PRODUCER = 0x02
+
+# Kind, stream, producer, epoch, sequence and the offsets, by how many there are.
+_ITEMS = [struct.Struct(f"<BQQHQ{count}Q") for count in range(PRODUCER_WINDOW + 1)]
+
+
+class Producer(NamedTuple):
+    """The newest sequence of a producer, and the offsets of the last ones, ascending."""
+
+    epoch: int
+    sequence: int
+    offsets: tuple[int, ...]
+
+
+class Producers(Rows[int, Producer]):
+    """All producers of one stream by id."""
+
+    __slots__ = ("_stream_id",)
+
+    def __init__(self, books: Books, stream_id: int) -> None:
+        super().__init__(books, self._hash)
+        self._stream_id = stream_id
+
+    def admit(self, ref: ProducerRef) -> Refused | int | None:
+        """Judge a record: None takes it, a number is the offset that it got before."""
+        known = self.rows.get(ref.producer)
+        if known is None or ref.epoch > known.epoch:
+            if ref.sequence:
+                reason = Reason.PRODUCER_UNKNOWN if known is None else Reason.PRODUCER_SEQUENCE_GAP
+                return Refused(reason)
+            return None
+        if ref.epoch < known.epoch:
+            return Refused(Reason.PRODUCER_FENCED, known.epoch)
+        back = known.sequence - ref.sequence
+        if back == -1:
+            return None
+        if back < 0:
+            return Refused(Reason.PRODUCER_SEQUENCE_GAP, known.sequence + 1)
+        if back < len(known.offsets):
+            return known.offsets[-1 - back]
+        oldest = known.sequence - len(known.offsets) + 1
+        return Refused(Reason.PRODUCER_SEQUENCE_FORGOTTEN, oldest)
+
+    def record(self, ref: ProducerRef, offset: int) -> None:
+        """Note a record that was admitted."""
+        known = self.rows.get(ref.producer)
+        offsets: tuple[int, ...] = ()
+        if known is not None and known.epoch == ref.epoch:
+            offsets = known.offsets[1 - PRODUCER_WINDOW :]
+        elif known is None and len(self.rows) >= PRODUCERS_MAX:
+            self._forget()
+        self.set(ref.producer, Producer(ref.epoch, ref.sequence, (*offsets, offset)))
+
+    def memory(self) -> int:
+        """Return the bytes held."""
+        return len(self.rows) * PRODUCER_SIZE
+
+    def check(self) -> None:
+        """Assert the invariants of this file."""
+        super().check()
+        assert len(self.rows) <= PRODUCERS_MAX
+        for producer in self.rows.values():
+            assert 1 <= len(producer.offsets) <= min(PRODUCER_WINDOW, producer.sequence + 1)
+            assert list(producer.offsets) == sorted(set(producer.offsets))
+
+    def _forget(self) -> None:
+        # Last offsets differ between producers, so which ones are oldest has one answer.
+        oldest = nsmallest(
+            PRODUCERS_FORGOTTEN, self.rows.items(), key=lambda item: item[1].offsets[-1]
+        )
+        for producer, _ in oldest:
+            self.set(producer, None)
+
+    def _hash(self, producer: int, value: Producer) -> int:
+        epoch, sequence, offsets = value
+        pack = _ITEMS[len(offsets)].pack
+        return item_hash(
+            pack(KIND_PRODUCER, self._stream_id, producer, epoch, sequence, *offsets), 0
+        )
+
+
+# State
 
 STREAM_SIZE = 3_100  # bytes per stream: objects, tables, names in three indexes
 DEAD_SIZE = 150  # bytes per dead letter: row, key, sorted order

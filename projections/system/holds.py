@@ -6,8 +6,8 @@ since it was last set and a number of bytes of log, and is broken when it overru
 broken, it keeps nothing, and stays as a notice until it is released.
 
 The lifetime is judged here, by the time of the entry. Bytes and disks differ between replicas, so
-there the leader's word counts (node/replica/holds.py). Its word is about the hold as one entry set
-it: when the hold was set again in the meantime, the break is refused.
+there the leader's word counts (node/replica/retention.py). Its word is about the hold as one entry
+set it: when the hold was set again in the meantime, the break is refused.
 
 Invariants: ``hash_total`` is the sum of the items' hashes; ``next_expiry_ns`` is the earliest of
 the holds that are not broken; a hold's index is never above the entry that set it.
@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from onelog.projections.codec import U8
+from onelog.projections.codec import U8, SectionReader
 from onelog.projections.limits import HOLD_NAME_SIZE_MAX, HOLDS_MAX, TTL_NS_MAX, U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Outcome, Refused
-from onelog.projections.section import SectionReader
 from onelog.projections.state_hash import item_hash
 
 HOLD_SIZE = 500  # bytes per hold: object, numbers, name, table slot

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import assert_never
 
-from onelog.projections.codec import U8, U16, U32, U64, Reader
+from onelog.projections.codec import U8, U16, U32, U64, Reader, SectionReader, chunked
 from onelog.projections.errors import BadPayload, BadResult
 from onelog.projections.limits import (
     NAMESPACE_DEFAULT,
@@ -23,7 +23,6 @@ from onelog.projections.namespaces import LIMITS, Limits, Namespace, Namespaces
 from onelog.projections.projection import Due, Handler, Position, Projection, one_by_one
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Outcome, Refused, decode_result
-from onelog.projections.section import SectionReader, chunked
 from onelog.projections.state_hash import item_hash, reduce_total
 from onelog.projections.system.commands import (
     SYSTEM_OPERATIONS,

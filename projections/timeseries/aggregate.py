@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onelog.projections.timeseries.blocks import Values
-from onelog.projections.timeseries.columns import Times
+from onelog.projections.timeseries.columns import Times, Values
 
 Floats = NDArray[np.float64]
 _NS_PER_SECOND = 1e9

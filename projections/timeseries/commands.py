@@ -2,11 +2,16 @@
 
 ``encode_command`` makes the draft of an entry, ``decode_command`` reads its body. The tables are in
 docs/timeseries.md; golden files pin the bytes. Decoding checks all that can be said without the
-state. Batches (point_batch.py) and blocks (blocks.py) have codecs of their own for their arrays.
+state. Batches (point_batch.py) and blocks (columns.py) have codecs of their own for their arrays.
+
+Describe
+--------
+One line about a time series entry, for people who look into a log.
 """
 
 import struct
 from dataclasses import dataclass
+from typing import assert_never
 
 from onelog.projections.codec import (
     I64,
@@ -36,6 +41,7 @@ from onelog.projections.timeseries.limits import (
 )
 from onelog.projections.timeseries.names import (
     Matcher,
+    Operator,
     encode_matchers,
     encode_name,
     read_matchers,
@@ -47,19 +53,23 @@ from onelog.projections.timeseries.point_batch import (
     encode_batch,
     read_batch,
 )
-from onelog.projections.timeseries.rules import START, Aggregate, Place, Rule
 from onelog.projections.timeseries.types import (
     CONFIG,
     EXPONENT_BITS,
+    START,
+    Aggregate,
     Config,
     FieldType,
+    Place,
     Policy,
+    Rule,
     Value,
     type_of,
     value_bits,
     value_of,
 )
-from onelog.ual.entry import OWNER_TIMESERIES, Draft
+from onelog.ual.entry import OWNER_TIMESERIES, Draft, Entry
+from onelog.ual.errors import DataError
 
 _BLOCK = struct.Struct("<QHQQIIqqQQ")
 _ROLLUP_BEGIN = struct.Struct("<QQq")  # created, rule index, to
@@ -460,3 +470,74 @@ _BY_NUMBER = {each.number: each for each in TS_OPERATIONS}
 TYPE_WRITE = OWNER_TIMESERIES << 8 | 0x01
 TYPE_WRITE_BATCH = OWNER_TIMESERIES << 8 | 0x02
 TYPE_BLOCK = OWNER_TIMESERIES << 8 | 0x03
+
+
+# Describe
+
+_SIGNS = {
+    Operator.EQUAL: "=",
+    Operator.NOT_EQUAL: "!=",
+    Operator.MATCHES: "=~",
+    Operator.MATCHES_NOT: "!~",
+}
+
+
+def describe_timeseries_command(entry: Entry) -> str:
+    """Return what an entry of owner 0x03 asks for; names come from the log and are not escaped."""
+    try:
+        prefix, reader = read_prefix(entry.plain_payload())
+        command = decode_command(entry.entry_type & 0xFF, reader)
+    except BadPayload as error:
+        return f"not a time series command: {error.reason.name}"
+    except DataError as error:
+        return f"payload unreadable: {error}"
+    return f"{prefix.namespace}: {_describe(command)}"
+
+
+def _describe(command: Command) -> str:
+    match command:
+        case Write(series, time_ns, fields):
+            values = ", ".join(f"{name}={value!r}" for name, value in fields)
+            return f"write {series.decode(errors='replace')} at {time_ns}: {values}"
+        case WriteBatch():
+            return f"write batch of {_count(command)}"
+        case Block():
+            return (
+                f"block of series {command.series_id} field {command.field_id}: "
+                f"{command.taken} points become {command.points}, {len(command.body)} bytes, "
+                f"times {command.first_ns} to {command.last_ns}"
+            )
+        case CreateMeasurement(name, config):
+            return f"create measurement {name}: {config}"
+        case ConfigureMeasurement(name, config):
+            return f"configure measurement {name}: {config}"
+        case DropMeasurement(name):
+            return f"drop measurement {name}"
+        case Delete(name, matchers, first_ns, last_ns, after):
+            whole = (first_ns, last_ns) == (TIME_NS_MIN, TIME_NS_MAX)
+            what = "series" if whole else f"points {first_ns} to {last_ns}"
+            return f"delete {what} of {name}{_matchers(matchers)} behind series {after}"
+        case SetRule(name, rule):
+            return f"set rule {rule.name} of {name}: {rule.window_ns} ns into {rule.target}"
+        case DropRule(name, rule_name):
+            return f"drop rule {rule_name} of {name}"
+        case Trim(name, _, cutoff_ns, after):
+            return f"trim {name} before {cutoff_ns} behind series {after}"
+        case BeginRollup(name, rule_name, _, _, to_ns):
+            return f"begin rollup {rule_name} of {name} to {to_ns}"
+        case Rollup():
+            return (
+                f"rollup {command.rule} of {command.measurement}, "
+                f"{command.from_ns} to {command.to_ns}: {_count(command.batch)}"
+            )
+        case _:
+            assert_never(command)
+
+
+def _count(batch: WriteBatch) -> str:
+    return f"{len(batch.point_times)} points, {len(batch.series)} series"
+
+
+def _matchers(matchers: tuple[Matcher, ...]) -> str:
+    inside = ",".join(f"{each.tag}{_SIGNS[each.operator]}{each.value!r}" for each in matchers)
+    return f"{{{inside}}}"

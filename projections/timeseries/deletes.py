@@ -7,7 +7,7 @@ nothing is left goes, its place under the cardinality limit is free again.
 
 Retention raises ``trimmed_ns`` of the measurement first, which hides all older points from reads at
 once, then sweeps through the series by and by. It leaves what rules have still to read
-(progress.py).
+(store.py).
 """
 
 import numpy as np
@@ -17,7 +17,6 @@ from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Outcome, Refused
 from onelog.projections.timeseries.columns import Column, DeletedRange, raw_values, useful_ranges
 from onelog.projections.timeseries.commands import Delete, DropMeasurement, Trim
-from onelog.projections.timeseries.entities import Room, Series
 from onelog.projections.timeseries.limits import (
     DELETE_BLOCKS_MAX,
     DELETE_COLUMNS_MAX,
@@ -30,8 +29,7 @@ from onelog.projections.timeseries.limits import (
     TRIM_COLUMNS_MAX,
 )
 from onelog.projections.timeseries.names import compile_matchers, passes_all
-from onelog.projections.timeseries.progress import trim_allowed_ns
-from onelog.projections.timeseries.store import Store
+from onelog.projections.timeseries.store import Room, Series, Store, trim_allowed_ns
 
 
 def decode_cursor(value: bytes | None) -> int | None:

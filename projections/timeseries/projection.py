@@ -1,26 +1,44 @@
 """The time series projection: points of fields of series in measurements, owner 0x03.
 
 ``apply`` decodes a command and executes it: writes (writes.py), blocks (here), deletes and trims
-(deletes.py), rules and rollups (rollups.py). State is in store.py. What a leader proposes
-comes from chores.py. Queries are in query.py, apart from any transport; they read the state
+(deletes.py), rules and rollups (rollups.py). State is in store.py.
+Queries are in query.py, apart from any transport; they read the state
 through ``rooms`` and blocks through a callable. docs/timeseries.md says what users get.
 
 The newest points are in buffers, in the state; older ones are in blocks, which are entries of the
 log that the state pins. Entries that brought points are not needed once they are applied.
+
+Chores
+------
+The leader's part: which entries should be proposed now.
+
+Blocks for full buffers, trims for measurements with a retention, rollups for rules whose next
+window is closed. All of it follows from the state alone, so a new leader goes on where the old one
+stopped, and asking twice gives the same entries. Compressing a block costs 0.2 ms: one that was
+made is kept until its column moves on, and one call makes a bounded number.
+
+Rollups read blocks. Without ``read_block`` (a replica that serves nothing) there are none.
+
+Listing
+-------
+What there is, for people and programs: measurements, series, tags.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from heapq import nsmallest
 from typing import assert_never
 
-from onelog.projections.codec import Reader
+from onelog.projections.codec import Reader, chunked
+from onelog.projections.errors import BadPayload
 from onelog.projections.namespaces import Namespace
 from onelog.projections.projection import DerivedKeys, Due, Handler, Position, one_by_one
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Outcome, Refused
-from onelog.projections.section import chunked
 from onelog.projections.state_hash import reduce_total
-from onelog.projections.timeseries.chores import Chores
+from onelog.projections.timeseries.columns import CorruptBlock, make_block
 from onelog.projections.timeseries.commands import (
     TS_OPERATIONS,
     BeginRollup,
@@ -36,25 +54,213 @@ from onelog.projections.timeseries.commands import (
     Trim,
     Write,
     decode_command,
+    encode_chore,
 )
 from onelog.projections.timeseries.deletes import delete, drop_measurement, trim
-from onelog.projections.timeseries.entities import Room
-from onelog.projections.timeseries.limits import MEASUREMENTS_MAX
-from onelog.projections.timeseries.listing import (
-    MeasurementInfo,
-    SeriesPage,
-    describe_measurement,
-    list_series,
+from onelog.projections.timeseries.limits import (
+    BLOCKS_PER_CHORE_MAX,
+    LIST_SERIES_MAX,
+    MEASUREMENTS_MAX,
+    TIME_NS_MIN,
 )
-from onelog.projections.timeseries.names import Matcher
+from onelog.projections.timeseries.names import Matcher, compile_matchers
 from onelog.projections.timeseries.point_batch import WriteBatch
 from onelog.projections.timeseries.read import BlockCache, ReadBlock
-from onelog.projections.timeseries.rollups import apply_rollup, begin_rollup, drop_rule, set_rule
-from onelog.projections.timeseries.snapshot import dump_parts, load_section
-from onelog.projections.timeseries.store import Store
-from onelog.projections.timeseries.verify import check_store
+from onelog.projections.timeseries.rollups import (
+    apply_rollup,
+    begin_rollup,
+    drop_rule,
+    make_begin,
+    make_rollup,
+    rollup_due_ns,
+    set_rule,
+)
+from onelog.projections.timeseries.snapshot import check_store, dump_parts, load_section
+from onelog.projections.timeseries.store import (
+    Measurement,
+    Room,
+    Series,
+    Store,
+    trim_allowed_ns,
+    trim_due_ns,
+)
+from onelog.projections.timeseries.types import TYPE_NAMES, Config, Progress, Rule
 from onelog.projections.timeseries.writes import write_batch, write_row
 from onelog.ual.entry import OWNER_TIMESERIES, Draft
+
+_Mark = tuple[int, int, int]  # base, points, settings: a block is good as long as they stand
+
+
+class Chores:
+    """What a leader should propose for a store."""
+
+    __slots__ = ("_made", "_store", "cache")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._made: dict[tuple[int, int], tuple[_Mark, Draft]] = {}
+        self.cache: BlockCache | None = None
+
+    def next_deadline(self) -> int | None:
+        """Return when there is something to do: 0 for at once."""
+        if self._store.full:
+            return 0
+        deadlines: list[int] = []
+        for measurement in self._store.timed.values():
+            due_ns = trim_due_ns(measurement)
+            if due_ns is not None:
+                deadlines.append(max(0, due_ns))
+            deadlines += self._rule_deadlines(measurement)
+        return min(deadlines, default=None)
+
+    def _rule_deadlines(self, measurement: Measurement) -> list[int]:
+        if self.cache is None or not measurement.rules:
+            return []
+        dues = [rollup_due_ns(measurement, *rule) for rule in measurement.rules.values()]
+        return [max(0, due_ns) for due_ns in dues if due_ns is not None]
+
+    def drafts(self, now_ns: int, limit: int) -> list[Draft]:
+        """Return up to ``limit`` entries to propose."""
+        drafts = self._blocks(min(limit, BLOCKS_PER_CHORE_MAX))
+        for key in sorted(self._store.timed):
+            if len(drafts) >= limit:
+                break
+            measurement = self._store.timed[key]
+            drafts += self._measurement_drafts(measurement, now_ns)[: limit - len(drafts)]
+        return drafts
+
+    def _blocks(self, limit: int) -> list[Draft]:
+        full = self._store.full
+        if not full:
+            self._made.clear()
+            return []
+        made: dict[tuple[int, int], tuple[_Mark, Draft]] = {}
+        for key in nsmallest(limit, full):
+            column = full[key]
+            measurement = self._store.by_id[column.series_id].measurement
+            mark = (column.base, len(column), measurement.config_index)
+            kept = self._made.get(key)
+            if kept is None or kept[0] != mark:
+                block = make_block(column, measurement.config.policy, measurement.config_index)
+                kept = (mark, encode_chore(block, measurement.room.namespace))
+            made[key] = kept
+        self._made = made
+        return [draft for _, draft in made.values()]
+
+    def _measurement_drafts(self, measurement: Measurement, now_ns: int) -> list[Draft]:
+        drafts: list[Draft] = []
+        namespace = measurement.room.namespace
+        for name in sorted(measurement.rules) if self.cache is not None else ():
+            rule, progress = measurement.rules[name]
+            due_ns = rollup_due_ns(measurement, rule, progress)
+            if due_ns is None or due_ns > now_ns:
+                continue
+            if not progress.slice_index:
+                begin = make_begin(measurement, rule, progress, now_ns)
+                drafts.append(encode_chore(begin, namespace))
+                continue
+            assert self.cache is not None
+            # A block that cannot be read is repaired some day; other chores do not wait for it.
+            with suppress(CorruptBlock):
+                rollup = make_rollup(measurement, rule, progress, self.cache)
+                drafts.append(encode_chore(rollup, namespace))
+        due_ns = trim_due_ns(measurement)
+        if due_ns is not None and due_ns <= now_ns:
+            trim = Trim(
+                measurement.name,
+                measurement.created_index,
+                trim_allowed_ns(measurement, now_ns),
+                measurement.sweep_after,
+            )
+            drafts.append(encode_chore(trim, namespace))
+        return drafts
+
+
+# Listing
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementInfo:
+    """One measurement."""
+
+    name: str
+    created_index: int
+    config: Config
+    series_count: int
+    fields: tuple[tuple[str, str], ...]  # name and type, in the order of their first write
+    tags: tuple[tuple[str, int], ...]  # name and number of values
+    rules: tuple[tuple[Rule, Progress], ...]
+    trimmed_ns: int | None  # points before it are gone
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesInfo:
+    """One series."""
+
+    name: bytes
+    series_id: int
+    created_index: int
+    fields: tuple[str, ...]
+    buffered_points: int  # over all fields
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPage:
+    """Some series in the order of their ids; ``after`` is where the next page goes on."""
+
+    items: tuple[SeriesInfo, ...]
+    after: int | None
+
+
+def describe_measurement(measurement: Measurement) -> MeasurementInfo:
+    """Return all that is known of a measurement, its series apart."""
+    trimmed_ns = measurement.trimmed_ns
+    return MeasurementInfo(
+        name=measurement.name,
+        created_index=measurement.created_index,
+        config=measurement.config,
+        series_count=len(measurement.series),
+        fields=tuple((name, TYPE_NAMES[kind]) for name, kind in measurement.fields),
+        tags=tuple(measurement.index.tags().items()),
+        rules=tuple(measurement.rules[name] for name in sorted(measurement.rules)),
+        trimmed_ns=None if trimmed_ns == TIME_NS_MIN else trimmed_ns,
+    )
+
+
+def describe_series(series: Series) -> SeriesInfo:
+    """Return what is known of a series."""
+    columns = [series.columns[field_id] for field_id in sorted(series.columns)]
+    return SeriesInfo(
+        name=series.name,
+        series_id=series.series_id,
+        created_index=series.created_index,
+        fields=tuple(series.measurement.fields[column.field_id].name for column in columns),
+        buffered_points=sum(map(len, columns)),
+        blocks=sum(len(column.rows()) for column in columns),
+    )
+
+
+def list_series(
+    room: Room, measurement: str, matchers: tuple[Matcher, ...], after: int, limit: int
+) -> SeriesPage | Refused:
+    """Return the matching series of a measurement with ids above ``after``."""
+    if not 1 <= limit <= LIST_SERIES_MAX:
+        return Refused(Reason.LIMIT_INVALID, limit)
+    found = room.measurements.get(measurement)
+    if found is None:
+        return Refused(Reason.MEASUREMENT_UNKNOWN)
+    try:
+        ids = found.index.select(compile_matchers(matchers))
+    except BadPayload as error:
+        return Refused(error.reason, error.detail)
+    ids = ids[ids > after]
+    page = ids[:limit].tolist()
+    more = page[-1] if len(ids) > limit else None
+    return SeriesPage(tuple(describe_series(found.series[each]) for each in page), more)
+
+
+# Timeseries
 
 
 class TimeSeries:

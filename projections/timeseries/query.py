@@ -41,9 +41,7 @@ from onelog.projections.timeseries.aggregate import (
     percentile,
     stretches,
 )
-from onelog.projections.timeseries.blocks import Values
-from onelog.projections.timeseries.columns import ColumnCut, Cuts, Times
-from onelog.projections.timeseries.entities import Measurement
+from onelog.projections.timeseries.columns import ColumnCut, Cuts, Times, Values
 from onelog.projections.timeseries.limits import (
     BLOCK_POINTS_MAX,
     CACHE_SIZE_MAX,
@@ -68,6 +66,7 @@ from onelog.projections.timeseries.read import (
     points_between,
     read_cut,
 )
+from onelog.projections.timeseries.store import Measurement
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onelog.projections.timeseries.blocks import DTYPES, CorruptBlock, Values, decode_block, resolve
-from onelog.projections.timeseries.columns import Column, ColumnCut, DeletedRange, Rows, Times
-from onelog.projections.timeseries.entities import Measurement
+from onelog.projections.timeseries.columns import (
+    DTYPES,
+    Column,
+    ColumnCut,
+    CorruptBlock,
+    DeletedRange,
+    Rows,
+    Times,
+    Values,
+    decode_block,
+    resolve,
+)
 from onelog.projections.timeseries.limits import BUFFER_POINTS, CACHE_SIZE_MAX
+from onelog.projections.timeseries.store import Measurement
 from onelog.projections.timeseries.types import FieldType, Policy
 
 ReadBlock = Callable[[int], bytes]

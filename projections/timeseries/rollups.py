@@ -6,7 +6,7 @@ each within every limit of a batch; a column is never cut. ``apply_rollup`` chec
 stands where the entry begins, writes the batch like any other, and moves the rule on.
 
 Points that are applied while a slice is open are not in what a leader has read already. Each that
-belongs to the slice is noted (progress.py), and the rule goes back to the first of them when
+belongs to the slice is noted (store.py), and the rule goes back to the first of them when
 the slice is written. Without the entry that opens a slice, those on their way through the log
 while a leader reads would be in no window for good.
 
@@ -25,7 +25,6 @@ from onelog.projections.result import APPLIED, Applied, Outcome, Refused
 from onelog.projections.timeseries.aggregate import Function, Windows, aggregate, finish, stretches
 from onelog.projections.timeseries.columns import Column
 from onelog.projections.timeseries.commands import BeginRollup, DropRule, Rollup, SetRule
-from onelog.projections.timeseries.entities import Measurement, Room, Series
 from onelog.projections.timeseries.limits import (
     BATCH_FIELDS_MAX,
     BATCH_POINTS_MAX,
@@ -43,19 +42,25 @@ from onelog.projections.timeseries.limits import (
 )
 from onelog.projections.timeseries.names import SeriesName, format_series
 from onelog.projections.timeseries.point_batch import Run, WriteBatch, encode_batch, read_batch
-from onelog.projections.timeseries.progress import back_to, first_whole_ns
 from onelog.projections.timeseries.read import BlockCache, points_between, read_column
-from onelog.projections.timeseries.rules import (
+from onelog.projections.timeseries.store import (
+    Measurement,
+    Room,
+    Series,
+    Store,
+    back_to,
+    first_whole_ns,
+)
+from onelog.projections.timeseries.types import (
     NOT_LATE,
     START,
     Aggregate,
+    FieldType,
     Place,
     Progress,
     Rule,
     window_start,
 )
-from onelog.projections.timeseries.store import Store
-from onelog.projections.timeseries.types import FieldType
 from onelog.projections.timeseries.writes import write_batch
 
 _FUNCTIONS = {kind: Function[kind.name] for kind in Aggregate}

@@ -15,35 +15,289 @@ Invariants, all asserted by ``check``:
 
 A batch is taken back by undoing changes from the newest to the oldest; counters and the hash are
 noted once, when it begins, and restored last.
+
+Entities
+--------
+What the time series state is made of: rooms, measurements, series, fields.
+
+Plain holders: everything that must keep in step with them is the business of ``Store``, through
+which all changes go. Here are their canonical bytes and items of the hash.
+
+Pins
+----
+Which entries of the log hold blocks that the state refers to.
+
+Blocks come with rising indexes, so the list is ascending by appending. Letting go of one marks its
+place; places are closed up when more than half of them are marked, outside of batches, so that
+taking back is marking again. Derived data: the columns name the same indexes.
+
+Progress
+--------
+What the progress of rules means for others: for points that come late, and for retention.
+
+A trim leaves what a rule has still to read. Two bounds keep that from being for ever. A rule that
+has every point behind it holds nothing back. And one that should go on and does not (a block that
+nobody can read) is waited for until a point was due for TRIM_GRACE_NS and the rule stood still for
+as long. All of it is computed from the state and a timestamp: a leader asks when it makes a
+``ts_trim``, replicas ask when they apply it.
 """
 
 import json
+import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from onelog.projections.codec import U8, U64
+from onelog.projections.codec import U8, U16, U64
 from onelog.projections.projection import DerivedKeys
 from onelog.projections.state_hash import HASH_MODULUS, item_hash
 from onelog.projections.timeseries.columns import COLUMN_SIZE, Column, DeletedRange, Rows
-from onelog.projections.timeseries.entities import (
-    Field,
-    Measurement,
-    Room,
-    Series,
-    bounds_item,
-    measurement_item,
-    series_item,
-)
+from onelog.projections.timeseries.commands import encode_rule
 from onelog.projections.timeseries.hashing import hash_rows
-from onelog.projections.timeseries.limits import BUFFER_POINTS
-from onelog.projections.timeseries.names import Tags
-from onelog.projections.timeseries.pins import Pins
-from onelog.projections.timeseries.types import TYPE_NAMES, Config
+from onelog.projections.timeseries.limits import (
+    BUFFER_POINTS,
+    TIME_NS_MAX,
+    TIME_NS_MIN,
+    TRIM_GRACE_NS,
+    TRIM_SLACK_DIVISOR,
+    TRIM_SLACK_NS_MAX,
+    TRIM_SLACK_NS_MIN,
+)
+from onelog.projections.timeseries.names import Tags, encode_name, parse_series
+from onelog.projections.timeseries.tag_index import TagIndex
+from onelog.projections.timeseries.types import (
+    TYPE_NAMES,
+    Config,
+    FieldType,
+    Progress,
+    Rule,
+    window_after,
+    window_start,
+)
 from onelog.projections.undo import UndoLog
+
+BOUNDS = struct.Struct("<qqQq")  # oldest, newest, sweep after, oldest of the sweep
+_HEAD = struct.Struct("<QQq")  # created, config index, trimmed
+_ITEM_MEASUREMENT = 0x12
+_ITEM_SERIES = 0x13
+
+
+class Field(NamedTuple):
+    """A field of a measurement; its id is its place there."""
+
+    name: str
+    field_type: FieldType
+
+
+class Series:
+    """A series and its columns by field id."""
+
+    __slots__ = ("columns", "created_index", "measurement", "name", "series_id")
+
+    def __init__(
+        self, measurement: "Measurement", name: bytes, series_id: int, created_index: int
+    ) -> None:
+        self.measurement = measurement
+        self.name = name
+        self.series_id = series_id
+        self.created_index = created_index
+        self.columns: dict[int, Column] = {}
+
+    @property
+    def tags(self) -> Tags:
+        """The tags, from the name."""
+        return parse_series(self.name).tags
+
+
+class Measurement:
+    """A measurement: settings, fields, rules with their progress, series by id."""
+
+    __slots__ = (
+        "bounds_digest", "config", "config_index", "created_index", "digest", "field_ids",
+        "fields", "index", "name", "newest_ns", "oldest_ns", "room", "rules", "seed", "series",
+        "sweep_after", "sweep_oldest_ns", "trimmed_ns",
+    )  # fmt: skip
+
+    def __init__(self, room: "Room", name: str, created_index: int, undo: UndoLog) -> None:
+        self.room = room
+        self.name = name
+        self.created_index = created_index
+        self.config = Config()
+        self.config_index = created_index
+        self.trimmed_ns = TIME_NS_MIN  # points before it do not exist any more
+        # Bounds of what there is: they tell a leader when there is something to do.
+        self.oldest_ns = TIME_NS_MAX + 1
+        self.newest_ns = TIME_NS_MIN - 1
+        self.sweep_after = 0  # a trim has looked at series up to this id and goes on behind it
+        self.sweep_oldest_ns = TIME_NS_MAX + 1
+        self.fields: tuple[Field, ...] = ()
+        self.field_ids: dict[str, int] = {}
+        self.rules: dict[str, tuple[Rule, Progress]] = {}
+        self.series: dict[int, Series] = {}
+        self.index = TagIndex(undo)
+        self.seed = item_hash(room.raw_namespace + encode_name(name), created_index)
+        self.digest = 0
+        self.bounds_digest = 0
+
+    def scalars(self) -> tuple[Any, ...]:
+        """Return what ``Store.update`` may change, for ``restore``."""
+        return (
+            self.config, self.config_index, self.trimmed_ns, self.oldest_ns, self.newest_ns,
+            self.sweep_after, self.sweep_oldest_ns, self.fields, self.rules, self.digest,
+            self.bounds_digest,
+        )  # fmt: skip
+
+    def restore(self, scalars: tuple[Any, ...]) -> None:
+        """Return to what ``scalars`` said."""
+        (
+            self.config, self.config_index, self.trimmed_ns, self.oldest_ns, self.newest_ns,
+            self.sweep_after, self.sweep_oldest_ns, self.fields, self.rules, self.digest,
+            self.bounds_digest,
+        ) = scalars  # fmt: skip
+        self.field_ids = {field.name: number for number, field in enumerate(self.fields)}
+
+    def head(self) -> bytes:
+        """Return settings, fields and rules as bytes: for the hash and for snapshots."""
+        numbers = _HEAD.pack(self.created_index, self.config_index, self.trimmed_ns)
+        parts = [encode_name(self.name), numbers, self.config.encode()]
+        parts.append(U16.pack(len(self.fields)))
+        parts += (U8.pack(field.field_type) + encode_name(field.name) for field in self.fields)
+        parts.append(U8.pack(len(self.rules)))
+        for name in sorted(self.rules):
+            rule, progress = self.rules[name]
+            parts += (encode_rule(rule), progress.encode())
+        return b"".join(parts)
+
+    def bounds(self) -> bytes:
+        """Return what changes with every new point: apart, because that must be cheap."""
+        return BOUNDS.pack(self.oldest_ns, self.newest_ns, self.sweep_after, self.sweep_oldest_ns)
+
+
+class Room:
+    """The time series of one namespace."""
+
+    __slots__ = ("created_index", "measurements", "namespace", "raw_namespace", "series")
+
+    def __init__(self, namespace: str, created_index: int) -> None:
+        self.namespace = namespace
+        self.raw_namespace = encode_name(namespace)
+        self.created_index = created_index
+        self.measurements: dict[str, Measurement] = {}
+        self.series: dict[bytes, Series] = {}  # by canonical name
+
+    def in_order(self) -> Iterator[Measurement]:
+        """Iterate over measurements in the order of names."""
+        return (self.measurements[name] for name in sorted(self.measurements))
+
+
+def measurement_item(measurement: Measurement) -> int:
+    """Return the hash of a measurement, its series apart."""
+    head = U8.pack(_ITEM_MEASUREMENT) + measurement.room.raw_namespace
+    return item_hash(head + measurement.head(), 0)
+
+
+def bounds_item(measurement: Measurement) -> int:
+    """Return the hash of a measurement's bounds."""
+    return item_hash(measurement.bounds(), measurement.seed)
+
+
+def series_item(series: Series) -> int:
+    """Return the hash of a series, its columns apart."""
+    head = U8.pack(_ITEM_SERIES) + series.measurement.room.raw_namespace
+    numbers = U64.pack(series.series_id) + U64.pack(series.created_index)
+    return item_hash(head + numbers + series.name, 0)
+
+
+# Pins
+
+GARBAGE_MAX = 1_024
+
+
+class Pins:
+    """A sorted set of indexes."""
+
+    __slots__ = ("_first", "_gone", "_indexes", "_kept", "_undo")
+
+    def __init__(self, undo: UndoLog) -> None:
+        self._undo = undo
+        self._indexes = array("Q")
+        self._kept = bytearray()
+        self._gone = 0
+        self._first = 0  # no kept place is before it
+
+    def __len__(self) -> int:
+        return len(self._indexes) - self._gone
+
+    def add(self, index: int) -> None:
+        """Keep an index that is above all others."""
+        assert not self._indexes or index > self._indexes[-1], f"{index} is not the newest"
+        self._indexes.append(index)
+        self._kept.append(1)
+        self._undo.note(self._take_last)
+
+    def remove(self, indexes: Iterable[int]) -> None:
+        """Let go of indexes that are kept."""
+        for index in indexes:
+            place = bisect_left(self._indexes, index)
+            assert self._kept[place], f"{index} is not kept"
+            self._kept[place] = 0
+            self._gone += 1
+            self._undo.note(partial(self._keep_again, place))
+        self._undo.defer(self._close_up)
+
+    def first(self) -> int | None:
+        """Return the lowest index."""
+        place = self._kept.find(1, self._first)
+        if place < 0:
+            return None
+        if not self._undo.active:
+            self._first = place
+        return self._indexes[place]
+
+    def between(self, first_index: int, last_index: int) -> list[int]:
+        """Return the indexes from first to last, ascending."""
+        indexes, kept = self._indexes, self._kept
+        places = range(bisect_left(indexes, first_index), bisect_left(indexes, last_index + 1))
+        return [indexes[place] for place in places if kept[place]]
+
+    def load(self, indexes: list[int]) -> None:
+        """Take over indexes in any order into an empty set."""
+        assert not self._indexes, "only an empty set can be loaded"
+        self._indexes = array("Q", sorted(indexes))
+        self._kept = bytearray(b"\x01" * len(indexes))
+
+    def memory(self) -> int:
+        """Return the bytes held."""
+        return 9 * len(self._indexes)
+
+    def check(self, indexes: list[int]) -> None:
+        """Assert that exactly these indexes are kept."""
+        assert sum(self._kept) == len(self), "indexes are counted wrong"
+        assert self.between(0, 2**64 - 2) == sorted(indexes), "other indexes are kept"
+        assert self._gone <= len(self) + GARBAGE_MAX, "places are not closed up"
+
+    def _close_up(self) -> None:
+        if self._gone > len(self) + GARBAGE_MAX:
+            self._indexes = array("Q", self.between(0, 2**64 - 2))
+            self._kept = bytearray(b"\x01" * len(self._indexes))
+            self._gone = self._first = 0
+
+    def _take_last(self) -> None:
+        self._indexes.pop()
+        self._kept.pop()
+
+    def _keep_again(self, place: int) -> None:
+        self._kept[place] = 1
+        self._gone -= 1
+        self._first = min(self._first, place)
+
+
+# Store
 
 META_PREFIX = b"_ts:meta:"
 SERIES_SIZE = 480  # bytes of a series besides its name and columns: objects and table slots
@@ -418,3 +672,77 @@ def column_hash(column: Column) -> int:
 def next_id_item(next_series_id: int) -> int:
     """Return the hash of the counter of series."""
     return item_hash(U8.pack(_ITEM_NEXT_ID) + U64.pack(next_series_id), 0)
+
+
+# Progress
+
+
+def first_whole_ns(measurement: Measurement, rule: Rule) -> int:
+    """Return where the first window starts of which retention has cut nothing."""
+    if measurement.trimmed_ns == TIME_NS_MIN:
+        return TIME_NS_MIN
+    return window_after(measurement.trimmed_ns, rule.window_ns)
+
+
+def back_to(measurement: Measurement, rule: Rule, time_ns: int) -> int:
+    """Return where to go on so that the window of ``time_ns`` is written again.
+
+    Never before what retention has trimmed: a window that lost points would be written wrong.
+    """
+    start_ns = window_start(time_ns, rule.window_ns)
+    return max(start_ns, first_whole_ns(measurement, rule))
+
+
+def rules_after(measurement: Measurement, time_ns: int) -> dict[str, tuple[Rule, Progress]] | None:
+    """Return the rules after a point of ``time_ns`` came; None if it is late for none."""
+    changed: dict[str, tuple[Rule, Progress]] = {}
+    for name, (rule, progress) in measurement.rules.items():
+        if progress.slice_index:
+            if time_ns < min(progress.slice_to_ns, progress.late_ns):
+                changed[name] = (rule, replace(progress, late_ns=time_ns))
+        elif time_ns < progress.done_ns:
+            done_ns = back_to(measurement, rule, time_ns)
+            if done_ns < progress.done_ns:
+                changed[name] = (rule, replace(progress, done_ns=done_ns))
+    return {**measurement.rules, **changed} if changed else None
+
+
+def trim_allowed_ns(measurement: Measurement, now_ns: int) -> int:
+    """Return up to where a trim may go at this time: rules have read what is before."""
+    allowed_ns = now_ns - measurement.config.retention_ns
+    for rule, progress in measurement.rules.values():
+        waiting_ns = _waiting_ns(measurement, rule, progress)
+        if now_ns >= progress.moved_ns + TRIM_GRACE_NS:
+            waiting_ns = max(waiting_ns, now_ns - _patience_ns(rule))
+        allowed_ns = min(allowed_ns, waiting_ns)
+    # What was trimmed already is gone for readers: a sweep under way goes on.
+    return min(max(allowed_ns, measurement.trimmed_ns), TIME_NS_MAX)
+
+
+def trim_due_ns(measurement: Measurement) -> int | None:
+    """Return when retention has something to drop; None while there is no such thing."""
+    retention_ns = measurement.config.retention_ns
+    if not retention_ns:
+        return None
+    if measurement.sweep_after:
+        return 0
+    if measurement.oldest_ns > TIME_NS_MAX:
+        return None
+    slack_ns = min(max(retention_ns // TRIM_SLACK_DIVISOR, TRIM_SLACK_NS_MIN), TRIM_SLACK_NS_MAX)
+    cutoff_ns = measurement.oldest_ns + slack_ns
+    due_ns = cutoff_ns + retention_ns
+    for rule, progress in measurement.rules.values():
+        if _waiting_ns(measurement, rule, progress) < cutoff_ns:
+            due_ns = max(due_ns, cutoff_ns + _patience_ns(rule), progress.moved_ns + TRIM_GRACE_NS)
+    return due_ns
+
+
+def _waiting_ns(measurement: Measurement, rule: Rule, progress: Progress) -> int:
+    """Return where the first points are that a rule has still to read, if there are any."""
+    waiting_ns = min(progress.done_ns, window_start(progress.late_ns, rule.window_ns))
+    return waiting_ns if measurement.newest_ns >= waiting_ns else TIME_NS_MAX
+
+
+def _patience_ns(rule: Rule) -> int:
+    """Return how old a point is that the rule should have read long ago."""
+    return rule.window_ns + rule.delay_ns + TRIM_GRACE_NS

@@ -19,7 +19,6 @@ from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Outcome, Refused
 from onelog.projections.timeseries.columns import Column
 from onelog.projections.timeseries.commands import Write
-from onelog.projections.timeseries.entities import Field, Measurement, Room, Series
 from onelog.projections.timeseries.hashing import (
     GOLDEN,
     hash_point,
@@ -36,8 +35,7 @@ from onelog.projections.timeseries.limits import (
 )
 from onelog.projections.timeseries.names import SeriesName, parse_series
 from onelog.projections.timeseries.point_batch import WriteBatch
-from onelog.projections.timeseries.progress import rules_after
-from onelog.projections.timeseries.store import Store
+from onelog.projections.timeseries.store import Field, Measurement, Room, Series, Store, rules_after
 from onelog.projections.timeseries.types import Config, FieldType, Policy, type_of, value_bits
 
 _HASH_MASK = 2**64 - 1

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from onelog.spark.columns.fields import Fields
 from onelog.spark.columns.selection import Selection
-from onelog.ual.compression import PLAIN_SIZE_MAX, decompress
-from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, HEADER_SIZE
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, HEADER_SIZE, PLAIN_SIZE_MAX, decompress
 from onelog.ual.errors import CorruptPayload
 from onelog.ual.segments.tables import Bytes, Indexes, gather_headers
 

@@ -8,6 +8,10 @@ The bytes of a file follow from its split alone. Where a row group ends is decid
 sizes of the entries, or of the rows where these are no entry's own, and not by how they happened to
 be read: a task that runs twice, here or from another node, writes the same file. So attempts need
 no coordination.
+
+Sizes
+-----
+How large rows are, whatever the batches that they came in: no loop over rows.
 """
 
 import itertools
@@ -18,6 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.orc
 import pyarrow.parquet
@@ -31,13 +36,47 @@ from onelog.spark.columns.view import Request, View
 from onelog.spark.export.journal import SplitFacts
 from onelog.spark.export.mix import add_mixes, mix_of
 from onelog.spark.export.receipt import FileFacts
-from onelog.spark.export.sizes import row_sizes
 from onelog.spark.export.target import Output, Target
 from onelog.spark.export.text import csv_columns, csv_schema, json_lines
 from onelog.spark.origin import Range, Split
 from onelog.spark.state import StatePart, StateTable
 from onelog.spark.table import Table
 from onelog.ual.entry import HEADER_SIZE
+
+
+def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return the plain bytes of each row; a row has the same size in any batch."""
+    sizes = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        sizes += _sizes(column)
+    return sizes
+
+
+def _sizes(values: pa.Array) -> NDArray[np.int64]:
+    """Return the plain bytes of each value; a null that has no fixed width has none."""
+    kind = values.type
+    if pa.types.is_map(kind):
+        return _sizes(values.cast(pa.list_(pa.struct([
+            pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type),
+        ]))))  # fmt: skip
+    if pa.types.is_list(kind):
+        counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        ends = np.cumsum(counts, dtype=np.int64)
+        before = np.append(0, np.cumsum(_sizes(values.flatten())))
+        found: NDArray[np.int64] = before[ends] - before[ends - counts]
+        return found
+    if pa.types.is_struct(kind):
+        found = np.zeros(len(values), np.int64)
+        for number in range(kind.num_fields):
+            found += _sizes(pc.struct_field(values, [number]))
+        return found
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+        return np.asarray(lengths, np.int64)
+    return np.full(len(values), (kind.bit_width + 7) // 8, np.int64)
+
+
+# Files
 
 ExportedTable = Table | StateTable | ChangesTable
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from onelog.client.series_arrays import fill_points
+from onelog.client.timeseries import fill_points
 from onelog.errors import InvalidArgument
 from onelog.spark.load.columns import Column, Kind, check
 from onelog.spark.load.targets import CHUNK_ROWS_MAX, NAME_SIZE_MAX, Target

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from onelog.client.calls import Backoff, Verdict, judge
 from onelog.client.connection import Connection
 from onelog.client.kv import AsyncKV
 from onelog.client.options import Scope
-from onelog.client.retrying import Backoff, Verdict, judge
 from onelog.client.values import Item
 from onelog.errors import (
     ConditionFailed,

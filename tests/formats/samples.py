@@ -21,7 +21,6 @@ from onelog.ual.directory import DataDirectory, Founder, Node, System, Topology
 from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Entry, Group, encode_group
 from onelog.ual.hard_state import HardState, HardStateFile, Hint
 from onelog.ual.manifest import Checkpoint, ColdRange, Manifest, SnapshotRecord
-from onelog.ual.segments.compaction import compact_segment
 from onelog.ual.segments.format import (
     ENTRIES_OFFSET,
     FOOTER_SIZE,
@@ -32,7 +31,7 @@ from onelog.ual.segments.format import (
     unsealed_name,
 )
 from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
-from onelog.ual.segments.sealing import seal_segment
+from onelog.ual.segments.sealing import compact_segment, seal_segment
 from tests.simulation.disk import SimDisk
 
 START_NS = 1_700_000_000_000_000_000

@@ -16,8 +16,7 @@ from onelog.ual.files import Files
 from onelog.ual.hard_state import HardStateFile, inspect_hard_state
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
-from onelog.ual.opening import open_log
-from onelog.ual.recovery import Survey
+from onelog.ual.recovery import Survey, open_log
 from onelog.ual.segments.format import SegmentHeader
 from onelog.ual.segments.sealed import SealedSegment
 from onelog.ual.segments.unsealed import UnsealedSegment

@@ -18,9 +18,9 @@ from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import encode as encode_manifest
-from onelog.ual.segments.compaction import compact_segment
 from onelog.ual.segments.format import compacting_name, tomb_name
 from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealing import compact_segment
 from tests.formats import samples
 from tests.formats.golden import load_golden
 from tests.formats.independent_shard import read_shard

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onelog.node.logs import set_up_logging
+from onelog.node.main import set_up_logging
 
 
 @pytest.fixture(autouse=True)

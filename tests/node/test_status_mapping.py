@@ -13,7 +13,7 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]
 import onelog.cluster.errors
 from onelog import errors
 from onelog.channel import RpcError
-from onelog.client.retrying import Verdict, judge
+from onelog.client.calls import Verdict, judge
 from onelog.errors import OnelogError, class_of
 from onelog.node.public_errors import (
     class_of_reason,

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from onelog.projections.kv.order import OrderedKeys
 from onelog.projections.kv.record import read_oldest, read_version
-from onelog.projections.kv.store import Store
+from onelog.projections.kv.store import OrderedKeys, Store
 from onelog.projections.queue.store import QueueState
 from onelog.projections.stream.groups import Group
 from onelog.projections.stream.operations import Moment

@@ -12,13 +12,11 @@ from onelog.projections.kv import commands as kv
 from onelog.projections.kv.reads import Range
 from onelog.projections.namespaces import Limits
 from onelog.projections.queue import commands as queues
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
-from onelog.projections.queue.results import decode_leased
-from onelog.projections.queue.row import Row
+from onelog.projections.queue.message import Enqueue, QueueConfig, decode_leased
+from onelog.projections.queue.table import Row
 from onelog.projections.result import Applied, Duplicate, Refused, Result
 from onelog.projections.stream import commands as streams
-from onelog.projections.stream.record import Append
+from onelog.projections.stream.commands import Append
 from onelog.projections.system.commands import NamespaceConfigure, SessionOpen, encode_batch
 from onelog.projections.system.commands import encode_command as encode_system
 from onelog.ual.entry import Draft, decode_group, encode_group

@@ -7,7 +7,7 @@ import pytest
 
 from onelog.projections.kv.changes import Change, Changes
 from onelog.projections.queue.changes import NOTE_OVERHEAD, TRIM_SHARE, Kind, QueueChanges
-from onelog.projections.queue.results import encode_leased
+from onelog.projections.queue.message import encode_leased
 
 NOTES = 30_000
 NOTES_KEPT = 20_000

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onelog.projections.codec import U8, U16, U32, U64
+from onelog.projections.codec import U8, U16, U32, U64, SectionReader, chunked
 from onelog.projections.errors import CorruptSection
 from onelog.projections.kv.commands import Delete, Put
 from onelog.projections.limits import CHUNK_SIZE_MAX
-from onelog.projections.section import SectionReader, chunked
 from onelog.ual.entry import OWNER_KV, OWNER_SYSTEM
 from tests.projections.histories import Writer
 from tests.projections.world import NAMESPACE, World, cut

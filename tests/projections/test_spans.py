@@ -16,8 +16,7 @@ from onelog.projections.limits import KEYS_RESERVED
 from onelog.projections.namespaces import Limits
 from onelog.projections.projection import Handler
 from onelog.projections.queue import commands as queues
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.message import Enqueue, QueueConfig
 from onelog.projections.reasons import Reason
 from onelog.projections.result import (
     APPLIED,
@@ -31,7 +30,7 @@ from onelog.projections.result import (
 )
 from onelog.projections.router import SPAN_ENTRIES_MAX
 from onelog.projections.stream import commands as streams
-from onelog.projections.stream.record import Append
+from onelog.projections.stream.commands import Append
 from onelog.projections.system.commands import (
     NamespaceConfigure,
     NamespaceCreate,

@@ -7,8 +7,7 @@ member must hold it in the end, unless power failed. What was not answered may b
 from random import Random
 
 from onelog.cluster.errors import ClusterError, NotLeader
-from onelog.node.replica.durability import Durability, Received
-from onelog.node.replica.requests import Outcome
+from onelog.node.replica.requests import Durability, Outcome, Received
 from onelog.projections.kv import commands
 from onelog.projections.result import Refused
 from tests.simulation.replica import Replica

@@ -19,10 +19,14 @@ import numpy as np
 from onelog.node.replica.shard import Shard
 from onelog.projections.codec import SessionRef
 from onelog.projections.queue import commands as queue_commands
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue, decode_message
+from onelog.projections.queue.message import (
+    Enqueue,
+    QueueConfig,
+    decode_leased,
+    decode_message,
+    decode_verdicts,
+)
 from onelog.projections.queue.reads import Peeked
-from onelog.projections.queue.results import decode_leased, decode_verdicts
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
 from onelog.projections.timeseries import commands as ts_commands

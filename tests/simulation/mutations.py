@@ -16,10 +16,9 @@ from onelog.cluster.config import ALL_ON, Protections, RaftConfig
 from onelog.cluster.raft import journal as journal_module
 from onelog.cluster.raft.journal import KIND_DATA, RaftJournal
 from onelog.cluster.raft.leadership import Leadership
-from onelog.cluster.raft.lease import Lease
 from onelog.cluster.raft.member import RaftMember
+from onelog.cluster.raft.peers import Freshness, Lease
 from onelog.cluster.raft.pre_vote import PreVote
-from onelog.cluster.raft.staleness import Freshness
 from onelog.ual.hard_state import HardStateFile
 from onelog.ual.jobs import SyncJob
 from onelog.ual.log import Log

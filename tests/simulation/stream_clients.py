@@ -12,10 +12,12 @@ from onelog.node.replica.shard import Shard
 from onelog.projections.codec import SessionRef
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
-from onelog.projections.stream.commands import Command, Create, Retention, encode_command
-from onelog.projections.stream.group_commands import (
+from onelog.projections.stream.commands import (
     Ack,
+    Append,
     Claim,
+    Command,
+    Create,
     Deliver,
     GroupConfig,
     GroupCreate,
@@ -23,12 +25,12 @@ from onelog.projections.stream.group_commands import (
     GroupJoin,
     Nack,
     Place,
+    ProducerRef,
+    Retention,
+    encode_command,
 )
-from onelog.projections.stream.group_operations import decode_claimed
-from onelog.projections.stream.operations import DUPLICATE
-from onelog.projections.stream.pages import Page, Record
-from onelog.projections.stream.reads import GroupDescription
-from onelog.projections.stream.record import Append, ProducerRef
+from onelog.projections.stream.operations import DUPLICATE, decode_claimed
+from onelog.projections.stream.reads import GroupDescription, Page, Record
 from onelog.ual.entry import Draft
 from onelog.ual.errors import UalError
 from tests.simulation.caller import NAMESPACE

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from onelog.projections.queue.store import QueueState, Total
-from onelog.projections.stream import group_operations
-from onelog.projections.stream.group_commands import Nack
+from onelog.projections.stream import operations
+from onelog.projections.stream.commands import Nack
 from onelog.projections.stream.groups import Group
 from onelog.projections.stream.limits import partition_id
 from onelog.projections.stream.operations import Moment
-from onelog.projections.stream.producers import Producers
 from onelog.projections.stream.projection import Stream
+from onelog.projections.stream.state import Producers
 from onelog.ual.entry import decode_entries
 from tests.simulation.profile import Profile
 from tests.simulation.world import Violation, World
@@ -59,7 +59,7 @@ def test_the_clients_use_all_models_and_leaders_do_their_chores() -> None:
 
 def a_nack_loses_records(patch: pytest.MonkeyPatch) -> None:
     """What a consumer gives back is nobody's any more."""
-    nack = group_operations._nack
+    nack = operations._nack
 
     def lose(group: Group, command: Nack, moment: Moment) -> Any:
         outcome = nack(group, command, moment)
@@ -69,7 +69,7 @@ def a_nack_loses_records(patch: pytest.MonkeyPatch) -> None:
         group.set_committed(tuple(map(group.committed_at, range(len(group.committed)))))
         return outcome
 
-    patch.setattr(group_operations, "_nack", lose)
+    patch.setattr(operations, "_nack", lose)
 
 
 def a_refused_batch_keeps_its_records(patch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,12 @@ from onelog.node.replica.shard import Shard
 from onelog.projections.codec import SessionRef
 from onelog.projections.kv import commands as kv_commands
 from onelog.projections.queue import commands as queue_commands
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue, decode_message
+from onelog.projections.queue.message import Enqueue, QueueConfig, decode_message
 from onelog.projections.queue.reads import Peeked
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
 from onelog.projections.stream import commands as stream_commands
-from onelog.projections.stream.commands import Retention
-from onelog.projections.stream.record import Append
+from onelog.projections.stream.commands import Append, Retention
 from onelog.projections.system.commands import encode_batch
 from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import series_name

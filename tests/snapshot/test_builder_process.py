@@ -209,7 +209,7 @@ def test_cancelling_after_the_result_does_not_take_the_file(tmp_path: Path) -> N
 def run_builder(request: BuildRequest) -> subprocess.CompletedProcess[str]:
     """Run the builder with an end of stdin right behind the request."""
     return subprocess.run(
-        [sys.executable, "-m", "onelog.snapshot.builder"],
+        [sys.executable, "-m", "onelog.snapshot.build"],
         input=request.encode() + "\n",
         capture_output=True,
         text=True,

@@ -27,8 +27,7 @@ from onelog.projections.limits import VALUE_SIZE_MAX
 from onelog.projections.namespaces import Limits
 from onelog.projections.queue.commands import Cancel, QueueCreate, QueueDelete
 from onelog.projections.queue.commands import encode_command as encode_queue
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.message import Enqueue, QueueConfig
 from onelog.projections.queue.store import INCOMING, OUTGOING
 from onelog.projections.shard_state import Projections
 from onelog.projections.system import commands

@@ -4,7 +4,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onelog.snapshot.checksum import combine
+from onelog.snapshot.format import combine
 
 
 @settings(deadline=None)

@@ -28,9 +28,9 @@ from onelog.ual.errors import (
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.manifest import save as save_manifest
 from onelog.ual.offline.reader import ReadOnlyFiles
-from onelog.ual.segments.compaction import compact_segment
 from onelog.ual.segments.notes import ApplyNotes, SegmentNotes
 from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealing import compact_segment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import DATA, SMALL, LiveShard, Work, put
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import onelog.snapshot.points
-from onelog.projections.timeseries.blocks import make_block
+from onelog.projections.timeseries.columns import make_block
 from onelog.projections.timeseries.commands import Delete, encode_command, encode_write_batch
 from onelog.projections.timeseries.names import series_name
 from onelog.projections.timeseries.point_batch import Run, encode_batch

@@ -17,8 +17,8 @@ from onelog.snapshot.state import hash_text, write_state
 from onelog.ual.errors import UnknownVersion
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.manifest import save as save_manifest
-from onelog.ual.segments.compaction import compact_segment
 from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealing import compact_segment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.snapshot.live import LiveShard, Work, put
 from tests.snapshot.toys import Toy, toy_drafts

@@ -4,10 +4,9 @@ import pytest
 from crc32c import crc32c
 
 from onelog.projections.shard_state import Projections, build_projections
-from onelog.snapshot.verification import VERIFIERS
+from onelog.snapshot.proof import VERIFIERS
 from onelog.ual.manifest import Manifest, load, save
-from onelog.ual.offline.findings import Finding, Level
-from onelog.ual.offline.verify import verify
+from onelog.ual.offline.verify import Finding, Level, verify
 from tests.simulation.disk import SimDisk
 from tests.snapshot.live import DATA, SMALL, LiveShard, put
 

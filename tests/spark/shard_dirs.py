@@ -8,8 +8,7 @@ import numpy as np
 
 from onelog.projections.queue.commands import QueueCreate
 from onelog.projections.queue.commands import encode_command as encode_queue
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.message import Enqueue, QueueConfig
 from onelog.projections.shard_state import Projections, build_projections
 from onelog.spark.columns.block import Block
 from onelog.spark.columns.selection import Selection

@@ -6,7 +6,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from onelog.spark.archive import write_zip
+from onelog.spark.workers import write_zip
 
 
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.pieces import open_sealed, sealed_pieces
 from onelog.ual.files import DiskFiles
 from onelog.ual.offline.reader import ReadOnlyFiles
-from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.sealing import compact_segment
 from tests.spark.shard_dirs import LARGE, Shard, read_all, rows_of
 from tests.spark.test_directory import range_of, sealed_files
 

@@ -18,8 +18,8 @@ from onelog.spark.directory import BATCH_ENTRIES_MAX, DirectoryOrigin
 from onelog.spark.origin import Range, Split
 from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.files import DiskFiles, File
-from onelog.ual.segments.compaction import compact_segment
 from onelog.ual.segments.format import FOOTER_SIZE, HEADER_SIZE, Footer
+from onelog.ual.segments.sealing import compact_segment
 from tests.spark.shard_dirs import LARGE, Row, Shard, read_all, rows_of
 
 EVERYTHING = Selection()

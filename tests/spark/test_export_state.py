@@ -13,9 +13,9 @@ from onelog.errors import FailedPrecondition, InvalidArgument, OnelogError, OutO
 from onelog.spark.changes import CHANGE_VIEWS
 from onelog.spark.directory import DirectoryOrigin
 from onelog.spark.export import files
+from onelog.spark.export.files import row_sizes
 from onelog.spark.export.job import Numbered, Outcome, Task, read_since, run_export
 from onelog.spark.export.journal import SplitFacts
-from onelog.spark.export.sizes import row_sizes
 from onelog.spark.export.verify import verify_export
 from onelog.spark.source import OnelogDataSource
 from onelog.spark.state import STATE_VIEWS, StatePart, StateTable

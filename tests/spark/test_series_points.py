@@ -14,12 +14,11 @@ from onelog.client.timeseries import MeasurementConfig
 from onelog.errors import OutOfRange
 from onelog.projections.timeseries.names import parse_series
 from onelog.projections.timeseries.query import Query, QueryEngine
-from onelog.snapshot.offline import rebuild_state
-from onelog.snapshot.offline_entries import read_entry
+from onelog.snapshot.offline import read_entry, rebuild_state
 from onelog.spark.source import OnelogDataSource
 from onelog.spark.state import StateTable
 from onelog.ual.files import DiskFiles
-from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.sealing import compact_segment
 from tests.node.services.nodes import run, single
 from tests.spark.written import write_history
 

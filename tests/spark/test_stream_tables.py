@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from onelog.projections.stream.commands import Create
+from onelog.projections.stream.commands import Append, Create
 from onelog.projections.stream.commands import encode_command as encode_stream
-from onelog.projections.stream.record import Append
 from onelog.spark.columns.views import VIEWS
 from onelog.spark.options import ReadOptions
 from onelog.spark.table import load_table

@@ -22,10 +22,8 @@ from uuid import UUID
 from onelog.cluster.config import ShippingConfig
 from onelog.cluster.errors import ClusterError, NotLeader
 from onelog.cluster.raft.membership import Membership
-from onelog.node.replica.driver import ShardDriver
-from onelog.node.replica.driver_driver import run_until_complete
-from onelog.node.replica.durability import Durability, Received
-from onelog.node.replica.requests import ShardConfig
+from onelog.node.replica.driver import ShardDriver, run_until_complete
+from onelog.node.replica.requests import Durability, Received, ShardConfig
 from onelog.node.replica.shard import Shard
 from onelog.node.replica.stale_reads import Level
 from onelog.node.replicas import Replicas, ReplicasConfig

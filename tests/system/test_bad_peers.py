@@ -15,7 +15,7 @@ import pytest
 from onelog.cluster.raft.messages import Append, Message, Vote, VoteRequest
 from onelog.cluster.transport import wire
 from onelog.cluster.transport.handshake import Identity
-from onelog.cluster.transport.wire_errors import Reason
+from onelog.cluster.transport.wire import Reason
 from onelog.ual.entry import TYPE_NOOP, Draft, encode_group
 from onelog.v1 import peer_pb2
 from tests.cluster.transport.pairs import heard

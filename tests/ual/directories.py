@@ -10,10 +10,9 @@ import numpy as np
 from onelog.ual.directory import ShardPaths
 from onelog.ual.entry import Entry
 from onelog.ual.files import Files
-from onelog.ual.offline.findings import Finding
-from onelog.ual.offline.verify import verify
-from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.offline.verify import Finding, verify
 from onelog.ual.segments.format import segment_name
+from onelog.ual.segments.sealing import compact_segment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import SMALL, make_shard, open_shard
 

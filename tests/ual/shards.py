@@ -8,8 +8,7 @@ from onelog.ual.directory import DataDirectory, ShardPaths, Topology
 from onelog.ual.files import Files
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
-from onelog.ual.opening import open_hard_state, open_log
-from onelog.ual.recovery import Survey
+from onelog.ual.recovery import Survey, open_hard_state, open_log
 from tests.simulation.disk import SimDisk
 
 SECOND = 1_000_000_000

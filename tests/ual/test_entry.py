@@ -11,8 +11,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.ual.compression import COMPRESS_SIZE_MIN, compress, decompress
 from onelog.ual.entry import (
+    COMPRESS_SIZE_MIN,
     FLAG_CONDITIONAL,
     FLAG_ZSTD,
     GROUP_ENTRIES_MAX,
@@ -26,8 +26,10 @@ from onelog.ual.entry import (
     check_entry,
     check_group,
     check_groups,
+    compress,
     decode_entry,
     decode_group,
+    decompress,
     encode_group,
 )
 from onelog.ual.errors import (

@@ -11,8 +11,7 @@ from onelog.ual.errors import DiskFull
 from onelog.ual.install import Installation, install
 from onelog.ual.log import Log
 from onelog.ual.manifest import Base, SnapshotRecord
-from onelog.ual.offline.findings import Finding, Level
-from onelog.ual.offline.verify import verify
+from onelog.ual.offline.verify import Finding, Level, verify
 from onelog.ual.segments.format import SegmentHeader, received_name
 from onelog.ual.segments.notes import ApplyNotes
 from onelog.ual.segments.sealed import SealedSegment

@@ -14,9 +14,9 @@ from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.manifest import save as save_manifest
+from onelog.ual.recovery import Cut, Remove
 from onelog.ual.segments.format import SegmentHeader
 from onelog.ual.segments.sealed import SealedSegment
-from onelog.ual.tidying import Cut, Remove
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import make_shard, open_shard
 

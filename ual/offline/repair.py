@@ -31,20 +31,19 @@ from onelog.ual.hard_state import (
     inspect_hard_state,
 )
 from onelog.ual.log_config import LogConfig
-from onelog.ual.offline.findings import (
+from onelog.ual.offline.reader import COPY_SIZE, REPAIR_PREFIX, Progress, ReadOnlyFiles
+from onelog.ual.offline.rebuild import rebuild_sealed
+from onelog.ual.offline.verify import (
     Finding,
     Level,
     RebuildManifest,
     RebuildTables,
     Remedy,
     RewriteHardState,
+    verify,
 )
-from onelog.ual.offline.reader import COPY_SIZE, REPAIR_PREFIX, Progress, ReadOnlyFiles
-from onelog.ual.offline.rebuild import rebuild_sealed
-from onelog.ual.offline.verify import verify
-from onelog.ual.opening import open_log
+from onelog.ual.recovery import Action, Adopt, Cut, Remove, carry_out, open_log
 from onelog.ual.segments.format import compacting_name, parse_segment_name
-from onelog.ual.tidying import Action, Adopt, Cut, Remove, carry_out
 
 # A log that is opened only to make MANIFEST again has no readers.
 _RING_BYTES = 1 << 20

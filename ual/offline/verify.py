@@ -1,15 +1,58 @@
 """Verification of a whole data directory: every file, every checksum, every promise.
 
 It only reads, takes no lock, and goes on past damage: the result is the list of all that was found,
-empty for an undamaged directory. What a finding's level and reason mean is in
-ual/offline/findings.py, the rules are in ual/offline/shard_check.py and what it calls.
+empty for an undamaged directory. What a finding's level means is
+said below.
 
 On a directory in use, a shard that changed while it was read is read once more; what a writer has
 written in part at that moment may still be reported as a tail.
+
+Shard check
+-----------
+All files of one shard, checked one by one and against each other.
+
+One damaged file never hides another: each is judged by itself, then the neighbours must touch, and
+then all of it must hold what MANIFEST and the hint in RAFT promise. The rules for unsealed files
+are those of recovery (ual/recovery.py), so what is called a tail here is what opening would cut.
+
+A remedy is attached where repair can put right what was found without a guess. Some remedies are
+safe only in company, and ``_withhold_remedies`` takes them back: nothing is cut from a log that
+lacks a file, and nothing at all is touched that a newer onelog wrote.
+
+Chain check
+-----------
+The segment files of a shard as one chain: do they touch, and do they hold what was promised?
+
+Each file was judged by itself before. Where one could not be read, what it held is not known, and
+the questions that depend on it are not asked: one damaged file is one finding, not five.
+
+Unsealed check
+--------------
+One unsealed segment, judged as recovery would judge it.
+
+Recovery stops at the first damaged file; verification must go on. So this takes the same steps for
+a single file and turns what recovery would raise or do into findings.
+
+Findings
+--------
+What verification reports, and what repair could do about it.
+
+A ``Finding`` is one fact about one file. Its level says who has to act:
+
+* ``error``: data or a promise is damaged; the log will not open, or must not be trusted.
+* ``tail``: what an interrupted write leaves; opening the log cuts or rewrites it by itself.
+* ``leftover``: a file of an interrupted job; opening the log, or the next such job, removes it.
+* ``foreign``: a name that is not onelog's; it is left alone.
+* ``note``: worth knowing, nothing to do.
+
+``reason`` is stable and meant for programs; ``message`` and ``advice`` are for people. ``remedy``
+is what ``onelog log repair`` can do; an error without one cannot be repaired here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,11 +67,589 @@ from onelog.ual.directory import (
 from onelog.ual.entry import GROUP_SIZE_MAX
 from onelog.ual.errors import CorruptFile, UnknownVersion
 from onelog.ual.files import Files
-from onelog.ual.offline import findings as found
-from onelog.ual.offline.findings import Finding, Level
+from onelog.ual.hard_state import (
+    FILE_SIZE,
+    HINT_OFFSET,
+    HardStateReport,
+    Hint,
+    inspect_hard_state,
+)
+from onelog.ual.manifest import Manifest
+from onelog.ual.manifest import load as load_manifest
 from onelog.ual.offline.reader import Progress, ReadOnlyFiles, Root, look_at_root
-from onelog.ual.offline.shard_check import FileVerifier, ShardCheck
-from onelog.ual.tidying import Remove
+from onelog.ual.offline.rebuild import rebuild_sealed
+from onelog.ual.recovery import (
+    ORPHAN,
+    Adopt,
+    Cut,
+    Known,
+    Remove,
+    finish_deletions,
+    refuse_corruption,
+    scan_file,
+    sort_names,
+    successor_header,
+    what_is_known,
+)
+from onelog.ual.segments.check import Part, check_sealed, identity_problems
+from onelog.ual.segments.format import (
+    HEADER_SIZE,
+    SUMMARY_OFFSET,
+    SUMMARY_SIZE,
+    SegmentHeader,
+    SegmentKind,
+)
+from onelog.ual.segments.unsealed import UnsealedSegment
+
+# Every reason that verification of a log gives; docs/operations.md explains each.
+REASONS = frozenset((
+    "COMMIT_BEYOND_END", "ENTRY_DAMAGED", "FILE_CHECKSUM", "FOOTER_DAMAGED", "FOREIGN",
+    "HEADER_DAMAGED", "INTERRUPTED_CUT", "INTERRUPTED_SEAL", "LEFTOVER", "MANIFEST_DAMAGED",
+    "MANIFEST_MISSING", "MISSING_END", "MISSING_RANGE", "NODE_DAMAGED", "NOTES_DAMAGED",
+    "NO_HEADER", "OVERLAP", "RAFT_HINT", "RAFT_LOST", "RAFT_SLOT", "READ_FAILED", "SHARD_MISSING",
+    "SYSTEM_DAMAGED", "TABLE_DAMAGED", "TOO_SHORT", "TORN_TAIL", "UNFINISHED_ROLL",
+    "UNKNOWN_VERSION", "UNUSED_SUMMARY", "WRONG_NAME", "WRONG_ORDER", "WRONG_PROPOSAL",
+    "WRONG_SHARD",
+))  # fmt: skip
+
+ADVICE_PEER = "restore the file from a backup, or rebuild this replica from a peer"
+ADVICE_REPAIR = "run onelog log repair"
+ADVICE_OPENING = "nothing to do: opening the log puts it right, and so does onelog log repair"
+ADVICE_LEAVE = "nothing to do; move it away if it is not meant to be here"
+ADVICE_UPGRADE = "use the onelog that wrote it, or a newer one"
+ADVICE_DISK = "check the disk and the permissions, then verify again"
+
+
+class Level(Enum):
+    """Who has to act; see the module."""
+
+    ERROR = "error"
+    TAIL = "tail"
+    LEFTOVER = "leftover"
+    FOREIGN = "foreign"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildTables:
+    """Write a sealed segment again from its intact entries, streams and voids."""
+
+    path: Path
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteHardState:
+    """Write a RAFT file's bad slot from the good one, and blank a bad hint."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildManifest:
+    """Make a shard's MANIFEST again from its segments and the hint in RAFT."""
+
+    path: Path
+    shard: int
+
+
+Remedy = Cut | Remove | Adopt | RebuildTables | RewriteHardState | RebuildManifest
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about one file."""
+
+    level: Level
+    path: Path
+    offset: int | None
+    reason: str
+    message: str
+    advice: str
+    remedy: Remedy | None = None
+
+
+# Chain check
+
+_RANGE_ADVICE = "restore the missing files from a backup, or rebuild this replica from a peer"
+_ORDER_ADVICE = "find out who added or renamed the file; keep the right one and move the other away"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A segment file in the chain; ``part`` is None where it cannot be told what it holds."""
+
+    first_index: int
+    path: Path
+    is_sealed: bool
+    part: Part | None
+
+
+def check_chain(directory: Path, links: Sequence[Link], known: Known) -> Iterator[Finding]:
+    """Yield what is wrong between the files, which are in order of their first index."""
+    expected = known.first_index
+    if links:
+        lowest = links[0].first_index
+        # Lower than recorded is fine: a drop was recorded and is not carried out yet.
+        expected = lowest if expected is None else min(lowest, expected)
+    for link in links:
+        if expected is not None and link.first_index > expected:
+            yield _missing(directory, "MISSING_RANGE", expected, link.first_index - 1)
+        elif expected is not None and link.first_index < expected:
+            rule = f"starts at {link.first_index}, but the file before ends at {expected - 1}"
+            yield Finding(Level.ERROR, link.path, None, "OVERLAP", rule, _ORDER_ADVICE)
+        expected = None if link.part is None else link.part.last_index + 1
+    if not links:
+        expected = known.first_index or 1
+    if expected is not None and expected <= known.durable_index:
+        yield _missing(directory, "MISSING_END", expected, known.durable_index)
+    for before, after in pairwise(links):
+        if after.is_sealed and not before.is_sealed:
+            rule = "a sealed file behind an unsealed one: files are sealed in order"
+            yield Finding(Level.ERROR, after.path, None, "OVERLAP", rule, _ORDER_ADVICE)
+        if before.part is not None and after.part is not None:
+            yield from _compare(before.part, after.part)
+    first = links[0].part if links else None
+    if first is None or first.first_index != known.first_index:
+        return
+    if first.first_proposal != known.first_proposal:
+        rule = f"first proposal {first.first_proposal}, MANIFEST says {known.first_proposal}"
+        yield Finding(Level.ERROR, first.path, 0, "WRONG_PROPOSAL", rule, ADVICE_PEER)
+
+
+def _missing(directory: Path, reason: str, first_index: int, last_index: int) -> Finding:
+    message = f"no file holds entries {first_index} to {last_index}"
+    return Finding(Level.ERROR, directory, None, reason, message, _RANGE_ADVICE)
+
+
+def _compare(before: Part, after: Part) -> Iterator[Finding]:
+    """Compare two neighbours that touch."""
+    if before.last_index + 1 != after.first_index:
+        return
+    if before.proposal_count is not None:
+        proposal = before.first_proposal + before.proposal_count
+        if after.first_proposal != proposal:
+            rule = f"first proposal {after.first_proposal} where {proposal} belongs"
+            yield Finding(Level.ERROR, after.path, 0, "WRONG_PROPOSAL", rule, ADVICE_PEER)
+    for name, earlier, later in (
+        ("term", before.terms, after.terms),
+        ("timestamp", before.timestamps_ns, after.timestamps_ns),
+    ):
+        if earlier is not None and later is not None and later[0] < earlier[1]:
+            rule = f"starts with {name} {later[0]}, the file before ends with {earlier[1]}"
+            yield Finding(Level.ERROR, after.path, None, "WRONG_ORDER", rule, ADVICE_PEER)
+
+
+# Unsealed check
+
+
+def check_unsealed(
+    files: Files, path: Path, successor: int | None, known: Known, shard: int
+) -> tuple[Part | None, list[Finding]]:
+    """Check an unsealed file; ``successor`` is the first index of the unsealed file behind it.
+
+    Without a ``Part`` it cannot be told what the file holds.
+    """
+    file = files.open_read(path)
+    size = file.size()
+    header_data = file.read(HEADER_SIZE, 0)
+    try:
+        header = SegmentHeader.decode_identity(str(path), header_data)
+    except UnknownVersion as error:
+        message = f"format version {error.version}"
+        return None, [_unsealed_check_error(path, 0, error.reason, message, ADVICE_UPGRADE)]
+    except CorruptFile as error:
+        if size > HEADER_SIZE or successor is not None:
+            return None, [_unsealed_check_error(path, error.offset, "HEADER_DAMAGED", error.rule)]
+        remedy = Remove(path, "created by a crash before its header was written")
+        leftover = Finding(Level.LEFTOVER, path, 0, "NO_HEADER", remedy.why, ADVICE_OPENING, remedy)
+        return None, [leftover]
+    misplaced = identity_problems(path, header, shard)
+    if misplaced:
+        return None, [
+            _unsealed_check_error(path, item.offset, item.reason, item.rule) for item in misplaced
+        ]
+    segment = UnsealedSegment(path, file, header)
+    try:
+        tail = _scan_entries(files, segment, size, successor, known)
+    except CorruptFile as error:
+        return None, [_unsealed_check_error(path, error.offset, "ENTRY_DAMAGED", error.rule)]
+    findings = [] if tail is None else [tail]
+    summary = header_data[SUMMARY_OFFSET : SUMMARY_OFFSET + SUMMARY_SIZE]
+    if any(summary) and tail is None:
+        message = "the header has a summary, as an interrupted seal leaves it; it is not used"
+        findings.append(
+            Finding(Level.NOTE, path, SUMMARY_OFFSET, "UNUSED_SUMMARY", message, "nothing to do")
+        )
+    return _part(segment), findings
+
+
+def _scan_entries(
+    files: Files, segment: UnsealedSegment, size: int, successor: int | None, known: Known
+) -> Finding | None:
+    """Read the file's groups; return what stands behind them, raise for corruption."""
+    path = segment.path
+    limits = [] if successor is None else [successor - 1]
+    if known.cut_from_index is not None:
+        limits.append(known.cut_from_index - 1)
+    damage = scan_file(files, segment, size, min(limits, default=None))
+    if successor is not None and damage is None and size <= segment.end:
+        return None  # whole as far as it goes; whether a file is missing behind it shows the chain
+    if successor is not None and segment.last_index != successor - 1:
+        lost = f"entries {segment.last_index + 1} to {successor - 1} are damaged: {damage}"
+        raise CorruptFile(str(path), lost, segment.end)
+    if successor is None and damage is not None:
+        refuse_corruption(files, segment, size, damage, known)
+    if size <= segment.end:
+        return None
+    if successor is not None:
+        reason, why = "INTERRUPTED_SEAL", "an interrupted seal"
+    elif damage is not None:
+        reason, why = "TORN_TAIL", f"a torn write: {damage}"
+    else:
+        reason, why = "INTERRUPTED_CUT", "an interrupted cut"
+    message = f"{size - segment.end} bytes behind entry {segment.last_index}: {why}"
+    remedy = Cut(path, segment.end, size, why)
+    return Finding(Level.TAIL, path, segment.end, reason, message, ADVICE_OPENING, remedy)
+
+
+def _part(segment: UnsealedSegment) -> Part:
+    terms = timestamps_ns = None
+    if segment.entry_count:
+        first = segment.read(segment.first_index)
+        last = segment.read(segment.last_index)
+        terms = first.term, last.term
+        timestamps_ns = first.timestamp_ns, last.timestamp_ns
+    return Part(
+        segment.path,
+        segment.first_index,
+        segment.last_index,
+        segment.first_proposal,
+        len(segment.group_firsts),
+        terms,
+        timestamps_ns,
+    )
+
+
+def _unsealed_check_error(
+    path: Path, offset: int | None, reason: str, message: str, advice: str = ADVICE_PEER
+) -> Finding:
+    return Finding(Level.ERROR, path, offset, reason, message, advice)
+
+
+# Shard check
+
+# For file types of other packages: what the name ends with, and who verifies such a file.
+FileVerifier = Callable[[Files, Path], list[Finding]]
+
+_KNOWN_NAMES = frozenset(("MANIFEST", "RAFT", "cold.fcold", "segs", "snaps", "spill.lmdb"))
+_LEFTOVER_NAMES = frozenset(("MANIFEST.tmp", "RAFT.tmp"))
+# What follows from the rest of a sealed file. Entries, streams and voids do not.
+_DERIVED = frozenset(("HEADER_DAMAGED", "FOOTER_DAMAGED", "TABLE_DAMAGED", "FILE_CHECKSUM"))
+_CHAIN_BROKEN = frozenset(("MISSING_RANGE", "MISSING_END", "OVERLAP"))
+
+_VOTE_ADVICE = (
+    "it could vote twice in one term: remove this node from the cluster and add it as a new one "
+    "with an empty directory"
+)
+_NOTES_ADVICE = (
+    "streams and voids follow only from a replay: rebuild this replica from a peer, or restore the "
+    "file from a backup"
+)
+
+
+@dataclass(slots=True)
+class ShardCheck:
+    """The check of one shard, as far as it has come."""
+
+    files: Files
+    paths: ShardPaths
+    shard: int
+    unsynced_bytes_max: int
+    verifiers: Mapping[str, FileVerifier]
+    findings: list[Finding] = field(default_factory=list)
+    has_changed: bool = False  # a listed file was gone: somebody is using the directory
+    _manifest: Manifest | None = None
+    _hard_state: HardStateReport | None = None
+    _links: list[Link] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Check everything, once."""
+        for directory in (self.paths.root, self.paths.segments, self.paths.snapshots):
+            if not self.files.exists(directory):
+                advice = "mount its volume or restore it from a backup, or rebuild this replica"
+                self._add_error(directory, "SHARD_MISSING", "the directory is missing", advice)
+                return
+        for check in (
+            self._check_names,
+            self._check_hard_state,
+            self._check_manifest,
+            self._check_segments,
+            self._check_manifest_is_there,
+            self._check_snapshots,
+        ):
+            try:
+                check()
+            except OSError as error:  # a directory; files are caught one by one
+                path = Path(error.filename) if error.filename else self.paths.root
+                self._add_unreadable(path, error)
+        self._withhold_remedies()
+
+    # Small files
+
+    def _check_names(self) -> None:
+        for name in self.files.list(self.paths.root):
+            path = self.paths.root / name
+            if name in _LEFTOVER_NAMES:
+                self._add_leftover(Remove(path, "left by an interrupted write"))
+            elif name not in _KNOWN_NAMES:
+                self._add(Level.FOREIGN, path, "FOREIGN", "not onelog's", ADVICE_LEAVE)
+
+    def _check_manifest(self) -> None:
+        path = self.paths.manifest
+        try:
+            self._manifest = load_manifest(self.files, path, durable=False)
+        except UnknownVersion as error:
+            self._add_error(path, error.reason, str(error), ADVICE_UPGRADE)
+        except CorruptFile as error:
+            remedy = RebuildManifest(path, self.shard)
+            self._add_error(
+                path, "MANIFEST_DAMAGED", error.rule, ADVICE_REPAIR, error.offset, remedy
+            )
+        except OSError as error:
+            self._add_unreadable(path, error)
+
+    def _check_manifest_is_there(self) -> None:
+        path = self.paths.manifest
+        if self.files.exists(path) or not self._links:
+            return
+        # The first opening makes a segment, then MANIFEST: no crash leaves entries without one.
+        parts = [link.part for link in self._links]
+        has_entries = any(part is None or part.last_index >= part.first_index for part in parts)
+        level = Level.ERROR if has_entries else Level.TAIL
+        advice = ADVICE_REPAIR if has_entries else ADVICE_OPENING
+        remedy = RebuildManifest(path, self.shard)
+        self._add(level, path, "MANIFEST_MISSING", "missing beside segments", advice, None, remedy)
+
+    def _check_hard_state(self) -> None:
+        path = self.paths.hard_state
+        if not self.files.exists(path):
+            if self.files.list(self.paths.segments):
+                self._add_error(path, "RAFT_LOST", "missing beside a log", _VOTE_ADVICE)
+            return
+        try:
+            data = self._read_hard_state(path)
+        except OSError as error:
+            self._add_unreadable(path, error)
+            return
+        report = self._hard_state = inspect_hard_state(data)
+        if report.hint.problem is not None:
+            message = f"the hint is not readable: {report.hint.problem}"
+            advice = "nothing to do: the next sync writes it again"
+            self._add(Level.NOTE, path, "RAFT_HINT", message, advice, HINT_OFFSET)
+        problems = [item for item in report.problems if not item.startswith("slot 2")]
+        message = "; ".join(problems)
+        states = {slot.state for slot in report.slots if slot.state is not None}
+        sequences = {state.sequence for state in states}
+        remedy = RewriteHardState(path)
+        if any(slot.version_newer is not None for slot in report.slots):
+            self._add_error(path, "UNKNOWN_VERSION", message, ADVICE_UPGRADE)
+        elif not states or len(sequences) < len(states):
+            self._add_error(path, "RAFT_LOST", f"no slot to trust: {message}", _VOTE_ADVICE)
+        elif len(data) > FILE_SIZE:
+            self._add_error(path, "RAFT_SLOT", message, ADVICE_REPAIR, None, remedy)
+        elif problems:
+            advice = ADVICE_OPENING
+            self._add(Level.TAIL, path, "RAFT_SLOT", message, advice, None, remedy)
+
+    def _read_hard_state(self, path: Path) -> bytes:
+        """Read the file; once more if it looks damaged, as a write at this moment would make it."""
+        data = self.files.open_read(path).read(2 * FILE_SIZE, 0)
+        if inspect_hard_state(data).problems:
+            data = self.files.open_read(path).read(2 * FILE_SIZE, 0)
+        return data
+
+    # Segments
+
+    def _check_segments(self) -> None:
+        directory = self.paths.segments
+        known = what_is_known(self._manifest, self._hint, self.unsynced_bytes_max)
+        names, listing = sort_names(self.files, directory)
+        for name in listing.foreign:
+            path = directory / name
+            self._add(Level.FOREIGN, path, "FOREIGN", "not a segment's name", ADVICE_LEAVE)
+        gone: set[str] = set()
+        for action in finish_deletions(directory, names, known):
+            gone.add(action.path.name)
+            self._add_leftover(action)
+        sealed, unsealed = (
+            {first: directory / name for first, name in names[kind].items() if name not in gone}
+            for kind in (SegmentKind.SEALED, SegmentKind.UNSEALED)
+        )
+        for first, path in sealed.items():
+            self._links.append(Link(first, path, True, self._check_sealed(path)))
+        behind = dict(zip(unsealed, [*unsealed, None][1:], strict=True))
+        for first, path in unsealed.items():
+            self._check_unsealed(first, path, behind[first], known)
+        for first, name in names[SegmentKind.SUCCESSOR].items():
+            if name not in gone:
+                self._check_successor(first, directory / name, known)
+        self._links.sort(key=lambda link: link.first_index)
+        self.findings += check_chain(directory, self._links, known)
+        self._check_commit_index()
+
+    def _check_unsealed(self, first: int, path: Path, behind: int | None, known: Known) -> None:
+        try:
+            part, findings = check_unsealed(self.files, path, behind, known, self.shard)
+        except OSError as error:
+            self._add_unreadable(path, error)
+            part, findings = None, []
+        self.findings += findings
+        if not any(isinstance(finding.remedy, Remove) for finding in findings):
+            self._links.append(Link(first, path, False, part))
+
+    def _check_successor(self, first: int, path: Path, known: Known) -> None:
+        """Check the next file of a log that was interrupted while it changed to that file."""
+        last = self._links[-1] if self._links else None
+        if last is None or last.part is None or last.is_sealed:
+            self._add_leftover(Remove(path, ORPHAN))
+            return
+        proposal = last.part.first_proposal + (last.part.proposal_count or 0)
+        expected = SegmentHeader(self.shard, 0, last.part.last_index + 1, proposal)
+        try:
+            header = successor_header(self.files, path, expected)
+        except OSError as error:
+            self._add_unreadable(path, error)
+            return
+        if header is None:
+            self._add_leftover(Remove(path, ORPHAN))
+            return
+        self._check_unsealed(first, path, None, known)
+        message = "the next file, begun before the one before it was synced"
+        remedy = Adopt(path, last.path)
+        self._add(Level.TAIL, path, "UNFINISHED_ROLL", message, ADVICE_OPENING, None, remedy)
+
+    def _check_sealed(self, path: Path) -> Part | None:
+        try:
+            data = self.files.map(path)
+        except OSError as error:
+            self._add_unreadable(path, error)
+            return None
+        part, problems = check_sealed(path, data, self.shard)
+        reasons = {problem.reason for problem in problems}
+        remedy = None
+        if problems and reasons <= _DERIVED and rebuild_sealed(path, data, self.shard):
+            remedy = RebuildTables(path, self.shard)
+        for problem in problems:
+            advice = ADVICE_REPAIR if remedy else ADVICE_PEER
+            if problem.reason == "NOTES_DAMAGED":
+                advice = _NOTES_ADVICE
+            elif problem.reason == "UNKNOWN_VERSION":
+                advice = ADVICE_UPGRADE
+            self._add_error(path, problem.reason, problem.rule, advice, problem.offset, remedy)
+        return part
+
+    def _check_commit_index(self) -> None:
+        last = self._links[-1].part if self._links else None
+        recorded = max(
+            self._hint.commit_index if self._hint else 0,
+            self._manifest.checkpoint.commit_index if self._manifest else 0,
+        )
+        if last is not None and recorded > last.last_index:
+            message = f"commit index {recorded} is recorded, the log ends at {last.last_index}"
+            advice = "nothing to do: this replica gets the entries from its peers"
+            self._add(Level.NOTE, last.path, "COMMIT_BEYOND_END", message, advice)
+
+    def _check_snapshots(self) -> None:
+        """Hand each file to the verifier of its kind; kinds without one are left alone."""
+        for name in self.files.list(self.paths.snapshots):
+            verifier = self.verifiers.get(Path(name).suffix)
+            if verifier is None:
+                continue
+            path = self.paths.snapshots / name
+            try:
+                self.findings += verifier(self.files, path)
+            except OSError as error:
+                self._add_unreadable(path, error)
+
+    # Findings
+
+    @property
+    def _hint(self) -> Hint | None:
+        return self._hard_state.hint.hint if self._hard_state else None
+
+    def _withhold_remedies(self) -> None:
+        """Take back what must not be done in view of all that was found."""
+        reasons = {finding.reason for finding in self.findings}
+        for number, finding in enumerate(self.findings):
+            instead = self._advice_instead(finding, reasons)
+            if instead is not None:
+                self.findings[number] = replace(finding, remedy=None, advice=instead)
+
+    def _advice_instead(self, finding: Finding, reasons: set[str]) -> str | None:
+        """Return the advice in place of a remedy that would not be safe, None if it is."""
+        if finding.remedy is None:
+            return None
+        if "UNKNOWN_VERSION" in reasons:
+            return "a newer onelog wrote to this shard: use that one"
+        # Without a record of what was durable, a damaged end may be anything.
+        end_is_unknown = self._manifest is None and self._hint is None and "TORN_TAIL" in reasons
+        if finding.reason == "TORN_TAIL" and end_is_unknown:
+            return f"nothing tells whether it was durable; {ADVICE_PEER}"
+        # What looks like a tail or a leftover may be what a missing or strange file makes it.
+        is_tidying = isinstance(finding.remedy, Cut | Remove | Adopt)
+        if is_tidying and finding.path.parent == self.paths.segments and reasons & _CHAIN_BROKEN:
+            return "left as it is until the files of the log touch again"
+        if isinstance(finding.remedy, RebuildManifest):
+            if end_is_unknown or any(self._blocking(finding)):
+                return "it is made from the segments and RAFT, which must be in order first"
+            if self.files.exists(self.paths.cold_list) or self.files.list(self.paths.snapshots):
+                return "it lists snapshots and cold data, and must be restored from a backup"
+        return None
+
+    def _blocking(self, finding: Finding) -> Iterator[Finding]:
+        """Yield the errors that keep the log from opening even with a new MANIFEST."""
+        for other in self.findings:
+            if other is not finding and other.level is Level.ERROR and other.remedy is None:
+                yield other
+        if not self._links or self._hard_state is None:
+            yield finding
+
+    def _add(
+        self,
+        level: Level,
+        path: Path,
+        reason: str,
+        message: str,
+        advice: str,
+        offset: int | None = None,
+        remedy: Remedy | None = None,
+    ) -> None:
+        self.findings.append(Finding(level, path, offset, reason, message, advice, remedy))
+
+    def _add_error(
+        self,
+        path: Path,
+        reason: str,
+        message: str,
+        advice: str,
+        offset: int | None = None,
+        remedy: Remedy | None = None,
+    ) -> None:
+        self._add(Level.ERROR, path, reason, message, advice, offset, remedy)
+
+    def _add_leftover(self, action: Remove | Cut) -> None:
+        advice = ADVICE_OPENING
+        self._add(Level.LEFTOVER, action.path, "LEFTOVER", action.why, advice, None, action)
+
+    def _add_unreadable(self, path: Path, error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):
+            self.has_changed = True
+        message = error.strerror or str(error)
+        self._add(Level.ERROR, path, "READ_FAILED", message, ADVICE_DISK)
+
+
+# Verification
 
 NO_VERIFIERS: Mapping[str, FileVerifier] = MappingProxyType({})
 
@@ -74,7 +695,7 @@ def verify(
     meter.advance(meter.total_bytes, data_dir)
     if any(at.reason == "UNKNOWN_VERSION" and at.path.parent == data_dir for at in findings):
         # SYSTEM or NODE of a newer onelog: what the rest means is not for this one to say.
-        findings = [replace(at, remedy=None, advice=found.ADVICE_UPGRADE) for at in findings]
+        findings = [replace(at, remedy=None, advice=ADVICE_UPGRADE) for at in findings]
     return findings
 
 
@@ -115,19 +736,19 @@ def _check_root(files: Files, root: Root) -> tuple[list[Finding], int | None]:
             else:
                 read_node(files, root.path)
         except UnknownVersion as error:
-            findings.append(_error(path, None, error.reason, str(error), found.ADVICE_UPGRADE))
+            findings.append(_error(path, None, error.reason, str(error), ADVICE_UPGRADE))
         except CorruptFile as error:
             rule, _, advice = error.rule.rpartition("; ")
             reason = "SYSTEM_DAMAGED" if name == SYSTEM_NAME else "NODE_DAMAGED"
             findings.append(
-                _error(path, error.offset, reason, rule or error.rule, advice or found.ADVICE_PEER)
+                _error(path, error.offset, reason, rule or error.rule, advice or ADVICE_PEER)
             )
         except OSError as error:
             message = error.strerror or str(error)
-            findings.append(_error(path, None, "READ_FAILED", message, found.ADVICE_DISK))
+            findings.append(_error(path, None, "READ_FAILED", message, ADVICE_DISK))
     for name in root.leftovers:
         remedy = Remove(root.path / name, "left by an interrupted write")
-        advice = found.ADVICE_REPAIR
+        advice = ADVICE_REPAIR
         findings.append(
             Finding(Level.LEFTOVER, remedy.path, None, "LEFTOVER", remedy.why, advice, remedy)
         )
@@ -135,7 +756,7 @@ def _check_root(files: Files, root: Root) -> tuple[list[Finding], int | None]:
     for name in (*root.foreign, *strays):
         path = root.path / name
         message = "not onelog's" if name in root.foreign else f"not in SYSTEM, shards: {shards}"
-        findings.append(Finding(Level.FOREIGN, path, None, "FOREIGN", message, found.ADVICE_LEAVE))
+        findings.append(Finding(Level.FOREIGN, path, None, "FOREIGN", message, ADVICE_LEAVE))
     return findings, shards
 
 

@@ -19,9 +19,8 @@ from pathlib import Path
 from onelog.ual.entry import Entry, Group, check_group
 from onelog.ual.errors import CorruptFile, EntryError, IndexDropped, MissingSegment
 from onelog.ual.manifest import Base
-from onelog.ual.segments.damaged import DamagedSegment
 from onelog.ual.segments.notes import ApplyNotes
-from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from onelog.ual.segments.unsealed import UnsealedSegment
 
 Segment = SealedSegment | UnsealedSegment | DamagedSegment

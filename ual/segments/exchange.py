@@ -7,9 +7,20 @@ it by the rules of any sealed file (ual/segments/check.py) and may put it into a
 
 Nothing is handed out that was not verified when it was cut. Damage is ``CorruptFile``, and a
 range that was asked for wrongly is ``RangeNotWhole``.
+
+Joining
+-------
+Joining the pieces of a range, as another replica cuts them, into one sealed segment.
+
+Where the pieces begin and end is the other's business; together they must be exactly the range of
+the segment whose place they take. Each is verified by the rules of a sealed file, then against the
+one before: indexes, groups, terms and times go on without a step back. The result has the streams
+and voids of all of them, and a header with the identity of the segment that is replaced.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,13 +31,20 @@ from onelog.ual.errors import CorruptFile, RangeNotWhole
 from onelog.ual.files import Files
 from onelog.ual.segments import tables
 from onelog.ual.segments.chain import Segment
-from onelog.ual.segments.check import check_sealed
-from onelog.ual.segments.compaction import reduce_notes
-from onelog.ual.segments.format import ENTRIES_OFFSET, FOOTER_SIZE, SegmentHeader
+from onelog.ual.segments.check import check_sealed, walk_entries
+from onelog.ual.segments.format import (
+    ENTRIES_OFFSET,
+    FOOTER_SIZE,
+    HEADER_SIZE,
+    Footer,
+    SegmentHeader,
+    TableSpan,
+    compacting_name,
+)
 from onelog.ual.segments.notes import SegmentNotes
-from onelog.ual.segments.sealed import SealedSegment
-from onelog.ual.segments.sealing import sealed_image
-from onelog.ual.segments.tables import Offsets
+from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
+from onelog.ual.segments.sealing import reduce_notes, sealed_image
+from onelog.ual.segments.tables import Indexes, Offsets, StreamTable, Table
 from onelog.ual.segments.unsealed import UnsealedSegment
 
 
@@ -128,3 +146,141 @@ def _image(
     except AssertionError as error:
         raise CorruptFile(str(path), f"its notes do not fit its entries: {error}") from error
     return image.header, entries, image.tail
+
+
+# Joining
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """A sealed file in parts, and what its neighbours must agree with."""
+
+    header: SegmentHeader
+    parts: tuple[bytes, bytes, bytes]
+    proposal_count: int | None  # None: compaction has dropped some
+    term_last: int
+
+
+def join_pieces(segment: DamagedSegment, pieces: Sequence[bytes], shard: int) -> Joined:
+    """Return one sealed file of a segment's range; raise ``CorruptFile`` for what does not fit."""
+    path = segment.path
+    entries: list[memoryview] = []
+    offsets: list[np.ndarray[tuple[int], np.dtype[np.uint32]]] = []
+    streams: dict[int, list[Indexes]] = {}
+    voids: list[Indexes] = []
+    headers: list[SegmentHeader] = []
+    size, term, count = 0, 0, 0
+    whole = True
+    for piece in pieces:
+        data = memoryview(piece)
+        part, problems = check_sealed(Path("piece"), data, shard)
+        if part is None or problems:
+            raise CorruptFile(str(path), f"a piece of it: {problems[0].rule}", problems[0].offset)
+        header = SegmentHeader.decode(str(path), bytes(data[:HEADER_SIZE]))
+        _check_place(path, segment, headers, header)
+        if part.terms is not None:
+            if part.terms[0] < term:
+                raise CorruptFile(str(path), f"term {part.terms[0]} after {term}")
+            term = part.terms[1]
+        if part.proposal_count is None:
+            whole = False
+        else:
+            count += part.proposal_count
+        footer_at = len(data) - FOOTER_SIZE
+        footer = Footer.decode(str(path), bytes(data[footer_at:]), footer_at)
+        walk = walk_entries(data, footer.entries_end)
+        entries.append(data[ENTRIES_OFFSET : walk.end])
+        offsets.append((walk.starts + np.uint32(size)).astype(np.uint32))
+        size += walk.end - ENTRIES_OFFSET
+        _add_notes(path, data, header, footer, streams, voids)
+        headers.append(header)
+    if not headers or headers[-1].last_index != segment.last_index:
+        raise CorruptFile(str(path), "the pieces end before the range does")
+    complete = replace(
+        segment.header,
+        last_index=segment.last_index,
+        first_timestamp_ns=headers[0].first_timestamp_ns,
+        last_timestamp_ns=headers[-1].last_timestamp_ns,
+        entry_count=sum(len(each) for each in offsets),
+    )
+    content = b"".join(entries)
+    notes = SegmentNotes(
+        {stream_id: np.concatenate(records) for stream_id, records in streams.items()},
+        _merged(voids),
+    )
+    image = sealed_image(complete, content, np.concatenate(offsets), notes)
+    parts = (image.header, content, image.tail)
+    _, problems = check_sealed(Path("piece"), memoryview(b"".join(parts)), shard)
+    if problems:
+        raise CorruptFile(str(path), f"joined: {problems[0].rule}", problems[0].offset)
+    return Joined(complete, parts, count if whole else None, term)
+
+
+def write_joined(files: Files, segment: DamagedSegment, joined: Joined) -> Path:
+    """Write the file beside the damaged one, durable but for its name; return where."""
+    path = segment.path.with_name(compacting_name(segment.first_index))
+    if files.exists(path):
+        files.remove(path)
+    try:
+        file = files.open(path, create=True)
+        offset = 0
+        for part in joined.parts:
+            file.write(part, offset)
+            offset += len(part)
+        file.sync()
+    except OSError:
+        with suppress(OSError):
+            files.remove(path)
+        raise
+    return path
+
+
+def _check_place(
+    path: Path, segment: DamagedSegment, before: list[SegmentHeader], header: SegmentHeader
+) -> None:
+    """A piece begins where the one before ended, with a later group, at no earlier time."""
+    if not before:
+        if (header.first_index, header.first_proposal) != (
+            segment.first_index,
+            segment.first_proposal,
+        ):
+            rule = f"begins at {header.first_index}, proposal {header.first_proposal}"
+            raise CorruptFile(str(path), rule)
+        return
+    last = before[-1]
+    if (
+        header.first_index != last.last_index + 1
+        or header.first_proposal <= last.first_proposal
+        or header.first_timestamp_ns < last.last_timestamp_ns
+    ):
+        rule = f"a piece at {header.first_index} after one that ends at {last.last_index}"
+        raise CorruptFile(str(path), rule)
+
+
+def _add_notes(
+    path: Path,
+    data: memoryview,
+    header: SegmentHeader,
+    footer: Footer,
+    streams: dict[int, list[Indexes]],
+    voids: list[Indexes],
+) -> None:
+    def table(name: str, span: TableSpan) -> Table:
+        return Table(str(path), name, span, data[span.position : span.end])
+
+    found = StreamTable(table("streams", footer.streams), header).all_records()
+    for stream_id, records in found.items():
+        streams.setdefault(stream_id, []).append(records)
+    voids.append(tables.decode_voids(table("voids", footer.voids), header))
+
+
+def _merged(voids: list[Indexes]) -> Indexes:
+    """Join ranges that a piece's end has divided."""
+    rows = np.concatenate(voids).tolist()
+    merged: list[list[int]] = []
+    for first, last in rows:
+        if merged and first == merged[-1][1] + 1:
+            merged[-1][1] = last
+        else:
+            merged.append([first, last])
+    return np.array(merged, np.uint64).reshape(-1, 2)

@@ -24,13 +24,20 @@ The name may come to mean another file: compaction renames one over it, retentio
 mapping is not disturbed by that. A segment that has to map its file again, or for the first time,
 and finds none or another one, raises ``FileNotFoundError``; the log then has a newer segment in its
 place, or none.
+
+Damaged
+-------
+A stand-in for a sealed segment that turned out to be damaged: nothing of it is served.
+
+It keeps the place of the segment, so that its neighbours still touch. Whoever asks for an entry of
+its range is told what is wrong with the file, until a peer's copy takes its place.
 """
 
 import errno
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from crc32c import crc32c
@@ -486,3 +493,36 @@ class SealedSegment:
                 raise self._corrupt("the last group is not closed", mapping, self.entry_count - 1)
             mapping.group_ends = ends
         return ends
+
+
+# Damaged
+
+
+class DamagedSegment:
+    """One ``.flseg`` file that must not be read."""
+
+    __slots__ = (
+        "entry_count", "first_index", "first_proposal", "first_timestamp_ns", "header",
+        "last_index", "last_timestamp_ns", "offset", "path", "rule",
+    )  # fmt: skip
+
+    is_compacted = False
+
+    def __init__(
+        self, path: Path, header: SegmentHeader, rule: str, offset: int | None = None
+    ) -> None:
+        """``header``: of the file, or as much of it as its neighbours tell."""
+        self.path = path
+        self.header = header
+        self.rule = rule
+        self.offset = offset
+        self.first_index = header.first_index
+        self.last_index = header.last_index
+        self.first_proposal = header.first_proposal
+        self.first_timestamp_ns = header.first_timestamp_ns
+        self.last_timestamp_ns = header.last_timestamp_ns
+        self.entry_count = header.entry_count
+
+    def refuse(self) -> NoReturn:
+        """Say what is wrong instead of an answer."""
+        raise CorruptFile(str(self.path), f"set aside as damaged: {self.rule}", self.offset)

@@ -23,7 +23,7 @@ from onelog.cli.values import duration_s
 
 if TYPE_CHECKING:
     from onelog import AsyncClient
-    from onelog.cli.bench.load import Run
+    from onelog.cli.bench.workloads import Run
 
 CALLERS, CALLERS_MAX = 64, 4_096
 SECONDS, SECONDS_MAX = 5.0, 86_400.0
@@ -158,8 +158,7 @@ def bench(
 
 
 async def _bench(session: Session, wish: Wish) -> list[dict[str, Any]]:
-    from onelog.cli.bench.load import Run
-    from onelog.cli.bench.workloads import WORKLOADS, Load
+    from onelog.cli.bench.workloads import WORKLOADS, Load, Run
 
     rows: list[dict[str, Any]] = []
     async with _namespace(session) as client:

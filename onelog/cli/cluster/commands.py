@@ -24,11 +24,11 @@ from onelog.cli.cluster.lifecycle import (
     start_cluster,
     stop_cluster,
 )
-from onelog.cli.cluster.ports import BASE_MAX
+from onelog.cli.cluster.processes import BASE_MAX
 from onelog.cli.cluster.state import DEFAULT_PATH, NODES_MAX, ClusterDirectory
 from onelog.cli.command import group
 from onelog.cli.failure import CommandFailed
-from onelog.cli.log.state_output import printable
+from onelog.cli.output import printable
 
 if TYPE_CHECKING:
     from onelog.cli.cluster.status import ClusterStatus
@@ -108,7 +108,7 @@ def up(
       onelog cluster up --nodes 5 --detach
       onelog cluster up --dir /tmp/quick -- --raft-heartbeat-s 0.05
     """
-    from onelog.cli.cluster.watching import see_up
+    from onelog.cli.cluster.view import see_up
 
     directory = ClusterDirectory(path)
     known = directory.find()
@@ -179,7 +179,7 @@ def status(
     from rich.console import Console
 
     from onelog.cli.cluster import view
-    from onelog.cli.cluster.watching import watch
+    from onelog.cli.cluster.view import watch
 
     directory = ClusterDirectory(path)
     directory.load()
@@ -247,7 +247,7 @@ def restart(
     Examples:
       onelog cluster restart 2
     """
-    from onelog.cli.cluster.watching import wait_until_ready
+    from onelog.cli.cluster.view import wait_until_ready
 
     directory = ClusterDirectory(path)
     restart_node(directory, number, stop_within)

@@ -16,8 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onelog.cli.cluster.ports import hold_ports
-from onelog.cli.cluster.processes import launch, send, wait_for_end
+from onelog.cli.cluster.processes import hold_ports, launch, send, wait_for_end
 from onelog.cli.cluster.state import ClusterDirectory, LocalCluster
 from onelog.cli.failure import CommandFailed
 

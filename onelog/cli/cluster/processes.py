@@ -6,17 +6,34 @@ a descriptor of the process (pidfd), opened before the identity is looked at: wh
 begins in between, no other process can get it.
 
 A process that has ended counts as gone, also while its parent has not noticed yet (a zombie).
+
+Ports
+-----
+Ports for a local cluster: a block of them, held until the nodes take over.
+
+A block is ``base`` and the ports after it. The first node has ``base`` for clients, ``base + 100``
+for the other nodes and ``base + 200`` for HTTP; the next nodes have what follows these. Blocks are
+below the ports that the system gives to outgoing connections, where any program could be given one
+while its node is down.
+
+Every port is listened on while it is held, so nobody else gets it. A node's three are let go just
+before it starts; until all are up, the last port of the block is still held and keeps other
+clusters away from the rest, which would find it free for that moment.
 """
 
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+from onelog.cli.failure import CommandFailed
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Fields of /proc/PID/stat behind the name, which is in brackets and may hold anything.
@@ -110,3 +127,109 @@ def _started(pid: int) -> str | None:
     if fields[_STATE_FIELD] in _ENDED_STATES and int(fields[_THREADS_FIELD]) <= 1:
         return None  # with other threads left it still has its ports and its files
     return f"{boot}/{fields[_START_FIELD]}"
+
+
+# Ports
+
+HOST = "127.0.0.1"
+FIRST_BASE = 7400  # of which 7400 is where clients look by themselves
+BLOCK_SIZE = 300
+BASE_MAX = 65_536 - BLOCK_SIZE
+_PEERS_PLUS, _HTTP_PLUS, _GUARD_PLUS = 100, 200, BLOCK_SIZE - 1
+_OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """Where one node listens."""
+
+    api: int
+    peers: int
+    http: int
+
+
+def ports_of(base: int, number: int) -> NodePorts:
+    """Return the ports of a node; the first one has number 1."""
+    api = base + number - 1
+    return NodePorts(api, api + _PEERS_PLUS, api + _HTTP_PLUS)
+
+
+class PortBlock:
+    """A block that this process holds."""
+
+    def __init__(self, base: int, nodes: int) -> None:
+        """Take all of it; raises ``PortTaken`` and holds nothing."""
+        self.base = base
+        self._sockets: dict[int, socket.socket] = {}
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._hold(base + _GUARD_PLUS)
+            for number in range(1, nodes + 1):
+                ports = ports_of(base, number)
+                for port in (ports.api, ports.peers, ports.http):
+                    self._hold(port)
+            undo.pop_all()
+
+    def _hold(self, port: int) -> None:
+        holder = self._sockets[port] = socket.socket()
+        # Connections that have ended a moment ago do not count, as for the server itself.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            holder.bind((HOST, port))
+            holder.listen(1)
+        except OSError as error:
+            raise PortTaken(port) from error
+
+    def hand_over(self, number: int) -> None:
+        """Let go of a node's ports, because it starts now."""
+        ports = ports_of(self.base, number)
+        for port in (ports.api, ports.peers, ports.http):
+            self._sockets.pop(port).close()
+
+    def close(self) -> None:
+        """Let go of what is still held."""
+        for holder in self._sockets.values():
+            holder.close()
+        self._sockets.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PortTaken(Exception):
+    """Somebody listens on ``port``."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(f"port {port} is taken")
+        self.port = port
+
+
+@contextmanager
+def hold_ports(
+    nodes: int, *, asked: int | None, remembered: int | None, first: int = FIRST_BASE
+) -> Iterator[PortBlock]:
+    """Hold the block that was asked for, or the one of last time if it is free, or the next one."""
+    if asked is not None:
+        try:
+            block = PortBlock(asked, nodes)
+        except PortTaken as error:
+            raise CommandFailed(
+                "PORT_TAKEN", f"{error}; give another --port, or none to have one chosen"
+            ) from error
+    else:
+        block = _find(nodes, [] if remembered is None else [remembered], first)
+    with block:
+        yield block
+
+
+def _find(nodes: int, preferred: list[int], first: int) -> PortBlock:
+    end = int(_OUTGOING_RANGE.read_text().split()[0])
+    for base in (*preferred, *range(first, end - BLOCK_SIZE, BLOCK_SIZE)):
+        try:
+            return PortBlock(base, nodes)
+        except PortTaken:
+            continue
+    raise CommandFailed("PORT_TAKEN", f"no block of ports is free from {first} on; give a --port")

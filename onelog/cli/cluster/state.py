@@ -23,8 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onelog.cli.cluster.ports import BASE_MAX, HOST, NodePorts, ports_of
-from onelog.cli.cluster.processes import ProcessIdentity
+from onelog.cli.cluster.processes import BASE_MAX, HOST, NodePorts, ProcessIdentity, ports_of
 from onelog.cli.failure import CommandFailed
 
 DEFAULT_PATH = Path("onelog-cluster")

@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from onelog.cli.log.output import StateReport
-    from onelog.ual.offline.offline_log import OfflineLog
+    from onelog.ual.offline.reader import OfflineLog
 
 U64_MAX = (1 << 64) - 1
 
@@ -177,7 +177,7 @@ def dump(
     from onelog.cli.log import output
     from onelog.ual.errors import CorruptFile
     from onelog.ual.files import DiskFiles
-    from onelog.ual.offline.offline_log import open_offline_log
+    from onelog.ual.offline.reader import open_offline_log
 
     if first_index is not None and last_index is not None and last_index < first_index:
         raise typer.BadParameter(f"--to {last_index} is below --from {first_index}")
@@ -264,9 +264,9 @@ def verify(
       onelog log verify ./onelog-data --json | jq '.findings[] | select(.level == "error")'
     """
     from onelog.cli.log import output
-    from onelog.snapshot.verification import VERIFIERS
+    from onelog.snapshot.proof import VERIFIERS
     from onelog.ual.files import DiskFiles
-    from onelog.ual.offline.findings import Level
+    from onelog.ual.offline.verify import Level
     from onelog.ual.offline.verify import verify as verify_directory
 
     with output.progress_bar("verify", is_shown=not (no_progress or as_json)) as progress:

@@ -1,17 +1,256 @@
 """``onelog log snapshot`` and ``prove``: save the state of a data directory, and check it.
 
 Thin: the work is done in ``snapshot``, which is imported inside the commands, because every other
-command of the client must start without it. ``onelog log replay`` is in replay_command.py.
+command of the client must start without it.
+
+Replay
+------
+``onelog log replay``: the state that a data directory leads to, and questions about its past.
+
+Thin: the work is done in ``snapshot``, which is imported inside the command, because every other
+command of the client must start without it. ``output.py`` makes what people read.
+
+State output
+------------
+What the commands about state share on their way out: a bar, JSON, warnings, escapes.
 """
 
+import json
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.cli.log.replay_command import AsJson, DataDir, NoProgress, Shard, replay
-from onelog.cli.log.state_output import print_json, printable, progress_bar, warn
+from onelog.cli.output import printable
+
+if TYPE_CHECKING:
+    from onelog.snapshot.progress import Progress as ProgressCall
+    from onelog.snapshot.questions import Question
+
+
+@contextmanager
+def progress_bar(*, is_shown: bool) -> "Iterator[ProgressCall]":
+    """Show a bar on stderr while the block runs, if somebody is there to see it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    from onelog.snapshot.progress import Phase, no_progress
+
+    console = Console(stderr=True)
+    if not is_shown or not console.is_terminal:
+        yield no_progress
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(phase: Phase, done: int, total: int) -> None:
+            bar.update(task, description=phase.value, completed=done, total=total or None)
+
+        yield show
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print one JSON document."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def warn(message: str) -> None:
+    """Print a warning beside the output."""
+    typer.echo(f"warning: {printable(message)}", err=True)
+
+
+# Replay
+
+LIST_MAX = 1_000  # as onelog.snapshot.questions has it, which is not imported for a --help
+
+DataDir = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.")]
+Shard = Annotated[int | None, typer.Option("--shard", min=0, metavar="N", help="Only this shard.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress bar.")]
+ToIndex = Annotated[
+    int | None, typer.Option("--to", min=1, metavar="INDEX", help="Stop behind this entry.")
+]
+AtIndex = Annotated[
+    int | None,
+    typer.Option("--at", min=1, metavar="INDEX", help="Answer as of this entry, not of the end."),
+]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Ask for a key.")]
+QueueName = Annotated[
+    str | None, typer.Option("--queue", metavar="NAME", help="Ask for a queue: depths, totals.")
+]
+StreamName = Annotated[
+    str | None,
+    typer.Option("--stream", metavar="NAME", help="Ask for a stream: offsets, consumer groups."),
+]
+SeriesText = Annotated[
+    str | None,
+    typer.Option("--series", metavar="SERIES", help="Ask for a time series: its points."),
+]
+Field = Annotated[
+    str | None, typer.Option("--field", metavar="NAME", help="Only this field of --series.")
+]
+MeasurementName = Annotated[
+    str | None,
+    typer.Option("--measurement", metavar="NAME", help="Ask for a measurement: fields, rules."),
+]
+ListMax = Annotated[
+    int | None,
+    typer.Option(
+        "--list",
+        min=1,
+        max=LIST_MAX,
+        metavar="N",
+        help="List the first N messages of --queue or series of --measurement, the last N records "
+        "of --stream or points of --series.",
+    ),
+]
+NamespaceName = Annotated[
+    str, typer.Option("--namespace", metavar="NS", help="The namespace of what is asked for.")
+]
+
+
+def replay(
+    data_dir: DataDir,
+    *,
+    shard: Shard = None,
+    to_index: ToIndex = None,
+    at_index: AtIndex = None,
+    key: Key = None,
+    queue: QueueName = None,
+    stream: StreamName = None,
+    series: SeriesText = None,
+    field: Field = None,
+    measurement: MeasurementName = None,
+    list_max: ListMax = None,
+    namespace: NamespaceName = "default",
+    as_json: AsJson = False,
+    no_progress: NoProgress = False,
+) -> None:
+    """Rebuild the state from snapshots and log; print counts and the state hash.
+
+    Starts from the newest usable snapshot, or from the beginning of the log, and applies what is
+    known to be committed. With one of --key, --queue, --stream, --series and --measurement, says
+    what that was at --at, or at the end; its shard is found by itself. Changes nothing and works
+    while a server is running.
+
+    \b
+    Exit codes:
+      0  the state was rebuilt (a name that did not exist is an answer)
+      1  the directory does not lead to that state, or the command failed
+      2  the command was not understood
+
+    \b
+    Examples:
+      onelog log replay ./onelog-data
+      onelog log replay ./onelog-data --shard 2 --to 100000 --json
+      onelog log replay ./onelog-data --at 4711 --key user/17
+      onelog log replay ./onelog-data --at 4711 --queue mail --list 10
+      onelog log replay ./onelog-data --stream orders --list 10
+      onelog log replay ./onelog-data --series 'cpu{host=a}' --field usage --json
+      onelog log replay ./onelog-data --measurement cpu
+    """
+    if at_index is not None and to_index is not None:
+        raise typer.BadParameter("give --at or --to, not both")
+    names = {
+        "key": key, "queue": queue, "stream": stream, "series": series, "measurement": measurement,
+    }  # fmt: skip
+    asked = {subject: name for subject, name in names.items() if name is not None}
+    question = _question(asked, namespace, field, list_max)
+    if at_index is not None and question is None:
+        options = ", ".join(f"--{subject}" for subject in names)
+        raise typer.BadParameter(f"--at answers for one thing: give one of {options}, or use --to")
+    reports = _rebuild(
+        data_dir, shard, to_index if at_index is None else at_index, question,
+        is_shown=not (no_progress or as_json),
+    )  # fmt: skip
+    if as_json:
+        print_json({"path": str(data_dir), "shards": [report for report, _ in reports]})
+        return
+    from onelog.cli.log.output import print_rebuilt
+
+    for report, counts in reports:
+        print_rebuilt(report, counts, list_max or 0)
+
+
+def _question(
+    asked: dict[str, str], namespace: str, field: str | None, list_max: int | None
+) -> "Question | None":
+    """Return the question that was asked, None if none was; say what makes no sense."""
+    options = " and ".join(f"--{subject}" for subject in asked)
+    if len(asked) > 1:
+        raise typer.BadParameter(f"{options} are two questions: give one of them")
+    if field is not None and "series" not in asked:
+        raise typer.BadParameter("--field is about --series: give that")
+    if list_max is not None and (not asked or "key" in asked):
+        raise typer.BadParameter(
+            "--list says what is in a thing: give --queue, --stream, --series or --measurement"
+        )
+    if not asked:
+        return None
+    from onelog.snapshot.questions import Question, Subject
+
+    ((subject, name),) = asked.items()
+    question = Question(Subject(subject), name, namespace, field, list_max or 0)
+    try:
+        question.check()
+    except ValueError as error:
+        raise typer.BadParameter(f"{options} {name}: {error}") from error
+    return question
+
+
+def _rebuild(
+    data_dir: Path,
+    shard: int | None,
+    index: int | None,
+    question: "Question | None",
+    *,
+    is_shown: bool,
+) -> list[tuple[dict[str, Any], dict[str, dict[str, int]]]]:
+    """Rebuild the shards that are meant; return what is said about each, and its counts.
+
+    One state at a time: together they may be more than the memory holds.
+    """
+    from onelog.snapshot.offline import rebuild_state, shards_of
+    from onelog.snapshot.questions import answer
+    from onelog.ual.files import DiskFiles
+
+    files = DiskFiles()
+    if question is not None and shard is None:
+        shard = question.shard(files, data_dir)
+    chosen = shards_of(files, data_dir, shard)
+    if index is not None and len(chosen) > 1:
+        raise typer.BadParameter("shards count their entries apart: give --shard with --to")
+    reports: list[tuple[dict[str, Any], dict[str, dict[str, int]]]] = []
+    with progress_bar(is_shown=is_shown) as progress:
+        for number in chosen:
+            rebuilt = rebuild_state(
+                files, data_dir, number, index=index,
+                records_kept=0 if question is None else question.records_kept, progress=progress,
+            )  # fmt: skip
+            for at in rebuilt.rejected:
+                warn(f"shard {number}: {at.why}; an older one was used")
+            report: dict[str, Any] = {
+                "shard": rebuilt.shard,
+                "index": rebuilt.index,
+                "state_hash": rebuilt.state_hash,
+                "base_index": rebuilt.base_index,
+                "entry_count": rebuilt.entry_count,
+                "counts": rebuilt.counts,
+            }
+            if question is not None:
+                report[question.subject.value] = answer(rebuilt, question)
+            reports.append((report, rebuilt.counts_by_model))
+            del rebuilt
+    return reports
+
+
+# State
 
 EXIT_DIFFERS = 1
 EXIT_NOTHING = 2

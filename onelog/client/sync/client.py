@@ -9,8 +9,6 @@ from typing import Self
 from onelog.client.blocking import Facade, LoopThread
 from onelog.client.client import AsyncClient
 from onelog.client.options import DEFAULT_ENDPOINT, ClientOptions, Durability, Tls
-from onelog.client.queue_values import QueueInfo
-from onelog.client.stream_values import StreamInfo
 from onelog.client.sync.admin import Admin
 from onelog.client.sync.kv import KV
 from onelog.client.sync.log import Log
@@ -18,9 +16,9 @@ from onelog.client.sync.queue import Queue
 from onelog.client.sync.stream import Stream
 from onelog.client.sync.tail import Tail
 from onelog.client.sync.timeseries import TimeSeries
-from onelog.client.sync.transact import Batch
+from onelog.client.sync.transactions import Batch
 from onelog.client.sync.watch import Watch
-from onelog.client.values import Key, Read
+from onelog.client.values import Key, QueueInfo, Read, StreamInfo
 from onelog.client.watch import Watched
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from onelog.client.blocking import Facade
-from onelog.client.stream_values import GroupConfig, GroupInfo
-from onelog.client.values import Read, Record
+from onelog.client.values import GroupConfig, GroupInfo, Read, Record
 
 
 class Group(Facade):

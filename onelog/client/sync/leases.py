@@ -44,3 +44,40 @@ class Lease(Facade):
 
     def __exit__(self, *error: object) -> None:
         self._thread.run(self._core.__aexit__(*error))
+
+
+class Lock(Facade):
+    """Not reentrant. One object is one holder; make another one for another task."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token; raises LeaseLost if the lock is not held."""
+        found: int = self._core.token
+        return found
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds the lock, as far as it can know."""
+        found: bool = self._core.is_held
+        return found
+
+    def acquire(self, timeout_s: float | None = None) -> int:
+        """Wait for the lock and return the fencing token; DeadlineExceeded if it takes too long."""
+        found: int = self._thread.run(self._core.acquire(timeout_s))
+        return found
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free; tell whether it was."""
+        found: bool = self._thread.run(self._core.try_acquire())
+        return found
+
+    def release(self) -> None:
+        """Give the lock back; harmless if it is lost."""
+        self._thread.run(self._core.release())
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._core.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.run(self._core.__aexit__(*error))

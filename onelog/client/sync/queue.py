@@ -7,9 +7,18 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from onelog.client.blocking import Facade
-from onelog.client.queue_values import NewMessage, QueueConfig, QueueInfo, Schedule
 from onelog.client.sync.worker import Worker
-from onelog.client.values import Enqueued, Message, Read, Settled, Value
+from onelog.client.values import (
+    Enqueued,
+    Message,
+    NewMessage,
+    QueueConfig,
+    QueueInfo,
+    Read,
+    Schedule,
+    Settled,
+    Value,
+)
 
 
 class Queue(Facade):

@@ -6,10 +6,19 @@ Written by ``python -m scripts.generate_sync_client``: change it there.
 from collections.abc import Iterable, Iterator, Mapping
 
 from onelog.client.blocking import Facade
-from onelog.client.stream_values import NewRecord, Producer, RecordFilter, Retention, StreamInfo
 from onelog.client.sync.group import Group
 from onelog.client.sync.tail import Tail
-from onelog.client.values import Appended, Read, Record, Value
+from onelog.client.values import (
+    Appended,
+    NewRecord,
+    Producer,
+    Read,
+    Record,
+    RecordFilter,
+    Retention,
+    StreamInfo,
+    Value,
+)
 
 
 class Stream(Facade):

@@ -6,8 +6,15 @@ Written by ``python -m scripts.generate_sync_client``: change it there.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onelog.client.blocking import Facade
-from onelog.client.series_arrays import ArrayLike, SeriesData
-from onelog.client.timeseries import Aggregate, Matchers, MeasurementConfig, MeasurementInfo, Rule
+from onelog.client.timeseries import (
+    Aggregate,
+    ArrayLike,
+    Matchers,
+    MeasurementConfig,
+    MeasurementInfo,
+    Rule,
+    SeriesData,
+)
 from onelog.client.values import Key, Read
 
 

@@ -8,7 +8,7 @@ from onelog.ual.entry import Draft, encode_group
 from onelog.ual.install import Installation, install
 from onelog.ual.log import Log
 from onelog.ual.manifest import Base, SnapshotRecord
-from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.recovery import open_hard_state, open_log
 from onelog.ual.segments.notes import ApplyNotes
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.shards import SECOND, SMALL, make_shard

@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 
 from onelog.cluster.errors import ClusterError, NotLeader
-from onelog.cluster.raft.lease import CLOCK_RATE_DIFFERENCE_MAX
 from onelog.cluster.raft.member import CANDIDATE, FOLLOWER, LEADER
 from onelog.cluster.raft.messages import Ack, Stale, TimeoutNow, Vote, VoteRequest
+from onelog.cluster.raft.peers import CLOCK_RATE_DIFFERENCE_MAX
 from onelog.node.replica.stale_reads import Level
 from tests.cluster.raft.lone_shard import ME, OTHER, PEER, LoneShard
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onelog.cluster.config import ShippingConfig
-from onelog.cluster.raft.catch_up import RESTARTS_MAX, Offered, Shipments
-from onelog.cluster.raft.fetching import PieceFetch, Taken, Wanted
+from onelog.cluster.raft.catch_up import RESTARTS_MAX, Offered, PieceFetch, Shipments, Taken, Wanted
 from onelog.cluster.raft.messages import Chunk, Fetch
 
 PEER = UUID(int=2)

@@ -9,9 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from onelog.cluster.raft.messages import Message
-from onelog.cluster.transport.connection import Purpose, connect
+from onelog.cluster.transport.connection import Listener, Purpose, connect
 from onelog.cluster.transport.handshake import Identity
-from onelog.cluster.transport.listener import Listener
 from onelog.cluster.transport.peers import PeerTransport, TransportConfig
 from onelog.cluster.transport.wire import Refused, decode_first
 

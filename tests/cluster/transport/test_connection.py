@@ -9,20 +9,20 @@ from typing import Any
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
+from onelog.cluster.transport import connection as listening
 from onelog.cluster.transport import connection as module
-from onelog.cluster.transport import listener as listening
 from onelog.cluster.transport.connection import (
+    OPENINGS_MAX,
     READ_AHEAD_BYTES_MAX,
     Connection,
+    Listener,
     Purpose,
     ask,
     connect,
     split_address,
 )
 from onelog.cluster.transport.link import LinkEnded
-from onelog.cluster.transport.listener import OPENINGS_MAX, Listener
-from onelog.cluster.transport.wire import FRAME_SIZE_MAX
-from onelog.cluster.transport.wire_errors import Reason, WireError
+from onelog.cluster.transport.wire import FRAME_SIZE_MAX, Reason, WireError
 from tests.cluster.transport.pairs import WAIT_S, until
 
 OPENING = b"onelog-peer/1 leaders"

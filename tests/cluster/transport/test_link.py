@@ -10,8 +10,7 @@ from onelog.cluster.raft.messages import Ack, Message, Vote
 from onelog.cluster.transport import wire
 from onelog.cluster.transport.link import Link, LinkEnded, PeerRefused, Traffic
 from onelog.cluster.transport.outbox import OutboxLimits
-from onelog.cluster.transport.wire import Refused
-from onelog.cluster.transport.wire_errors import Reason, WireError
+from onelog.cluster.transport.wire import Reason, Refused, WireError
 
 SESSION = 5
 VOTE = wire.encode_frame(SESSION, [wire.encode_message(1, Vote(7))])

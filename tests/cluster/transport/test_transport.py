@@ -10,10 +10,9 @@ import pytest
 
 from onelog.cluster.raft.messages import Ack, Append, Chunk, Message, Vote
 from onelog.cluster.transport import wire
-from onelog.cluster.transport.connection import Connection, Purpose, connect
+from onelog.cluster.transport.connection import Connection, Listener, Purpose, connect
 from onelog.cluster.transport.link import LinkEnded
-from onelog.cluster.transport.listener import Listener
-from onelog.cluster.transport.wire_errors import Reason, WireError
+from onelog.cluster.transport.wire import Reason, WireError
 from onelog.v1 import peer_pb2
 from tests.cluster.transport.pairs import (
     LARGE,

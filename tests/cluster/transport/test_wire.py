@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from onelog.cluster.raft.messages import Ack, Append, Message, Vote
 from onelog.cluster.transport import wire
-from onelog.cluster.transport.wire import Encoded, FrameDecoder, Hello, Refused
-from onelog.cluster.transport.wire_errors import Reason, WireError
+from onelog.cluster.transport.wire import Encoded, FrameDecoder, Hello, Reason, Refused, WireError
 from onelog.ual.entry import GROUP_SIZE_MAX
 from onelog.v1 import peer_pb2
 from tests.cluster.transport.wire_samples import (

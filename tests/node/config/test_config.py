@@ -11,7 +11,7 @@ from onelog.cli.main import run
 from onelog.cluster.config import RaftConfig
 from onelog.cluster.transport.outbox import OutboxLimits
 from onelog.cluster.transport.peers import TransportConfig
-from onelog.cluster.transport.wire_errors import Reason
+from onelog.cluster.transport.wire import Reason
 from onelog.node import errors
 from onelog.node.config.schema import Config
 from onelog.node.config.settings import Address, Kind

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import ResourceExhausted
-from onelog.node.edge.admission import CLIENT_SHARE, Admission
+from onelog.node.edge.gate import CLIENT_SHARE, Admission
 
 
 def test_one_client_gets_its_share_and_leaves_room_for_others() -> None:

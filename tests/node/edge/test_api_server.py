@@ -18,9 +18,9 @@ from onelog.node.config.schema import LimitSettings, SecuritySettings
 from onelog.node.credentials import api_server_tls
 from onelog.node.edge import port as api_server
 from onelog.node.edge.exchange import MESSAGES_PER_TURN, Exchange
-from onelog.node.edge.waits import own_task
 from onelog.node.errors import ConfigError
 from onelog.node.replica.direct_future import DirectFuture
+from onelog.node.replica.driver import own_task
 from onelog.wire.http2 import PREFACE
 from tests.cluster.transport.test_transport_tls import certificate
 from tests.node.edge.api_peer import NAME, WAIT_S, Port, both, peer, port, run, stream, unary, until

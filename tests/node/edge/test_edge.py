@@ -12,10 +12,10 @@ import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
 from onelog import errors
-from onelog.cluster.raft.transfer import Transfer
+from onelog.cluster.raft.member import Transfer
 from onelog.node.config.schema import Config, ShutdownSettings
 from onelog.node.edge import calls
-from onelog.node.edge.forwarding import FORWARDED_KEY, SHARD_KEY
+from onelog.node.edge.calls import FORWARDED_KEY, SHARD_KEY
 from onelog.node.edge.shards import namespace_of
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import common_pb2

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from onelog.errors import ConditionFailed, OnelogError, OutcomeUnknown, Unavailable
-from onelog.node.edge.forwarding import FORWARDED_KEY, Forwarder
+from onelog.node.edge.calls import FORWARDED_KEY, Forwarder
 from onelog.node.public_errors import status_of
 from onelog.wire.grpc import ErrorCode, Event, MessageReceived, Status
 from tests.onelog.client.echoing import UNARY, Wired, wired

@@ -13,8 +13,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from onelog import errors
+from onelog.client.calls import Verdict, judge
 from onelog.client.client import AsyncClient
-from onelog.client.retrying import Verdict, judge
 from onelog.errors import OnelogError
 from onelog.node.config.schema import LimitSettings
 from onelog.node.edge import port as api_server

@@ -8,7 +8,7 @@ import pytest
 
 from onelog.node.config.schema import ClusterSettings
 from onelog.node.membership.balance import chosen_leader, transfer
-from onelog.node.services import members
+from onelog.node.services import admin as members
 from onelog.v1 import admin_pb2 as admin
 from tests.node.services.nodes import Node, cluster, eventually, run, until
 

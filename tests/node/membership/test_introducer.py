@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.cluster.transport.introduction import (
+from onelog.cluster.transport.handshake import (
     INTRODUCTION_SIZE_MAX,
     Introduction,
     decode_answer,
@@ -20,8 +20,8 @@ from onelog.cluster.transport.introduction import (
     encode_answer,
     encode_introduction,
 )
-from onelog.cluster.transport.wire_errors import Reason, WireError
-from onelog.node.membership.introducer import Introducer, cluster_id_of
+from onelog.cluster.transport.wire import Reason, WireError
+from onelog.node.membership.peer_port import Introducer, cluster_id_of
 from onelog.ual.directory import Founder, System, Topology
 
 NAMES = ("n1", "n2", "n3")

@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 
 from onelog.cluster.transport.connection import Purpose, ask, connect
-from onelog.cluster.transport.introduction import Introduction
+from onelog.cluster.transport.handshake import Introduction
 from onelog.cluster.transport.link import LinkEnded
-from onelog.node.membership.introducer import Introducer
 from onelog.node.membership.peer_port import (
+    Introducer,
     PeerPort,
     decode_leaders,
     encode_leaders,

@@ -6,8 +6,7 @@ from uuid import UUID
 
 from onelog.cluster.errors import ClusterError
 from onelog.cluster.raft.messages import Message
-from onelog.node.replica.durability import Durability
-from onelog.node.replica.requests import Outcome, ShardConfig
+from onelog.node.replica.requests import Durability, Outcome, ShardConfig
 from onelog.node.replica.stale_reads import Level
 from onelog.ual.entry import Draft
 from onelog.ual.jobs import SyncJob

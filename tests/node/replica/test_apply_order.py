@@ -6,7 +6,7 @@ from typing import cast
 from uuid import UUID
 
 from onelog.cluster.raft.messages import Ack, Append, Message
-from onelog.node.replica.driver_driver import Driver
+from onelog.node.replica.driver import Driver
 from onelog.node.replica.shard import UNAPPLIED_MAX, Shard
 from onelog.ual.files import File
 from onelog.ual.jobs import SyncJob

@@ -22,10 +22,8 @@ from onelog.cluster.errors import (
     StaleBoundExceeded,
 )
 from onelog.cluster.raft.messages import Ack, Append, Vote
-from onelog.node.replica.driver import ShardDriver, Stopping
-from onelog.node.replica.driver_driver import Driver, run_until_complete
-from onelog.node.replica.durability import Durability, Received
-from onelog.node.replica.requests import Outcome, Results
+from onelog.node.replica.driver import Driver, ShardDriver, Stopping, run_until_complete
+from onelog.node.replica.requests import Durability, Outcome, Received, Results
 from onelog.node.replica.shard import Shard
 from onelog.node.replica.stale_reads import Level
 from onelog.node.replicas import Replicas, ReplicasConfig

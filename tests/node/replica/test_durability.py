@@ -4,7 +4,7 @@ import pytest
 
 from onelog.cluster.errors import Discarded, ResultNeeded
 from onelog.cluster.raft.messages import Ack, Append
-from onelog.node.replica.durability import Durability, Received
+from onelog.node.replica.requests import Durability, Received
 from onelog.projections.codec import SessionRef
 from onelog.projections.early_answers import needs_result
 from onelog.projections.kv import commands as kv_commands

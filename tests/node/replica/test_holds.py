@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.node.replica.holds import (
+from onelog.node.replica.retention import (
     BYTES_MAX_DEFAULT,
     LAST_BYTES,
     RESERVE_BYTES,
@@ -16,8 +16,7 @@ from onelog.node.replica.holds import (
 )
 from onelog.projections.codec import read_prefix
 from onelog.projections.queue import commands
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.message import Enqueue, QueueConfig
 from onelog.projections.result import APPLIED, Applied, Refused
 from onelog.projections.system.commands import (
     Command,

@@ -3,22 +3,18 @@
 import pytest
 
 from onelog.projections.queue import commands as queue_commands
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue, decode_message
-from onelog.projections.queue.results import decode_leased
+from onelog.projections.queue.message import Enqueue, QueueConfig, decode_leased, decode_message
 from onelog.projections.result import Applied
 from onelog.projections.stream import commands as stream_commands
-from onelog.projections.stream.pages import Page, Record
-from onelog.projections.stream.record import Append
+from onelog.projections.stream.commands import Append
+from onelog.projections.stream.reads import Page, Record
 from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import series_name
 from onelog.projections.timeseries.query import Query, QueryEngine
-from onelog.projections.timeseries.rules import Aggregate, Rule
-from onelog.projections.timeseries.types import Config
+from onelog.projections.timeseries.types import Aggregate, Config, Rule
 from onelog.ual.entry import Draft
 from onelog.ual.errors import CorruptFile
-from onelog.ual.segments.damaged import DamagedSegment
-from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
 from tests.node.replica.lone import NAMESPACE, LoneNode
 
 SECOND = 10**9

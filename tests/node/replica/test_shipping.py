@@ -9,7 +9,7 @@ import pytest
 
 from onelog.cluster.raft.messages import Ack, Append, Chunk, Fetch, Message, Offer
 from onelog.node.replica.shipping import Shipping
-from onelog.node.services.admin_status import put_shard
+from onelog.node.services.admin import put_shard
 from onelog.ual.errors import CorruptFile
 from onelog.ual.segments.sealed import SealedSegment
 from onelog.v1.admin_pb2 import ShardStatus

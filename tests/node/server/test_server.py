@@ -19,7 +19,7 @@ from onelog.node.membership.balance import chosen_leader
 from onelog.projections.kv.commands import Put, encode_command
 from onelog.ual.directory import DataDirectory
 from onelog.ual.files import DiskFiles
-from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.recovery import open_hard_state, open_log
 from tests.system.nodes import ServeProcess, get, nodes, until
 from tests.system.ports import free_ports
 

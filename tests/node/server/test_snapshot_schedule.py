@@ -17,8 +17,7 @@ from onelog.node.server.snapshot_schedule import SnapshotSchedule
 from onelog.node.snapshots.taking import BuilderLimits, Snapshots
 from onelog.projections.kv import commands as kv_commands
 from onelog.projections.queue import commands as queue_commands
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue, decode_message
+from onelog.projections.queue.message import Enqueue, QueueConfig, decode_message
 from onelog.snapshot.builder_process import BuilderProcess
 from onelog.snapshot.errors import BuilderFailed, BuilderTimeout, StateMismatch
 from onelog.ual.entry import Draft

@@ -11,7 +11,7 @@ import grpc.aio  # type: ignore[import-untyped]
 from onelog import errors
 from onelog.cluster.raft.member import LEADER
 from onelog.node.config.schema import LimitSettings
-from onelog.node.services.members import Members
+from onelog.node.services.admin import Members
 from onelog.ual.log import Log
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import kv_pb2 as kv

@@ -14,7 +14,7 @@ import pytest
 from onelog import AsyncClient, errors
 from onelog.node.config.schema import LogSettings, SnapshotSettings
 from onelog.node.replica.driver import ShardDriver
-from onelog.node.replica.holds import Holding
+from onelog.node.replica.retention import Holding
 from onelog.node.server.snapshot_schedule import SnapshotSchedule
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import kv_pb2 as kv
@@ -202,8 +202,8 @@ def test_a_disk_that_runs_short_breaks_the_hold_and_takes_no_new_one(
             assert await trimmed(node) <= index
             # As if all that is free were needed, on a replica that cannot propose to break it.
             with monkeypatch.context() as patch:
-                patch.setattr("onelog.node.replica.holds.breaks", lambda _shard: [])
-                patch.setattr("onelog.node.replica.holds.RESERVE_BYTES", 1 << 60)
+                patch.setattr("onelog.node.replica.retention.breaks", lambda _shard: [])
+                patch.setattr("onelog.node.replica.retention.RESERVE_BYTES", 1 << 60)
                 patch.setattr("onelog.node.replica.shipping.LAST_BYTES", 1 << 60)
                 await until(lambda: log.first_index > index, DEADLINE_S)  # without a snapshot
                 assert await alarms_of(node) == [("HOLD_NOT_KEPT", 0)]

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from onelog.node.services.log_messages import (
+from onelog.node.services.log import (
     FRAME_OVERHEAD_MAX,
     VOID_BYTES_MAX,
     Wanted,

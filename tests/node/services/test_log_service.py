@@ -17,9 +17,9 @@ from onelog.node.config.schema import LimitSettings
 from onelog.status import error_of
 from onelog.ual.entry import HEADER_SIZE, Entry, check_entry
 from onelog.ual.files import DiskFiles
-from onelog.ual.segments.compaction import compact_segment
 from onelog.ual.segments.format import ENTRIES_OFFSET
 from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealing import compact_segment
 from onelog.ual.segments.unsealed import UnsealedSegment
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import kv_pb2 as kv

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog import errors
-from onelog.node.replica.durability import Durability
-from onelog.node.services.execute_message import Message
-from onelog.node.services.operation_table import ANSWERS, OPERATIONS
+from onelog.node.replica.requests import Durability
+from onelog.node.services.executor import ANSWERS, OPERATIONS, Message
 from onelog.node.services.transact import BATCHED
 from onelog.projections.codec import SessionRef
 from onelog.projections.kv.commands import Put, encode_command
@@ -89,7 +88,7 @@ def test_tables_name_what_the_protos_have() -> None:
     assert set(OPERATIONS) <= operations
     assert {ANSWERS.get(kind, kind) for kind in OPERATIONS} <= results
     assert {each.name for each in pipeline.TransactOperation.DESCRIPTOR.fields} == set(BATCHED)
-    # The short way of gets knows all that can be asked of a read (node/services/execute_gets.py).
+    # The short way of gets knows all that can be asked of a read (node/services/plain.py).
     known = {"level", "max_staleness_ms", "min_index", "as_of_index", "with_cost"}
     assert set(common_pb2.ReadOptions.DESCRIPTOR.fields_by_name) == known
 

@@ -11,7 +11,7 @@ import onelog.node.services.queue
 from onelog import AsyncClient
 from onelog.errors import LeaseLost, NotFound, OutcomeUnknown, Unavailable
 from onelog.node.edge.shards import Edge
-from onelog.node.edge.waits import own_task
+from onelog.node.replica.driver import own_task
 from onelog.v1 import admin_pb2 as admin
 from onelog.v1 import queue_pb2 as q
 from tests.node.services.nodes import Node, cluster, eventually, refusal, run, single, until

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from onelog.node.edge.shards import edge_of
-from onelog.node.services.execute_message import Message
+from onelog.node.services.executor import Message
 from onelog.node.services.plain import Operation, Singles
 from onelog.v1 import common_pb2
 from onelog.v1 import kv_pb2 as kv

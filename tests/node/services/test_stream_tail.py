@@ -15,7 +15,7 @@ from onelog import errors
 from onelog.node.config.schema import LimitSettings
 from onelog.node.services import stream_tail
 from onelog.node.watch import feeds
-from onelog.projections.stream import pages
+from onelog.projections.stream import reads as pages
 from onelog.v1 import admin_pb2, common_pb2
 from onelog.v1 import kv_pb2 as kv
 from onelog.v1 import pipeline_pb2 as pipeline

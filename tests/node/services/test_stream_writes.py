@@ -7,7 +7,7 @@ from typing import Any
 from crc32c import crc32c
 
 from onelog import errors
-from onelog.node.services.execute_appends import take_appends
+from onelog.node.services.plain import take_appends
 from onelog.node.services.stream_operations import append_drafts
 from onelog.projections.codec import SessionRef
 from onelog.v1 import common_pb2, log_pb2

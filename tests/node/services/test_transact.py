@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog import errors
-from onelog.node.services.execute_puts import batched_puts
+from onelog.node.services.plain import batched_puts
 from onelog.projections.codec import SessionRef, read_prefix
 from onelog.projections.conditions import Condition, Target
 from onelog.projections.kv import commands as kv_commands

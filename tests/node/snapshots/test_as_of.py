@@ -11,8 +11,7 @@ import pytest
 from onelog.errors import OutOfRange, ResourceExhausted, Unavailable
 from onelog.node.config.schema import AsOfSettings, LogSettings
 from onelog.node.replica.requests import Results
-from onelog.node.snapshots.as_of_build import PastBuild
-from onelog.node.snapshots.past import Past
+from onelog.node.snapshots.past import Past, PastBuild
 from onelog.projections.kv import commands
 from onelog.projections.kv.reads import Range
 from onelog.projections.shard_state import Projections

@@ -9,10 +9,8 @@ import pytest
 from onelog.client.client import AsyncClient
 from onelog.node.config.schema import LimitSettings
 from onelog.node.services.stream_tail import RecordPage
-from onelog.node.watch.events import KeyHappening
-from onelog.node.watch.events_stream import StreamHappening
+from onelog.node.watch.events import Happening, KeyHappening, StreamHappening
 from onelog.node.watch.feeds import PAGE_BYTES_MAX, EventPage, Feed
-from onelog.node.watch.happening import Happening
 from onelog.projections.kv.changes import Change
 from onelog.projections.kv.reads import KeyValue
 from onelog.projections.limits import KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, VALUE_SIZE_MAX

@@ -15,9 +15,9 @@ from onelog.errors import OutOfRange, ResourceExhausted
 from onelog.node.config.schema import AsOfSettings
 from onelog.node.edge.calls import Call
 from onelog.node.edge.shards import edge_of
-from onelog.node.snapshots import as_of_build
 from onelog.node.snapshots import past as as_of
-from onelog.node.snapshots.as_of_build import PastBuild
+from onelog.node.snapshots import past as as_of_build
+from onelog.node.snapshots.past import PastBuild
 from onelog.node.watch import past as watch_past
 from onelog.node.watch.feeds import PAGE_EVENTS_MAX
 from onelog.node.watch.watch import WATCH_METHOD, Watches

@@ -8,7 +8,7 @@ import pytest
 from onelog.client.client import AsyncClient
 from onelog.client.watch import Event, Watched
 from onelog.node.watch import feeds
-from onelog.projections.stream.gone import GoneStream, GoneStreams
+from onelog.projections.stream.state import GoneStream, GoneStreams
 from onelog.v1 import pipeline_pb2 as pipeline
 from onelog.v1 import stream_pb2 as pb
 from tests.node.services.nodes import Node, until

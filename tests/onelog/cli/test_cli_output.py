@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.cli.chart import sparkline
-from onelog.cli.output import TABLE_ROWS_MAX, Output, cell, plain
+from onelog.cli.output import TABLE_ROWS_MAX, Output, cell, plain, sparkline
 
 
 class Pair(NamedTuple):

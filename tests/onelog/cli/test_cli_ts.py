@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onelog.cli.failure import CommandFailed
-from onelog.cli.points_input import Point, chunks, point_of_line, points_of_csv
+from onelog.cli.timeseries import Point, chunks, point_of_line, points_of_csv
 from tests.onelog.cli.commands import Cli
 
 HOUR = 3600 * 10**9

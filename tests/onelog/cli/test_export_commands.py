@@ -16,7 +16,7 @@ import pytest
 
 from onelog import Client
 from onelog.cli import export as export_commands
-from onelog.cli.export_output import export_progress
+from onelog.cli.export import export_progress
 from onelog.cli.program import tree
 from tests.onelog.cli.commands import Cli
 from tests.spark.exports import directory, export, seal, serial, three_days

@@ -17,7 +17,7 @@ import uvloop
 
 from onelog import channel as channels
 from onelog.channel import Channel, Exchange, RpcError, client_tls
-from onelog.client.retrying import Verdict, judge
+from onelog.client.calls import Verdict, judge
 from onelog.errors import DeadlineExceeded, OnelogError, TooLarge, Unavailable
 from onelog.status import error_of
 from onelog.wire.grpc import (

@@ -9,7 +9,7 @@ import pytest
 from onelog import spread
 from onelog.client.client import AsyncClient
 from onelog.client.watch import AsyncWatch, Watched
-from onelog.node.edge.forwarding import Forwarder
+from onelog.node.edge.calls import Forwarder
 from onelog.spread import CALLS_PER_CONNECTION, Spread
 from tests.node.services.nodes import Node, run, single, until
 

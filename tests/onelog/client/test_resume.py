@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.client.resume import ResumePoint
+from onelog.client.watch import ResumePoint
 from onelog.errors import InvalidArgument
 from onelog.v1 import common_pb2
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onelog.client.retrying import Backoff, Verdict, judge
+from onelog.client.calls import Backoff, Verdict, judge
 from onelog.errors import (
     AlreadyExists,
     DeadlineExceeded,

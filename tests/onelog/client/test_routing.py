@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.client.routing import routing_key, routing_keys, shard_of
+from onelog.client.topology import routing_key, routing_keys, shard_of
 from onelog.ual import routing
 
 names = st.one_of(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.client.series_arrays import data_of, fill_points
+from onelog.client.timeseries import data_of, fill_points
 from onelog.errors import InvalidArgument
 from onelog.v1 import timeseries_pb2
 

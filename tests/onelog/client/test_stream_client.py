@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from onelog import AsyncClient, Client, Watched
-from onelog.client.stream_values import (
+from onelog.client.values import (
+    Gap,
     GroupConfig,
     NewRecord,
     Producer,
+    Record,
     RecordFilter,
     Retention,
 )
-from onelog.client.values import Gap, Record
 from onelog.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from onelog.v1 import admin_pb2
 from tests.node.services.nodes import cluster, eventually, run, single

@@ -8,8 +8,8 @@ from typing import Any
 from onelog import AsyncClient, Client, traced
 from onelog.client.batch import GET, Batch, Call
 from onelog.client.lanes import ReadLane
+from onelog.client.observing import note
 from onelog.client.options import ClientOptions
-from onelog.client.tracing import note
 from onelog.traceparent import PARENTS_MAX
 from onelog.v1 import pipeline_pb2
 from tests.node.services.nodes import cluster, run, single, until

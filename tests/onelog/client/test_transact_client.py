@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onelog import AsyncClient
-from onelog.client.transact import AsyncBatch
+from onelog.client.transactions import AsyncBatch
 from onelog.client.values import Written
 from onelog.errors import (
     ConditionFailed,

@@ -11,7 +11,7 @@ import pytest
 
 from onelog import AsyncClient
 from onelog.client.options import ClientOptions
-from onelog.client.transact import AsyncBatch
+from onelog.client.transactions import AsyncBatch
 from onelog.client.values import Message
 from onelog.errors import NotLeader, OnelogError, OutcomeUnknown
 from onelog.node.public_errors import put_error

@@ -14,7 +14,7 @@ import onelog.node.services.executor
 import onelog.node.services.queue
 from onelog import AsyncClient, ClientOptions, Message
 from onelog.client.queue import AsyncQueue
-from onelog.client.queue_values import QueueInfo
+from onelog.client.values import QueueInfo
 from tests.node.services.nodes import run, single
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.projections.kv.order import GARBAGE_MAX, OrderedKeys
+from onelog.projections.kv.store import GARBAGE_MAX, OrderedKeys
 
 keys = st.binary(min_size=1, max_size=2)
 steps = st.lists(st.tuples(st.sampled_from(["add", "remove", "walk"]), keys, keys), max_size=60)

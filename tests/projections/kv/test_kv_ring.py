@@ -10,8 +10,14 @@ import pytest
 from onelog.projections.kv import commands as kv
 from onelog.projections.kv import store
 from onelog.projections.kv.reads import History
-from onelog.projections.kv.record import OUTSIDE, TRIMMED, encode_version
-from onelog.projections.kv.ring import newest_of, rolled, straight
+from onelog.projections.kv.record import (
+    OUTSIDE,
+    TRIMMED,
+    encode_version,
+    newest_of,
+    rolled,
+    straight,
+)
 from onelog.projections.kv.store import Store
 from onelog.projections.namespaces import Limits
 from onelog.projections.result import Refused

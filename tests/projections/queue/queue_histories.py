@@ -28,11 +28,10 @@ from onelog.projections.queue.commands import (
     ScheduleFire,
     encode_command,
 )
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue, ScheduleCreate
+from onelog.projections.queue.message import Enqueue, QueueConfig, ScheduleCreate
 from onelog.projections.queue.projection import Queue
 from onelog.projections.queue.reads import Peeked, QueueInfo
-from onelog.projections.queue.row import LEASED, Row
+from onelog.projections.queue.table import LEASED, Row
 from onelog.ual.entry import Draft
 from tests.projections.world import NAMESPACE, SECOND
 

@@ -29,8 +29,7 @@ from onelog.projections.queue.commands import (
     ScheduleDelete,
     ScheduleFire,
 )
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue, ScheduleCreate
+from onelog.projections.queue.message import Enqueue, QueueConfig, ScheduleCreate
 from onelog.projections.reasons import Reason
 
 FOREVER = 2**64

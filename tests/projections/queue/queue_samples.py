@@ -29,8 +29,7 @@ from onelog.projections.queue.commands import (
     ScheduleFire,
     encode_command,
 )
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue, ScheduleCreate
+from onelog.projections.queue.message import Enqueue, QueueConfig, ScheduleCreate
 from onelog.ual.entry import Draft
 from tests.formats.golden import golden_path, render_hex
 

@@ -1,11 +1,15 @@
 """A world with queues in it: commands in, plain answers out."""
 
 from onelog.projections.queue.commands import Ack, Command, Lease, Nack, QueueCreate, encode_command
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.message import (
+    Enqueue,
+    Leased,
+    LeasedMessage,
+    QueueConfig,
+    decode_leased,
+)
 from onelog.projections.queue.reads import Peeked, QueueStats
-from onelog.projections.queue.results import Leased, LeasedMessage, decode_leased
-from onelog.projections.queue.row import Row
+from onelog.projections.queue.table import Row
 from onelog.projections.result import Applied, Refused, Result
 from tests.projections.world import NAMESPACE, World
 

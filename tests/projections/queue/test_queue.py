@@ -18,10 +18,8 @@ from onelog.projections.queue.commands import (
     Release,
     encode_command,
 )
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
-from onelog.projections.queue.results import decode_cursor, decode_verdicts
-from onelog.projections.queue.row import DELAYED, LEASED, READY
+from onelog.projections.queue.message import Enqueue, QueueConfig, decode_cursor, decode_verdicts
+from onelog.projections.queue.table import DELAYED, LEASED, READY
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Refused
 from onelog.projections.system.commands import NamespaceCreate, NamespaceDelete, encode_batch

@@ -14,11 +14,9 @@ from onelog.projections.queue.commands import (
     decode_command,
     step_of,
 )
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.message import Enqueue, QueueConfig, decode_cursor
 from onelog.projections.queue.reads import QueueInfo
-from onelog.projections.queue.results import decode_cursor
-from onelog.projections.queue.row import Dead
+from onelog.projections.queue.table import Dead
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Refused
 from tests.projections.queue.queue_world import QueueWorld

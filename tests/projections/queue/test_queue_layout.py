@@ -17,7 +17,6 @@ from onelog.projections.queue.commands import (
     Release,
     encode_command,
 )
-from onelog.projections.queue.config import QueueConfig
 from onelog.projections.queue.deadlines import (
     LEASE_ENDS,
     RUN_SIZE,
@@ -26,15 +25,12 @@ from onelog.projections.queue.deadlines import (
     pack_deadline,
     unpack_deadline,
 )
-from onelog.projections.queue.groups import Group
 from onelog.projections.queue.limits import BLOCK_ROWS, GARBAGE_MAX, ITEMS_MAX
-from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.message import Enqueue, QueueConfig, decode_leased
 from onelog.projections.queue.projection import Queue
 from onelog.projections.queue.reads import Peeked
-from onelog.projections.queue.results import decode_leased
-from onelog.projections.queue.row import DELAYED, LEASED, READY, Dead, Row, meta_of
 from onelog.projections.queue.store import QueueState, Total
-from onelog.projections.queue.table import Span
+from onelog.projections.queue.table import DELAYED, LEASED, READY, Dead, Group, Row, Span, meta_of
 from onelog.projections.result import Applied, Duplicate, Refused
 from onelog.projections.system.commands import SessionOpen
 from onelog.projections.undo import UndoLog

@@ -25,7 +25,6 @@ from onelog.projections.queue.commands import (
     Redrive,
     encode_command,
 )
-from onelog.projections.queue.config import QueueConfig
 from onelog.projections.queue.limits import (
     BACKOFF_STEPS_MAX,
     DEDUP_ENTRIES_MAX,
@@ -37,7 +36,7 @@ from onelog.projections.queue.limits import (
     MESSAGE_SIZE_MAX,
     VISIBILITY_NS_MAX,
 )
-from onelog.projections.queue.message import Enqueue, ScheduleCreate
+from onelog.projections.queue.message import Enqueue, QueueConfig, ScheduleCreate
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
 from onelog.projections.shard_state import build_projections

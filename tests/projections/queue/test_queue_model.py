@@ -28,10 +28,14 @@ from onelog.projections.queue.commands import (
     decode_command,
     encode_command,
 )
-from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import (
+    QueueConfig,
+    decode_cursor,
+    decode_leased,
+    decode_verdicts,
+)
 from onelog.projections.queue.reads import Peeked, QueueStats
-from onelog.projections.queue.results import decode_cursor, decode_leased, decode_verdicts
-from onelog.projections.queue.row import Row
+from onelog.projections.queue.table import Row
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused, Result
 from onelog.projections.system.commands import TYPE_EXPIRE, encode_batch

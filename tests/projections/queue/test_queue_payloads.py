@@ -25,18 +25,21 @@ from onelog.projections.queue.commands import (
     describe_queue_entry,
     encode_command,
 )
-from onelog.projections.queue.message import Enqueue, Message, ScheduleCreate, decode_message
-from onelog.projections.queue.results import (
+from onelog.projections.queue.message import (
     LEASE_HEAD,
     LEASE_ROW,
+    Enqueue,
     Leased,
     LeasedMessage,
+    Message,
+    ScheduleCreate,
     decode_cursor,
     decode_leased,
+    decode_message,
     decode_verdicts,
     encode_leased,
 )
-from onelog.projections.queue.row import LEASED, Dead, Row
+from onelog.projections.queue.table import LEASED, Dead, Row
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied
 from onelog.ual.entry import Draft, decode_group, encode_group

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from onelog.projections.codec import read_prefix
 from onelog.projections.queue.commands import ScheduleDelete, ScheduleFire, decode_command
-from onelog.projections.queue.config import QueueConfig
 from onelog.projections.queue.cron import BadCron, civil_of, parse_cron
 from onelog.projections.queue.limits import CRON_DAYS_MAX
-from onelog.projections.queue.message import Enqueue, ScheduleCreate
+from onelog.projections.queue.message import Enqueue, QueueConfig, ScheduleCreate
 from onelog.projections.queue.reads import QueueInfo
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Refused

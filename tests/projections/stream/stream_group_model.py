@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Outcome, Refused
-from onelog.projections.stream.group_commands import (
+from onelog.projections.stream.commands import (
     Ack,
     Claim,
     Deliver,

@@ -2,16 +2,15 @@
 
 from onelog.projections.limits import U64_MAX
 from onelog.projections.result import Applied
-from onelog.projections.stream.group_commands import (
+from onelog.projections.stream.commands import (
     Claim,
     Deliver,
     GroupConfig,
     GroupCreate,
     GroupJoin,
 )
-from onelog.projections.stream.group_operations import Claimed, decode_claimed
-from onelog.projections.stream.pages import Page, Record
-from onelog.projections.stream.reads import GroupDescription
+from onelog.projections.stream.operations import Claimed, decode_claimed
+from onelog.projections.stream.reads import GroupDescription, Page, Record
 from tests.projections.stream.stream_world import StreamWorld
 from tests.projections.world import NAMESPACE, SECOND
 

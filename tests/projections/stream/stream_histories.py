@@ -5,18 +5,14 @@ from random import Random
 from onelog.projections.limits import U64_MAX
 from onelog.projections.result import Refused
 from onelog.projections.stream.commands import (
+    Ack,
+    Append,
     Cause,
+    Claim,
     Command,
     Configure,
     Create,
     Delete,
-    Retention,
-    Trim,
-    encode_command,
-)
-from onelog.projections.stream.group_commands import (
-    Ack,
-    Claim,
     Deliver,
     GroupCommit,
     GroupConfig,
@@ -29,11 +25,14 @@ from onelog.projections.stream.group_commands import (
     GroupSeek,
     Nack,
     Place,
+    ProducerRef,
+    Retention,
+    Trim,
+    encode_command,
 )
 from onelog.projections.stream.limits import PARTITION_ANY
 from onelog.projections.stream.projection import Stream
 from onelog.projections.stream.reads import GroupDescription, PendingRecord, StreamDescription
-from onelog.projections.stream.record import Append, ProducerRef
 from onelog.ual.entry import Draft
 
 NAMESPACE = "default"

@@ -12,20 +12,22 @@ from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Outcome, Refused
 from onelog.projections.stream.commands import (
+    Append,
     Cause,
     Command,
     Configure,
     Create,
+    DeadLetter,
     Delete,
+    GroupCommand,
+    ProducerRef,
     Retain,
     Retention,
     Trim,
 )
-from onelog.projections.stream.group_commands import GroupCommand
 from onelog.projections.stream.limits import PARTITION_ANY
 from onelog.projections.stream.projection import Stream
 from onelog.projections.stream.reads import StreamDescription
-from onelog.projections.stream.record import Append, DeadLetter, ProducerRef
 from tests.projections.stream.stream_group_model import ModelGroup, apply_group
 from tests.projections.stream.stream_model_rows import ModelRecord, Turn
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from onelog.projections.stream.record import Append
+from onelog.projections.stream.commands import Append
 
 
 @dataclass(frozen=True)

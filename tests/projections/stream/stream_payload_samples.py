@@ -9,19 +9,15 @@ import sys
 
 from onelog.projections.codec import encode_prefix
 from onelog.projections.stream.commands import (
+    Ack,
+    Append,
     Cause,
+    Claim,
     Command,
     Configure,
     Create,
+    DeadLetter,
     Delete,
-    Retain,
-    Retention,
-    Trim,
-    encode_command,
-)
-from onelog.projections.stream.group_commands import (
-    Ack,
-    Claim,
     Deliver,
     GroupCommit,
     GroupConfig,
@@ -33,8 +29,12 @@ from onelog.projections.stream.group_commands import (
     GroupLeave,
     GroupSeek,
     Nack,
+    ProducerRef,
+    Retain,
+    Retention,
+    Trim,
+    encode_command,
 )
-from onelog.projections.stream.record import Append, DeadLetter, ProducerRef
 from onelog.ual.entry import Draft
 from tests.formats.golden import golden_path, render_hex
 

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from onelog.projections.codec import SessionRef
 from onelog.projections.result import Result
 from onelog.projections.shard_state import build_projections
-from onelog.projections.stream.commands import Command, Create, Retention, encode_command
-from onelog.projections.stream.pages import Gap, Page, Record
+from onelog.projections.stream.commands import Append, Command, Create, Retention, encode_command
 from onelog.projections.stream.projection import Stream
-from onelog.projections.stream.record import Append
+from onelog.projections.stream.reads import Gap, Page, Record
 from onelog.ual.entry import Entry
 from tests.projections.world import NAMESPACE, VoidNotes, World
 

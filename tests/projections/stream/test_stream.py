@@ -8,21 +8,23 @@ from onelog.projections.namespaces import Limits
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Refused
 from onelog.projections.stream.commands import (
+    Append,
     Cause,
     Configure,
     Create,
     Delete,
+    GroupCommit,
+    GroupCreate,
+    ProducerRef,
     Retain,
     Retention,
     Trim,
     describe_stream_command,
     encode_command,
 )
-from onelog.projections.stream.group_commands import GroupCommit, GroupCreate
 from onelog.projections.stream.limits import STREAMS_MAX, partition_id
 from onelog.projections.stream.operations import DUPLICATE
-from onelog.projections.stream.pages import EVERYTHING, Gap, Page, Record, RecordFilter
-from onelog.projections.stream.record import Append, ProducerRef
+from onelog.projections.stream.reads import EVERYTHING, Gap, Page, Record, RecordFilter
 from onelog.projections.system.commands import NamespaceConfigure, NamespaceCreate, NamespaceDelete
 from onelog.ual.entry import FLAG_ZSTD
 from tests.projections.stream.stream_world import MemoryLog, StreamWorld, replay
@@ -126,8 +128,8 @@ def test_a_new_epoch_fences_the_old_one(world: StreamWorld) -> None:
 def test_too_many_producers_push_out_those_that_wrote_longest_ago(
     world: StreamWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onelog.projections.stream.producers.PRODUCERS_MAX", 4)
-    monkeypatch.setattr("onelog.projections.stream.producers.PRODUCERS_FORGOTTEN", 2)
+    monkeypatch.setattr("onelog.projections.stream.state.PRODUCERS_MAX", 4)
+    monkeypatch.setattr("onelog.projections.stream.state.PRODUCERS_FORGOTTEN", 2)
     world.create("s")
     for producer in (1, 2, 3, 4):
         world.append("s", producer=ProducerRef(producer, 0, 0))

@@ -12,24 +12,23 @@ from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Duplicate, Pending, Refused
 from onelog.projections.stream.commands import (
+    Ack,
+    Append,
     Cause,
     Command,
     Configure,
     Create,
     Delete,
-    Retention,
-    Trim,
-    encode_command,
-)
-from onelog.projections.stream.group_commands import (
-    Ack,
     Deliver,
     GroupCommit,
     GroupConfig,
     GroupCreate,
     GroupJoin,
+    ProducerRef,
+    Retention,
+    Trim,
+    encode_command,
 )
-from onelog.projections.stream.record import Append, ProducerRef
 from onelog.projections.system.commands import SessionOpen, encode_batch
 from onelog.ual.entry import TYPE_NOOP, Draft
 from tests.projections.stream.stream_histories import answers, random_commands

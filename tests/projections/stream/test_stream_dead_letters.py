@@ -5,9 +5,12 @@ import pytest
 from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Refused
-from onelog.projections.stream.commands import Cause, Delete, Trim
-from onelog.projections.stream.group_commands import (
+from onelog.projections.stream.commands import (
+    TYPE_DEAD_LETTER,
     Ack,
+    Cause,
+    DeadLetter,
+    Delete,
     Deliver,
     GroupCommit,
     GroupConfig,
@@ -16,17 +19,17 @@ from onelog.projections.stream.group_commands import (
     GroupJoin,
     GroupSeek,
     Nack,
+    Trim,
 )
-from onelog.projections.stream.group_operations import Claimed, decode_dead_count
-from onelog.projections.stream.pages import (
+from onelog.projections.stream.operations import Claimed, decode_dead_count
+from onelog.projections.stream.reads import (
     HEADER_OFFSET,
     HEADER_REASON,
     HEADER_RETRIES,
+    GroupDescription,
     Page,
     Record,
 )
-from onelog.projections.stream.reads import GroupDescription
-from onelog.projections.stream.record import TYPE_DEAD_LETTER, DeadLetter
 from tests.projections.stream.stream_group_world import SHARED, GroupWorld
 from tests.projections.world import NAMESPACE, SECOND
 

@@ -5,10 +5,11 @@ import pytest
 from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Applied, Refused
-from onelog.projections.stream.commands import Cause, Delete, Trim
-from onelog.projections.stream.group_commands import (
+from onelog.projections.stream.commands import (
     Ack,
+    Cause,
     Claim,
+    Delete,
     Deliver,
     GroupCommand,
     GroupCommit,
@@ -20,12 +21,12 @@ from onelog.projections.stream.group_commands import (
     GroupLeave,
     GroupSeek,
     Nack,
+    Trim,
 )
-from onelog.projections.stream.group_operations import Claimed, decode_assignment
 from onelog.projections.stream.groups import assign
 from onelog.projections.stream.limits import PARTITION_ANY
-from onelog.projections.stream.pages import Gap, Page
-from onelog.projections.stream.reads import GroupDescription
+from onelog.projections.stream.operations import Claimed, decode_assignment
+from onelog.projections.stream.reads import Gap, GroupDescription, Page
 from onelog.projections.system.commands import Expire
 from tests.projections.stream.stream_group_world import GroupWorld
 from tests.projections.world import NAMESPACE, SECOND
@@ -290,9 +291,9 @@ def test_a_group_behind_a_trim_sees_the_gap(world: GroupWorld) -> None:
 def test_a_group_is_not_given_more_than_it_can_hold(
     world: GroupWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onelog.projections.stream.group_operations.PENDING_MAX", 3)
-    monkeypatch.setattr("onelog.projections.stream.group_operations.MEMBERS_MAX", 1)
-    monkeypatch.setattr("onelog.projections.stream.group_operations.GROUPS_MAX", 1)
+    monkeypatch.setattr("onelog.projections.stream.operations.PENDING_MAX", 3)
+    monkeypatch.setattr("onelog.projections.stream.operations.MEMBERS_MAX", 1)
+    monkeypatch.setattr("onelog.projections.stream.operations.GROUPS_MAX", 1)
     world.open()
     for _ in range(5):
         world.append("s")

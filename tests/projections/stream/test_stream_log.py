@@ -9,20 +9,24 @@ from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Applied, Refused
 from onelog.projections.shard_state import Projections, build_projections
-from onelog.projections.stream.commands import Cause, Create, Retention, Trim, encode_command
-from onelog.projections.stream.group_commands import (
+from onelog.projections.stream.commands import (
+    Append,
+    Cause,
+    Create,
     Deliver,
     GroupConfig,
     GroupCreate,
     GroupJoin,
     Nack,
+    Retention,
+    Trim,
+    encode_command,
 )
-from onelog.projections.stream.pages import Gap, Page, Record
-from onelog.projections.stream.record import Append
+from onelog.projections.stream.reads import Gap, Page, Record
 from onelog.ual.entry import Draft
 from onelog.ual.log import Log
-from onelog.ual.segments.compaction import compact_segment
 from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealing import compact_segment
 from tests.projections.world import NAMESPACE, SECOND
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import make_shard, open_shard, settle_to

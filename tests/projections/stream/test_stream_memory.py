@@ -13,8 +13,8 @@ PROGRAM = """
 import json, resource, sys
 from pathlib import Path
 from onelog.projections.stream.commands import Create, Retention, encode_command
-from onelog.projections.stream.group_commands import Deliver, GroupConfig, GroupCreate, GroupJoin
-from onelog.projections.stream.record import Append, ProducerRef
+from onelog.projections.stream.commands import Deliver, GroupConfig, GroupCreate, GroupJoin
+from onelog.projections.stream.commands import Append, ProducerRef
 from onelog.projections.shard_state import build_projections
 from onelog.ual.entry import Entry
 

@@ -18,14 +18,14 @@ from onelog.projections.result import Applied, Outcome, Refused, Result
 from onelog.projections.stream.commands import (
     Cause,
     Command,
+    GroupJoin,
+    GroupLeave,
     Trim,
     decode_command,
     encode_body,
     encode_command,
 )
-from onelog.projections.stream.group_commands import GroupJoin, GroupLeave
-from onelog.projections.stream.pages import Record
-from onelog.projections.stream.reads import GroupDescription, StreamDescription
+from onelog.projections.stream.reads import GroupDescription, Record, StreamDescription
 from onelog.projections.system import commands as system_commands
 from onelog.projections.system.commands import Expire, encode_batch
 from onelog.ual.entry import OWNER_STREAM, Draft

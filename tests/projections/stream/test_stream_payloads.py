@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 from onelog.projections.codec import Prefix, SessionRef, encode_prefix, read_prefix
 from onelog.projections.errors import BadPayload, BadResult
 from onelog.projections.result import Applied, Refused
-from onelog.projections.stream.commands import OPERATIONS, Cause, decode_command, encode_command
-from onelog.projections.stream.group_operations import decode_assignment, decode_claimed
+from onelog.projections.stream.commands import (
+    OPERATIONS,
+    Append,
+    Cause,
+    ProducerRef,
+    decode_command,
+    decode_record,
+    encode_command,
+    open_append,
+)
 from onelog.projections.stream.limits import HEADERS_MAX
-from onelog.projections.stream.record import Append, ProducerRef, decode_record, open_append
+from onelog.projections.stream.operations import decode_assignment, decode_claimed
 from onelog.projections.system.commands import TYPE_EXPIRE, Expire
 from onelog.projections.system.commands import encode_command as encode_system
 from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, OWNER_STREAM, Draft

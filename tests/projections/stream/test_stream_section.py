@@ -13,8 +13,8 @@ from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.stream.commands import Cause, Configure, Retention, Trim
 from onelog.projections.stream.limits import MARKS_MAX, TRIMS_MAX
-from onelog.projections.stream.pages import Gap
 from onelog.projections.stream.partition import MARK_ROW
+from onelog.projections.stream.reads import Gap
 from onelog.ual.entry import OWNER_STREAM
 from tests.projections.stream.stream_histories import answers, random_commands
 from tests.projections.stream.stream_world import StreamWorld

@@ -11,7 +11,7 @@ from onelog.projections.codec import read_prefix
 from onelog.projections.reasons import Reason
 from onelog.projections.result import APPLIED, Refused
 from onelog.projections.system.commands import encode_batch as encode_transaction
-from onelog.projections.timeseries.blocks import (
+from onelog.projections.timeseries.columns import (
     CorruptBlock,
     bits_from,
     decode_block,

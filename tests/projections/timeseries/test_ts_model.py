@@ -37,11 +37,10 @@ from onelog.projections.timeseries.commands import (
     encode_command,
 )
 from onelog.projections.timeseries.limits import TIME_NS_MAX, TIME_NS_MIN
-from onelog.projections.timeseries.listing import SeriesPage
 from onelog.projections.timeseries.names import Matcher, Operator, parse_series, series_name
 from onelog.projections.timeseries.point_batch import Run, batch_runs
-from onelog.projections.timeseries.rules import Aggregate, Rule
-from onelog.projections.timeseries.types import Config, FieldType, Policy, Value
+from onelog.projections.timeseries.projection import SeriesPage
+from onelog.projections.timeseries.types import Aggregate, Config, FieldType, Policy, Rule, Value
 from onelog.ual.entry import Draft
 from tests.projections.timeseries import ts_histories
 from tests.projections.timeseries.ts_twin import Point, Twin, TwinMeasurement, fold_window

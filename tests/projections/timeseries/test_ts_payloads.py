@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from onelog.projections.codec import Reader, encode_prefix, read_prefix
 from onelog.projections.result import Applied, Refused
-from onelog.projections.timeseries.blocks import decode_block
+from onelog.projections.timeseries.columns import decode_block
 from onelog.projections.timeseries.commands import (
     OPERATIONS,
     CreateMeasurement,
     Rollup,
     decode_command,
+    describe_timeseries_command,
     encode_body,
     encode_command,
 )
-from onelog.projections.timeseries.describe import describe_timeseries_command
 from onelog.projections.timeseries.names import series_name
 from onelog.projections.timeseries.point_batch import Run, WriteBatch, encode_batch, read_batch
 from onelog.projections.timeseries.types import Config, FieldType, Policy

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.timeseries.aggregate import Function
-from onelog.projections.timeseries.blocks import CorruptBlock
+from onelog.projections.timeseries.columns import CorruptBlock
 from onelog.projections.timeseries.commands import ConfigureMeasurement, CreateMeasurement, Delete
 from onelog.projections.timeseries.names import Matcher, Operator, compile_matchers, series_name
 from onelog.projections.timeseries.point_batch import Run

@@ -14,8 +14,7 @@ from onelog.projections.timeseries.commands import (
 from onelog.projections.timeseries.limits import TIME_NS_MIN, TRIM_GRACE_NS
 from onelog.projections.timeseries.names import series_name
 from onelog.projections.timeseries.point_batch import Run
-from onelog.projections.timeseries.rules import Aggregate, Rule
-from onelog.projections.timeseries.types import Config, FieldType
+from onelog.projections.timeseries.types import Aggregate, Config, FieldType, Rule
 from onelog.ual.entry import Draft
 from tests.projections.timeseries.ts_rules_world import (
     A_MINUTES,

@@ -29,8 +29,7 @@ from onelog.projections.timeseries.limits import (
 )
 from onelog.projections.timeseries.names import series_name
 from onelog.projections.timeseries.point_batch import Run, encode_batch, read_batch
-from onelog.projections.timeseries.rules import START, Aggregate, Rule
-from onelog.projections.timeseries.types import Config, FieldType
+from onelog.projections.timeseries.types import START, Aggregate, Config, FieldType, Rule
 from tests.projections.timeseries.ts_rules_world import (
     A_MINUTES,
     ALL,

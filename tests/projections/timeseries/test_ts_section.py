@@ -11,10 +11,8 @@ import pytest
 
 from onelog.projections.errors import CorruptSection
 from onelog.projections.limits import CHUNK_SIZE_MAX
-from onelog.projections.timeseries.entities import Field, Room
-from onelog.projections.timeseries.rules import Aggregate, Progress, Rule
-from onelog.projections.timeseries.store import Store
-from onelog.projections.timeseries.types import Config, FieldType
+from onelog.projections.timeseries.store import Field, Room, Store
+from onelog.projections.timeseries.types import Aggregate, Config, FieldType, Progress, Rule
 from tests.projections.timeseries import ts_histories
 from tests.projections.timeseries.ts_world import SECOND, SeriesWorld
 

@@ -18,11 +18,11 @@ from onelog.projections.timeseries.commands import (
     CreateMeasurement,
     Write,
 )
-from onelog.projections.timeseries.entities import Measurement, measurement_item
 from onelog.projections.timeseries.limits import TIME_NS_MAX, TIME_NS_MIN
 from onelog.projections.timeseries.names import Matcher, Operator, series_name
 from onelog.projections.timeseries.point_batch import Run, encode_batch
 from onelog.projections.timeseries.query import Query
+from onelog.projections.timeseries.store import Measurement, measurement_item
 from onelog.projections.timeseries.types import Config, FieldType, Policy, Value
 from onelog.ual.entry import Draft
 from tests.projections.timeseries.ts_world import NAMESPACE, SECOND, SeriesWorld

@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from onelog.projections.timeseries.aggregate import Function
-from onelog.projections.timeseries.blocks import make_block
+from onelog.projections.timeseries.columns import make_block
 from onelog.projections.timeseries.commands import (
     Command,
     ConfigureMeasurement,
@@ -29,8 +29,7 @@ from onelog.projections.timeseries.point_batch import Run, encode_batch
 from onelog.projections.timeseries.projection import TimeSeries
 from onelog.projections.timeseries.query import Query, QueryEngine
 from onelog.projections.timeseries.read import ReadBlock
-from onelog.projections.timeseries.rules import Aggregate, Rule
-from onelog.projections.timeseries.types import Config, FieldType, Policy, Value
+from onelog.projections.timeseries.types import Aggregate, Config, FieldType, Policy, Rule, Value
 from onelog.ual.entry import Draft
 
 SECOND = 1_000_000_000

@@ -11,8 +11,7 @@ from onelog.projections.timeseries.commands import (
     decode_command,
 )
 from onelog.projections.timeseries.names import series_name
-from onelog.projections.timeseries.rules import Aggregate, Progress, Rule
-from onelog.projections.timeseries.types import Config
+from onelog.projections.timeseries.types import Aggregate, Config, Progress, Rule
 from onelog.ual.entry import Draft
 from tests.projections.timeseries.ts_world import SECOND, SeriesWorld
 

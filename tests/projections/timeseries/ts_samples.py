@@ -25,8 +25,7 @@ from onelog.projections.timeseries.commands import (
 )
 from onelog.projections.timeseries.names import Matcher, Operator, series_name
 from onelog.projections.timeseries.point_batch import Run, encode_batch, read_batch
-from onelog.projections.timeseries.rules import START, Aggregate, Rule
-from onelog.projections.timeseries.types import Config, FieldType, Policy
+from onelog.projections.timeseries.types import START, Aggregate, Config, FieldType, Policy, Rule
 from onelog.ual.entry import Draft
 from tests.formats.golden import golden_path, render_hex
 

@@ -13,18 +13,17 @@ from onelog.projections.result import Applied, Result
 from onelog.projections.router import ProjectionRouter
 from onelog.projections.system import commands
 from onelog.projections.system.projection import System
-from onelog.projections.timeseries.blocks import make_block
-from onelog.projections.timeseries.columns import Column
+from onelog.projections.timeseries.columns import Column, make_block
 from onelog.projections.timeseries.commands import (
     Command,
     Write,
     encode_command,
     encode_write_batch,
 )
-from onelog.projections.timeseries.entities import Series
 from onelog.projections.timeseries.point_batch import Run, encode_batch
 from onelog.projections.timeseries.projection import TimeSeries
 from onelog.projections.timeseries.query import Query, QueryEngine, Row
+from onelog.projections.timeseries.store import Series
 from onelog.projections.timeseries.types import Value
 from onelog.ual.entry import OWNER_KV, OWNER_TIMESERIES, Draft, Entry, decode_group, encode_group
 

@@ -27,8 +27,7 @@ from onelog.projections.queue.commands import (
     decode_command,
     encode_command,
 )
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue, ScheduleCreate
+from onelog.projections.queue.message import Enqueue, QueueConfig, ScheduleCreate
 from onelog.ual.entry import Draft
 from tests.spark.columns.rows_of import Row, readable, signed
 

@@ -2,11 +2,11 @@
 
 from onelog.projections.kv.commands import Delete, LeaseGrant, Put, encode_command
 from onelog.projections.queue import commands as queue_commands
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.message import Enqueue, QueueConfig
 from onelog.projections.result import Applied
 from onelog.projections.stream import commands as stream_commands
-from onelog.projections.stream.group_commands import (
+from onelog.projections.stream.commands import (
+    Append,
     Deliver,
     GroupConfig,
     GroupCreate,
@@ -14,7 +14,6 @@ from onelog.projections.stream.group_commands import (
     Nack,
 )
 from onelog.projections.stream.reads import GroupDescription
-from onelog.projections.stream.record import Append
 from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.commands import CreateMeasurement, Write
 from onelog.projections.timeseries.names import series_name

@@ -9,9 +9,9 @@ from onelog.projections.limits import SCAN_KEYS_MAX
 from onelog.projections.queue.reads import Peeked, QueueInfo
 from onelog.projections.shard_state import Projections
 from onelog.projections.stream.reads import GroupDescription, StreamDescription
-from onelog.projections.timeseries.entities import Series
 from onelog.projections.timeseries.limits import TIME_NS_MIN
 from onelog.projections.timeseries.names import parse_series
+from onelog.projections.timeseries.store import Series
 from onelog.projections.timeseries.types import TYPE_NAMES, FieldType, value_of
 
 Row = dict[str, Any]

@@ -13,6 +13,7 @@ import numpy as np
 
 from onelog.projections.codec import Reader, SessionRef, read_prefix
 from onelog.projections.timeseries.commands import (
+    _SIGNS,
     BeginRollup,
     Command,
     ConfigureMeasurement,
@@ -28,16 +29,16 @@ from onelog.projections.timeseries.commands import (
     encode_command,
 )
 from onelog.projections.timeseries.commands import Block as PointBlock
-from onelog.projections.timeseries.describe import _SIGNS
 from onelog.projections.timeseries.limits import TIME_NS_MAX, TIME_NS_MIN
 from onelog.projections.timeseries.names import Matcher, Operator, parse_series, series_name
 from onelog.projections.timeseries.point_batch import Run, WriteBatch, encode_batch, read_batch
-from onelog.projections.timeseries.rules import Aggregate, Rule
 from onelog.projections.timeseries.types import (
     TYPE_NAMES,
+    Aggregate,
     Config,
     FieldType,
     Policy,
+    Rule,
     Value,
     type_of,
     value_of,

@@ -5,20 +5,15 @@ from typing import Any
 
 from onelog.projections.codec import SessionRef, read_prefix
 from onelog.projections.stream.commands import (
+    Ack,
+    Append,
     Cause,
+    Claim,
     Command,
     Configure,
     Create,
+    DeadLetter,
     Delete,
-    Retain,
-    Retention,
-    Trim,
-    decode_command,
-    encode_command,
-)
-from onelog.projections.stream.group_commands import (
-    Ack,
-    Claim,
     Deliver,
     GroupCommit,
     GroupConfig,
@@ -30,9 +25,14 @@ from onelog.projections.stream.group_commands import (
     GroupLeave,
     GroupSeek,
     Nack,
+    ProducerRef,
+    Retain,
+    Retention,
+    Trim,
+    decode_command,
+    encode_command,
 )
 from onelog.projections.stream.limits import PARTITION_ANY
-from onelog.projections.stream.record import Append, DeadLetter, ProducerRef
 from onelog.ual.entry import Draft
 from tests.spark.columns.rows_of import Row, readable, signed
 

@@ -22,8 +22,7 @@ from onelog.spark.columns.block import (
     plain_payloads,
 )
 from onelog.spark.columns.selection import Selection
-from onelog.ual.compression import PLAIN_SIZE_MAX, decompress
-from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, Draft
+from onelog.ual.entry import FLAG_CONDITIONAL, FLAG_ZSTD, PLAIN_SIZE_MAX, Draft, decompress
 from onelog.ual.errors import CorruptPayload, PayloadTooLarge
 from onelog.ual.segments.tables import gather_headers
 from tests.spark.entries import NO_VOIDS, SHARD, cut, encode

@@ -25,7 +25,7 @@ from onelog.spark.columns.view import Request, View
 from onelog.spark.columns.views import VIEWS
 from onelog.ual.entry import Draft, Entry
 from onelog.ual.files import DiskFiles
-from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.sealing import compact_segment
 from tests.formats.independent_reader import Entry as ReadEntry
 from tests.formats.independent_shard import read_shard
 from tests.spark.entries import Row, cut, encode, rows_of

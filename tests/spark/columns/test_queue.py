@@ -16,8 +16,7 @@ from onelog.projections.queue.commands import (
     QueueDelete,
     encode_command,
 )
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.message import Enqueue, QueueConfig
 from onelog.spark.columns import view as views
 from onelog.spark.columns.operations import types_of
 from onelog.spark.columns.queue import VIEW

@@ -8,9 +8,7 @@ import pytest
 
 from onelog.projections.codec import encode_prefix
 from onelog.projections.errors import BadPayload
-from onelog.projections.stream.commands import Delete, encode_command
-from onelog.projections.stream.group_commands import Ack
-from onelog.projections.stream.record import Append, DeadLetter
+from onelog.projections.stream.commands import Ack, Append, DeadLetter, Delete, encode_command
 from onelog.spark.columns import stream, stream_operations
 from onelog.spark.columns import view as views
 from onelog.spark.columns.operations import types_of

@@ -20,7 +20,7 @@ import pytest
 from onelog import Client
 from onelog.errors import FailedPrecondition
 from onelog.spark import register, workers
-from onelog.spark.archive import write_zip
+from onelog.spark.workers import write_zip
 from tests.onelog.client.serving import serving
 from tests.spark.jvm.jobs import make_home
 from tests.spark.shard_dirs import Shard

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from onelog import Client, QueueConfig
-from onelog.client.routing import shard_of
+from onelog.client.topology import shard_of
 from onelog.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 from onelog.spark.load import shard_writer
 from onelog.spark.load.chunks import CHUNK_BYTES_MAX, mark_done

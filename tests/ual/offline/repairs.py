@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from onelog.ual.entry import Entry
-from onelog.ual.offline.offline_log import OfflineLog
+from onelog.ual.offline.reader import OfflineLog
 from onelog.ual.offline.repair import Repair, apply_repairs, plan_repairs
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.directories import UNSYNCED_MAX, Built, check, tree

@@ -20,10 +20,9 @@ from onelog.ual.errors import (
 )
 from onelog.ual.manifest import load, save
 from onelog.ual.offline.inspect import FileReport, ShardReport, inspect_directory
-from onelog.ual.offline.offline_log import OfflineLog, open_offline_log
-from onelog.ual.offline.reader import ReadOnlyFiles
-from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.offline.reader import OfflineLog, ReadOnlyFiles, open_offline_log
 from onelog.ual.segments.format import tomb_name, unsealed_name
+from onelog.ual.segments.sealing import compact_segment
 from tests.simulation.disk import SimDisk
 from tests.ual.directories import KEPT, STREAM_IDS, Built, built_disk, fork, is_void, stream_of
 from tests.ual.shards import make_shard, new_log

@@ -12,10 +12,9 @@ import pytest
 from onelog.ual.entry import Entry
 from onelog.ual.errors import CorruptFile, DataError, IndexInFuture, MissingSegment
 from onelog.ual.manifest import load, save
-from onelog.ual.offline.findings import Level
 from onelog.ual.offline.inspect import inspect_directory
-from onelog.ual.offline.offline_log import NotCommitted, OfflineLog, open_offline_log
-from onelog.ual.offline.reader import ReadOnlyFiles
+from onelog.ual.offline.reader import NotCommitted, OfflineLog, ReadOnlyFiles, open_offline_log
+from onelog.ual.offline.verify import Level
 from onelog.ual.segments.sealed import ENTRIES_CHECKED_SINGLY_MAX, SealedSegment
 from tests.faults.test_crash_sweep import Workload
 from tests.simulation.disk import CrashPolicy, SimDisk

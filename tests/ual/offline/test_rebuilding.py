@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from onelog.ual.offline.findings import RebuildTables
+from onelog.ual.offline.verify import RebuildTables
 from onelog.ual.segments.format import FOOTER_SIZE, HEADER_SIZE, Footer
 from tests.simulation.disk import SimDisk
 from tests.ual.directories import Built, built_disk, fork, tree

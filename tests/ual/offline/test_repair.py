@@ -11,19 +11,19 @@ from crc32c import crc32c
 from onelog.ual.errors import DirectoryError, DirectoryInUse, DiskFull, UalError
 from onelog.ual.hard_state import HINT_OFFSET, SLOT_SIZE
 from onelog.ual.manifest import load
-from onelog.ual.offline.findings import (
+from onelog.ual.offline.repair import apply_repairs, plan_repairs
+from onelog.ual.offline.verify import (
     Level,
     RebuildManifest,
     RewriteHardState,
+    verify,
 )
-from onelog.ual.offline.repair import apply_repairs, plan_repairs
-from onelog.ual.offline.verify import verify
+from onelog.ual.recovery import Cut, Remove
 from onelog.ual.segments.format import (
     compacting_name,
     tomb_name,
     unsealed_name,
 )
-from onelog.ual.tidying import Cut, Remove
 from tests.faults.test_crash_sweep import Workload, contents
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.directories import UNSYNCED_MAX, Built, built_disk, check, fork, tree

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from onelog.ual.errors import CorruptFile, DataError, IndexDropped
 from onelog.ual.files import DiskFiles
-from onelog.ual.segments.compaction import compact_segment
 from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealing import compact_segment
 from tests.simulation.disk import CrashPolicy, SimDisk
 from tests.ual.segments.segment_files import (
     DIRECTORY,

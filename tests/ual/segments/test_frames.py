@@ -13,9 +13,9 @@ from onelog.ual.frames import Frame, read_frame
 from onelog.ual.log import Log
 from onelog.ual.log_config import LogConfig
 from onelog.ual.segments.chain import SegmentSet
-from onelog.ual.segments.compaction import compact_segment
 from onelog.ual.segments.notes import ApplyNotes
 from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealing import compact_segment
 from onelog.ual.segments.unsealed import UnsealedSegment
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import SECOND, append_one, new_log, settle

@@ -11,12 +11,10 @@ from onelog.ual.errors import CorruptFile, RangeNotWhole
 from onelog.ual.log import Log
 from onelog.ual.segments.chain import Segment
 from onelog.ual.segments.check import check_sealed
-from onelog.ual.segments.compaction import compact_segment
-from onelog.ual.segments.damaged import DamagedSegment
-from onelog.ual.segments.exchange import Piece, cut_piece
-from onelog.ual.segments.joining import join_pieces
+from onelog.ual.segments.exchange import Piece, cut_piece, join_pieces
 from onelog.ual.segments.notes import SegmentNotes
-from onelog.ual.segments.sealed import SealedSegment
+from onelog.ual.segments.sealed import DamagedSegment, SealedSegment
+from onelog.ual.segments.sealing import compact_segment
 from onelog.ual.segments.unsealed import UnsealedSegment
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import SECOND, SMALL, make_shard, open_shard

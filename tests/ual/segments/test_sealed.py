@@ -266,7 +266,7 @@ def test_a_reader_survives_what_another_process_does_to_the_file(tmp_path: Path)
 import sys
 from pathlib import Path
 import numpy as np
-from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.sealing import compact_segment
 from onelog.ual.files import DiskFiles, File
 path = Path(sys.argv[1])
 left = compact_segment(DiskFiles(), path, np.array([50, 51], np.uint64))

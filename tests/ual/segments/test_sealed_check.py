@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from onelog.ual.offline.chain_check import Link, check_chain
-from onelog.ual.offline.findings import Level
+from onelog.ual.offline.verify import Level, Link, check_chain
 from onelog.ual.recovery import Known
 from onelog.ual.segments.check import Part
 from onelog.ual.segments.format import (

@@ -9,7 +9,7 @@ from onelog.ual.errors import CorruptFile, IndexDropped
 from onelog.ual.files import DiskFiles
 from onelog.ual.log import Log
 from onelog.ual.segments.chain import MAPPED_SEGMENTS_MAX, check_touching
-from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.sealing import compact_segment
 from tests.simulation.disk import SimDisk
 from tests.ual.shards import SECOND, append_one, make_shard, new_log, open_shard, settle
 

@@ -13,8 +13,7 @@ from typing import cast
 import pytest
 
 from onelog import AsyncClient, Client
-from onelog.cli.bench.load import GROWTH, Durations, Run
-from onelog.cli.bench.workloads import VALUES_MAX, WORKLOADS, Load
+from onelog.cli.bench.workloads import GROWTH, VALUES_MAX, WORKLOADS, Durations, Load, Run
 from onelog.errors import Unavailable
 from tests.onelog.cli.commands import Cli
 from tests.onelog.cli.terminals import ERASE_LINE, HIDE_CURSOR, SHOW_CURSOR, Terminal

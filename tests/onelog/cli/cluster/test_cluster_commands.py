@@ -17,8 +17,14 @@ import pytest
 
 from onelog import Client
 from onelog.cli.cluster.commands import SHARDS_MAX
-from onelog.cli.cluster.ports import PortBlock, hold_ports, ports_of
-from onelog.cli.cluster.processes import ProcessIdentity, send, wait_for_end
+from onelog.cli.cluster.processes import (
+    PortBlock,
+    ProcessIdentity,
+    hold_ports,
+    ports_of,
+    send,
+    wait_for_end,
+)
 from onelog.cli.cluster.state import NODES_MAX, ClusterDirectory
 from onelog.cli.failure import CommandFailed
 from onelog.cli.main import run

@@ -11,13 +11,14 @@ import pytest
 from rich.console import Console
 
 from onelog.cli.cluster import status as cluster_status
-from onelog.cli.cluster.history import RATE_LOOKS, History
-from onelog.cli.cluster.ports import ports_of
+from onelog.cli.cluster.processes import ports_of
 from onelog.cli.cluster.state import ClusterDirectory, LocalNode
 from onelog.cli.cluster.status import (
     DOWN,
+    RATE_LOOKS,
     SERVING,
     ClusterStatus,
+    History,
     NodeStatus,
     Observer,
     Replica,

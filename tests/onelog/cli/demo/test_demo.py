@@ -46,10 +46,10 @@ def processes_of(directory: Path) -> list[str]:
 # every line of the other tests, is the program as it is.
 QUICK = """
 from onelog.cli import main
-from onelog.cli.demo import shell
-start = shell.PROGRAM.removeprefix("#!/bin/sh\\n")
+from onelog.cli.demo import command
+start = command.PROGRAM.removeprefix("#!/bin/sh\\n")
 forked = {quick!r} + ' "$@"'
-shell.PROGRAM = (
+command.PROGRAM = (
     f'#!/bin/sh\\ncase "$1" in serve|watch) {{start}};; esac\\nexec {{forked}}\\n'
 )
 main.main()

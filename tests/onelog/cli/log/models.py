@@ -7,21 +7,19 @@ from typing import Any, NamedTuple
 
 from onelog.projections.codec import SessionRef
 from onelog.projections.queue import commands as queue
-from onelog.projections.queue.config import QueueConfig
-from onelog.projections.queue.message import Enqueue
+from onelog.projections.queue.message import Enqueue, QueueConfig
 from onelog.projections.result import Refused
 from onelog.projections.shard_state import Projections, build_projections
+from onelog.projections.stream import commands as groups
 from onelog.projections.stream import commands as stream
-from onelog.projections.stream import group_commands as groups
-from onelog.projections.stream.pages import Record
-from onelog.projections.stream.record import Append
+from onelog.projections.stream.commands import Append
+from onelog.projections.stream.reads import Record
 from onelog.projections.system.commands import SessionOpen, encode_batch
 from onelog.projections.system.commands import encode_command as encode_system
 from onelog.projections.timeseries import commands as series
-from onelog.projections.timeseries.blocks import make_block
+from onelog.projections.timeseries.columns import make_block
 from onelog.projections.timeseries.names import series_name
-from onelog.projections.timeseries.rules import Aggregate, Rule
-from onelog.projections.timeseries.types import Policy
+from onelog.projections.timeseries.types import Aggregate, Policy, Rule
 from onelog.ual.entry import Draft
 from onelog.ual.files import DiskFiles
 from onelog.ual.log_config import LogConfig

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from onelog.projections.queue import commands as queue_commands
-from onelog.projections.queue.config import QueueConfig
+from onelog.projections.queue.message import QueueConfig
 from onelog.projections.stream import commands as stream_commands
 from onelog.projections.timeseries import commands as ts_commands
 from onelog.projections.timeseries.names import series_name
 from onelog.ual.directory import DataDirectory, Topology
 from onelog.ual.entry import Draft
 from onelog.ual.files import DiskFiles
-from onelog.ual.opening import open_hard_state, open_log
+from onelog.ual.recovery import open_hard_state, open_log
 from onelog.ual.routing import partition_of, shard_of
-from onelog.ual.segments.compaction import compact_segment
+from onelog.ual.segments.sealing import compact_segment
 from tests.onelog.cli.log.models import ESCAPE, NAMESPACE, TIME, Ask, Models, build_models
 from tests.snapshot.live import SECOND
 

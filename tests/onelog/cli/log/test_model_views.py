@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onelog.ual.files import DiskFiles
-from onelog.ual.offline.offline_log import open_offline_log
+from onelog.ual.offline.reader import open_offline_log
 from tests.onelog.cli.log.models import TIME, Ask, Models, build_models
 
 # Help --------------------------------------------------------------------------------------------
