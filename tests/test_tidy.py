@@ -135,6 +135,50 @@ def test_other_imports_are_no_bare_ones() -> None:
     assert bare_imports(text) == set()
 
 
+SMALL_LINES = 60
+# Modules that stay by themselves though they are small and one other imports them, and why.
+SMALL_AND_ALONE = {"onelog/cli/completion.py": "a group of commands, loaded by its name"}
+
+
+def test_a_small_module_has_more_than_one_importer() -> None:
+    """A small file that one other needs is a part of it, and its reader has to open two."""
+    trees = {path: ast.parse(path.read_text()) for path in SOURCES if is_product(path)}
+    users: dict[str, set[Path]] = {module_of(path): set() for path in trees}
+    for path, tree in trees.items():
+        for name in imported(tree) & set(users):
+            users[name].add(path)
+    small = {
+        name_of(path)
+        for path in trees
+        if len(path.read_text().splitlines()) < SMALL_LINES
+        and path.name not in ("__init__.py", "__main__.py")
+        and len(users[module_of(path)]) == 1
+    }
+    assert small == set(SMALL_AND_ALONE)
+
+
+def is_product(path: Path) -> bool:
+    first = path.relative_to(ROOT).parts[0]
+    return first in {*LINKED, "onelog"} and "onelog/client/sync/" not in path.as_posix()
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    name = ".".join(parts if parts[0] == "onelog" else ("onelog", *parts))
+    return name.removesuffix(".__init__")
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Return the modules that a file imports, and with them names that may be modules."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+    return found
+
+
 def test_there_is_no_package_file_under_tests() -> None:
     """pytest imports them by path; an __init__.py in some folders would change the names."""
     assert [name_of(p) for p in SOURCES if p.name == "__init__.py" and "tests" in p.parts] == []
