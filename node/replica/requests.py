@@ -20,7 +20,7 @@ answer is their results. Only the loss of the disks of a majority takes them awa
 and follow by themselves. Until then the entries survive processes that die, but each replica that
 loses its power before its sync forgets them. If that leaves a majority without them, and those that
 still have them cannot vote, they are gone. An answer that comes before apply has no result, so
-operations that need one are refused with ``ResultNeeded`` (``projections/early_answers.py``
+operations that need one are refused with ``ResultNeeded`` (``projections/shard_state.py``
 decides). Other failures are those of any proposal.
 
 Only the present leadership answers: what an earlier one wrote may still be replaced, however many
@@ -42,8 +42,8 @@ from onelog.cluster.errors import (
     ReplicaStopped,
     ResultNeeded,
 )
-from onelog.projections.early_answers import needs_result
 from onelog.projections.result import Result
+from onelog.projections.shard_state import needs_result
 from onelog.ual.entry import HEADER_SIZE
 
 

@@ -6,10 +6,10 @@ from onelog.cluster.errors import Discarded, ResultNeeded
 from onelog.cluster.raft.messages import Ack, Append
 from onelog.node.replica.requests import Durability, Received
 from onelog.projections.codec import SessionRef
-from onelog.projections.early_answers import needs_result
 from onelog.projections.kv import commands as kv_commands
 from onelog.projections.kv.commands import Delete, Increment, LeaseGrant, Put
 from onelog.projections.result import Applied
+from onelog.projections.shard_state import needs_result
 from onelog.projections.system import commands as system_commands
 from onelog.ual.entry import FLAG_CONDITIONAL, Draft, encode_group
 from tests.cluster.raft.lone_shard import ME, OTHER, PEER, LoneShard, put
