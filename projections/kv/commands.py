@@ -385,11 +385,16 @@ def _put_plain(
     entry = index if at_once and len(set(keys)) < count else 0
     if is_even and not entry and store.write_over(indexes, keys, payloads, value_at):
         return True
-    sizes = list(map(sub, map(len, payloads), value_ats))
+    if is_even:
+        sizes = list(map(len, payloads))
+        size_min, size_max = min(sizes) - value_at, max(sizes) - value_at
+    else:
+        sizes = list(map(sub, map(len, payloads), value_ats))
+        size_min = min(sizes) if min(value_ats) > key_at else -1
+        size_max = max(sizes)
     if (
-        min(value_ats) < key_at
-        or min(sizes) < 0
-        or max(sizes) > store.value_size_max
+        size_min < 0
+        or size_max > store.value_size_max
         or store.live_count + count > store.keys_room
         or not _RESERVED_FIRST.isdisjoint(map(_first_byte, keys))
     ):

@@ -345,3 +345,41 @@ def test_compressed_payloads_are_part_of_a_span(span_sizes: list[int]) -> None:
     assert world.group(drafts) == [APPLIED] * 3
     assert [entry.flags for entry in world.entries] == [FLAG_ZSTD, 0, FLAG_ZSTD]
     assert span_sizes == [3]
+
+
+def test_a_result_that_fills_a_session_keeps_out_the_next_request_of_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How large a result is, is known when it is there: so such requests share no span."""
+    monkeypatch.setattr("projections.sessions.SESSION_RESULTS_SIZE_MAX", 1_000)
+    world = World()
+    world.put(b"k", bytes(600))
+    world.system(SessionOpen(HOUR))
+    session = world.index
+    read = kv.Transaction((), (kv.Get(b"k"),))
+    drafts = [
+        kv.encode_command(read, NAMESPACE, SessionRef(session, number, 1)) for number in range(1, 4)
+    ]
+
+    first, second, third = world.group(drafts)
+
+    assert isinstance(first, Applied)
+    assert isinstance(second, Applied)
+    assert third == Refused(Reason.SESSION_RESULTS_FULL, 1)
+
+
+def test_requests_of_a_span_acknowledge_results_of_those_before_them() -> None:
+    worlds = Twins(0)
+    session = worlds.callers[0].session
+    put = kv.Put(b"k", b"v")
+    firsts = (1, 1, 3, 2, 5)
+    worlds.send(
+        [
+            kv.encode_command(put, NAMESPACE, SessionRef(session, number, first))
+            for number, first in enumerate(firsts, 1)
+        ]
+    )
+
+    kept = worlds.grouped.state.system.sessions.get(session)
+    assert kept is not None
+    assert (kept.first_unacknowledged, list(kept.results)) == (5, [5])
