@@ -351,7 +351,7 @@ def test_a_result_that_fills_a_session_keeps_out_the_next_request_of_its_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """How large a result is, is known when it is there: so such requests share no span."""
-    monkeypatch.setattr("projections.sessions.SESSION_RESULTS_SIZE_MAX", 1_000)
+    monkeypatch.setattr("onelog.projections.system.sessions.SESSION_RESULTS_SIZE_MAX", 1_000)
     world = World()
     world.put(b"k", bytes(600))
     world.system(SessionOpen(HOUR))
