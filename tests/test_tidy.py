@@ -196,3 +196,19 @@ def test_every_link_to_a_file_leads_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
         if not target.startswith(("http://", "https://")):
             assert (path.parent / target).exists(), target
+
+
+def test_every_module_that_a_text_names_is_there() -> None:
+    """A name that leads nowhere costs its reader more than none. The changelog tells the past."""
+    folders = "|".join((*LINKED, "bench", "onelog", "scripts", "tests"))
+    named = re.compile(rf"(?<![\w/.])((?:{folders})/[\w/]+\.py)\b")
+    exempt = ("CHANGELOG.md", "tests/test_tidy.py")
+    places = (ROOT, ROOT / "tests", ROOT / "onelog")  # an sdist has the folders inside of onelog
+    missing = {
+        f"{name_of(path)}: {name}"
+        for path in SOURCES + DOCUMENTS
+        if name_of(path) not in exempt
+        for name in named.findall(path.read_text())
+        if not any((place / name).exists() for place in places)
+    }
+    assert missing == set()
