@@ -211,6 +211,11 @@ class ApiServer:
             )
         except OSError as error:  # ssl's own are of this kind, too
             self.log_bad_peer("a client could not connect: %s", error)
+        except asyncio.CancelledError:
+            # uvloop closes the socket of one that was just made, and does not say so.
+            if connection.is_made:
+                connection.connection_lost(None)
+            raise
         finally:
             if not connection.is_made:
                 accepted.close()
@@ -307,6 +312,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._core = ServerConnection(server.wire_limits)
         self._transport: asyncio.Transport | None = None
+        self._is_lost = False
         self.admitted: dict[Exchange, None] = {}  # in order; the gate's, which may cut some
         self.held: dict[Exchange, None] = {}  # in order; see ``holds``
         self._begun: list[Exchange] = []  # in this read
@@ -424,6 +430,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """End the calls of a client that is gone."""
+        if self._is_lost:
+            return
+        self._is_lost = True
         if self._timer is not None:
             self._timer.cancel()
         self._server.connections.discard(self)
@@ -523,7 +532,7 @@ class Connection(asyncio.Protocol):
         self._is_flush_due = False
         self._unflushed = 0
         core, transport = self._core, self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or self._is_lost or transport.is_closing():
             return
         if core.has_output and not self._is_paused:
             data = core.take_output()

@@ -245,6 +245,34 @@ def test_answers_that_are_ready_together_leave_in_one_write(
     run(test())
 
 
+def test_a_connection_that_is_cancelled_as_it_is_made_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """uvloop closes its socket without a word; a node that stopped wrote to it and failed."""
+
+    async def test() -> None:
+        async with port() as at:
+            loop = asyncio.get_running_loop()
+            connect, made = loop.connect_accepted_socket, list[asyncio.Transport]()
+
+            async def cancelled(*arguments: Any, **options: Any) -> Any:
+                transport, _ = await connect(*arguments, **options)
+                made.append(transport)
+                raise asyncio.CancelledError
+
+            monkeypatch.setattr(loop, "connect_accepted_socket", cancelled)
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.number)
+            await until(lambda: made and len(at.api._tasks) == 1)  # that accepts
+            assert not at.api.connections
+            assert not at.api._accepted
+            made[0].abort()  # other loops tell of its end after all: it is counted out once
+            await reader.read()
+            assert not at.api._accepted
+            writer.close()
+
+    run(test())
+
+
 # Ends of calls
 
 
