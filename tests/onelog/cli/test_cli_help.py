@@ -25,6 +25,8 @@ from tests.onelog.cli.forking import forking
 
 TIMEOUT_S = 120
 WRITE_S = 0.1
+# Above the offsets that examples name.
+OFFSETS_NAMED_MAX = 100
 PREPARE = """
 onelog queue create 'jobs.dead{jobs}'
 onelog queue create 'jobs{jobs}' --max-deliveries 5 --dead-letters 'jobs.dead{jobs}'
@@ -205,6 +207,10 @@ def shell(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
 def prepared(shell: Any, endpoint: str) -> Iterator[Any]:
     """Let the things of the examples exist, and something happen to them all the time."""
     shell(PREPARE)
+    with Client(endpoint, timeout_s=60) as client:
+        # Examples name offsets, which are indexes: there must have been as many entries.
+        for name in ("events", "clicks"):
+            client.stream(name).append_many(["something"] * OFFSETS_NAMED_MAX)
     stopping = threading.Event()
 
     def go_on() -> None:
