@@ -230,7 +230,7 @@ def run_options() -> None:
 
 
 def run_option(option: str, size: int) -> dict[str, float]:
-    """Return what a message takes: enqueued, and leased and acknowledged by so many."""
+    """Return the CPU time of a message: to enqueue it, and to lease and ack it in batches."""
     state = fresh(QueueConfig(dedup_max=1_000_000))
     count = GROUP * 8 // size * size
     sent = entries_of(state, [message_of(option, number) for number in range(count)])

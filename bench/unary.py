@@ -64,7 +64,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """One case with so many callers, on so many nodes of each system."""
+    """One case: how many callers, and how many nodes of each system."""
 
     nodes: int
     case: str
