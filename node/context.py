@@ -1,8 +1,8 @@
 """What a service of the API is given: the node around it, and nothing of how it was put together.
 
 A service is made once, before the shards have recovered, and called only while the node serves:
-``NodeContext.drivers`` is empty at first and complete before the first call gets through. Whoever
-has a long poll or a stream open watches ``stopping`` and ends it, with a word for the client, when
+``NodeContext.drivers`` is empty at first and complete before the first call gets through. A service
+with a long poll or a stream open watches ``stopping`` and ends it with a status for the client when
 that is set; what has not ended after ``shutdown.drain_s`` is cut.
 """
 
@@ -51,7 +51,7 @@ class NodeContext:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     # The streams to the other nodes, for status and membership; None until there are any.
     transport: "PeerTransport | None" = None
-    # Whoever moves a leadership on purpose tells it (``hold``), or it would be moved back.
+    # An operator's transfer calls its ``hold``, or the leadership would be moved back.
     balance: "LeaderBalance | None" = None
     # How this node calls other nodes' API endpoints when it forwards; None: without TLS.
     forward_tls: ssl.SSLContext | None = None
@@ -61,7 +61,7 @@ class NodeContext:
     edge: "Edge | None" = None
 
     async def close(self) -> None:
-        """Let go of what was opened to serve calls."""
+        """Close what was opened to serve calls."""
         if self.edge is not None:
             await self.edge.close()
         await self.past.close()

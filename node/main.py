@@ -1,14 +1,11 @@
 """``onelog serve`` behind the command line: from arguments to a running node.
 
-Everything that can be wrong with the settings is said before anything is opened. The process ends
-normally after a shutdown that was asked for; whatever else ends it comes out as an error.
+All settings are checked before anything is opened. The process ends normally after a shutdown that
+was asked for; anything else that ends it is raised as an error.
 
-Logs
-----
-What a node says on stderr: lines for people, or one JSON object a line for machines.
-
-Fields that somebody attached with ``extra={"fields": {...}}`` are part of both. A line is a line:
-whatever a peer or a client put into a message, line breaks and control characters are escaped.
+The node logs to stderr: lines for people, or one JSON object per line for machines. Both include
+the fields that a caller attached with ``extra={"fields": {...}}``. Line breaks and control
+characters in a message are escaped, so a peer or a client cannot forge a line.
 """
 
 import gc
@@ -40,7 +37,7 @@ _LEVELS = {
 
 
 def set_up_logging(level: str, style: str, always: Mapping[str, Any]) -> None:
-    """Let the process say what it says in this style; ``always`` is part of every JSON line."""
+    """Log to stderr in this style; ``always`` holds fields of every JSON line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines(always) if style == "json" else _PlainLines(always))
     root = logging.getLogger()
@@ -95,14 +92,14 @@ class _JsonLines(logging.Formatter):
 
 # Main
 
-# How a supervisor tells a worker its number and the node's id; not for people.
+# How a supervisor passes a worker its number and the node's id. Internal: not in the help.
 WORKER_FLAG = "--worker-of"
 _WORKER = re.compile(r"([0-9]{1,3}):([0-9a-f-]{36})")
 
 # A group makes thousands of objects that live for milliseconds, hardly one of them in a cycle: to
 # look at them after every 700 took a twentieth to a tenth of an append's or enqueue's CPU time.
 GARBAGE_OBJECTS = 20_000
-# A thread that has synced waits so long for one that is busy: by default 5 ms, which is more than a
+# How long a thread that has synced waits for a busy one: by default 5 ms, which is more than a
 # sync takes.
 THREAD_SWITCH_S = 0.0005
 

@@ -153,7 +153,7 @@ def error_of_cluster(error: ClusterError) -> OnelogError:
 
 
 def error_of_exception(error: BaseException) -> OnelogError:
-    """Return what a client is told when ``error`` came out of carrying its call out."""
+    """Return the error that a client is answered when its call raised ``error``."""
     match error:
         case OnelogError():
             return error

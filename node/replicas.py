@@ -87,7 +87,7 @@ class RecoveryStopped(Exception):
     """Somebody asked the process to end while its shards recovered."""
 
 
-# Told of a shard's recovery, on the thread that does it; may raise to stop it.
+# Called with a shard's recovery progress, on the recovering thread; may raise to stop it.
 ShardProgress = Callable[[int, Phase, int, int], None]
 
 
@@ -221,7 +221,7 @@ class Replicas:
     async def add_learner(
         self, number: int, node_id: UUID, address: str, timeout_s: float
     ) -> Outcome:
-        """As a shard's leader, let a node join it; from then on the others know its address."""
+        """As a shard's leader, add a learner; from then on the others know its address."""
         driver = self.driver[number]
         membership = driver.shard.member.membership.with_learner(node_id).at({node_id: address})
         deadline_s = self.clock.now_s() + timeout_s
@@ -235,7 +235,7 @@ class Replicas:
         return await driver.change_membership(self.addressed(membership), deadline_s)
 
     async def remove(self, number: int, node_id: UUID, timeout_s: float) -> Outcome:
-        """As a shard's leader, let a member go."""
+        """As a shard's leader, remove a member."""
         driver = self.driver[number]
         membership = driver.shard.member.membership.without(node_id)
         deadline_s = self.clock.now_s() + timeout_s
@@ -261,7 +261,7 @@ class Replicas:
             self._directory.close()
 
     async def stop(self, grace_s: float = 2.0) -> None:
-        """Let what is under way finish, for a bounded time; ``run`` returns."""
+        """Stop after at most ``grace_s`` for requests under way; ``run`` returns then."""
         await self.driver.stop(grace_s)
 
 

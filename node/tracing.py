@@ -118,7 +118,7 @@ class Span:
             child.end()
 
     def end(self) -> None:
-        """Let it be written; in a task that is being cancelled it says so."""
+        """End the span and queue it for writing; a cancelled task is recorded as such."""
         if isinstance(sys.exception(), asyncio.CancelledError):
             self.fail("CANCELLED", _CANCELLED)
         self.ended_ns = max(self.started_ns, time.time_ns())  # a clock may be set back

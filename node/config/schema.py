@@ -1,21 +1,17 @@
 """Every setting of a node: the one place that knows what can be set, and to what.
 
-Each field describes itself (``node/config/settings.py``), and each section turns itself into the
-object of the part that it is for. Defaults of those parts are taken from them. ``check`` refuses
-values that are right one by one and wrong together; it is called before anything is opened.
+Each field describes itself (``node/config/settings.py``), and each section converts itself into the
+configuration object of its component, whose defaults it takes over.
 
-Without TLS nothing but loopback is listened on, unless ``security.insecure_bind`` says that this is
-meant: whoever can reach the peer port can write to the log.
+``check_config`` refuses values that are valid one by one but do not work together. It runs before
+anything is opened. Its messages name the settings and where their values came from, since the wrong
+one may be in a file that the reader of the message has not seen.
 
-No setting: the window of unsynced bytes (``LogConfig.unsynced_bytes_max``). It belongs to the
-directory, where a lower value would turn a torn tail into corruption.
+Without TLS a node listens on loopback only, unless ``security.insecure_bind`` is set: anyone who
+can reach the peer port can write to the log.
 
-Config check
-------------
-Which settings do not fit together.
-
-Each rule names the settings, and where their values came from, since the one that is wrong may
-stand in a file that the reader of the message has not seen.
+Not a setting: the limit of unsynced bytes (``LogConfig.unsynced_bytes_max``). It belongs to the
+directory: with a lower value, recovery would take a torn tail for corruption.
 """
 
 import ipaddress

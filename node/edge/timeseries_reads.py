@@ -207,7 +207,7 @@ class SeriesReads:
         return pack(found), self._tier
 
     def _damage(self, view: "View", error: Exception) -> Exception:
-        """Let a damaged segment be mended, and say what the caller is told."""
+        """Report a damaged segment for repair, and return the caller's error."""
         if isinstance(error, CorruptFile):
             view.edge.replica(view.shard).shard.shipping.note_damage(error)
             return error

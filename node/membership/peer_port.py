@@ -1,23 +1,19 @@
 """The port that other nodes call, from before a cluster is founded until the process ends.
 
-One port for both lives: at first it answers introductions only, and streams are closed, to come
-again; once the shards have recovered ``transport`` answers those. So a node that is still forming,
-or replaying a large log, can be told from one that is not there.
+At first the port answers introductions only and closes streams, which peers then retry. Once the
+shards have recovered, ``transport`` serves the streams. So peers can tell a node that is still
+forming, or replaying a large log, from one that is down.
 
-Introducer
-----------
-Who founds a cluster: what a node says of itself, believes of others, and when all agree.
-
-The rules, without I/O:
+``Introducer`` holds the rules by which founders agree on a cluster, without I/O:
 
 * A founder knows the others' names and addresses from its settings and learns their ids. It founds
-  the cluster when it knows all ids and *every* other founder has said the same list. So two
-  different lists can never both be founded, even if a node is wiped in the middle of it.
-* Whoever meets a founder for whom the cluster exists takes its list, if that has this node's own
-  name with this node's own id. So a node that was killed before it wrote SYSTEM goes on.
-* What does not fit is refused with a reason by whoever is asked, and both sides say so. Between
-  founders either may be the one that is wrong: they keep asking. A cluster that exists is right:
-  whoever it refuses gives up.
+  the cluster when it knows all ids and *every* other founder has sent the same list. So two
+  different lists can never both be founded, even if a node is wiped in between.
+* A founder that meets another for which the cluster exists adopts that one's list, if the list has
+  its own name with its own id. So a node that was killed before it wrote SYSTEM can continue.
+* The node that is asked refuses what does not fit, with a reason, and both sides log it. Between
+  founders either may be wrong, so they keep asking. An existing cluster is right: a node that it
+  refuses gives up.
 """
 
 import asyncio

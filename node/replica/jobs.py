@@ -1,11 +1,8 @@
-"""Work that may block, made on the loop, run anywhere, and taken back on the loop.
+"""Work that may block: created on the loop, run on a thread, completed on the loop.
 
-Job thread
-----------
-A thread that may block on a disk.
-
-Jobs run in the order in which they were handed in and are handed back on the loop. A thread that
-cannot go on says so through ``fail``: a shard whose syncs silently stopped would wait for ever.
+``JobThread`` runs jobs in the order in which they were submitted and completes each on the loop. A
+thread that cannot continue reports it through ``fail``: a shard whose syncs stopped silently would
+wait for ever.
 """
 
 import asyncio
@@ -40,7 +37,7 @@ class ShipJob:
             self.error = error
 
     def finish(self) -> None:
-        """Take it back."""
+        """Complete the job, on the loop."""
         self._done(self.error)
 
 
@@ -48,7 +45,7 @@ class ShipJob:
 
 
 class Job(Protocol):
-    """Something that blocks. It keeps its own errors for whoever takes it back."""
+    """Something that blocks. It keeps its own errors until it is completed."""
 
     def run(self) -> None:
         """Do it."""
@@ -77,7 +74,7 @@ class JobThread(Generic[JobType]):
         self._jobs.put((job, done))
 
     def stop(self, *, waits: bool = True) -> None:
-        """Let the thread end after the jobs that it has; blocks until then, if it ``waits``."""
+        """End the thread after its remaining jobs; if ``waits``, block until then."""
         self._jobs.put(None)
         if waits:
             self._thread.join()

@@ -258,7 +258,7 @@ class Mending:
         return True
 
     def look_at(self, index: int) -> None:
-        """Let the scrub go on with the segment of an index: somebody doubts it."""
+        """Scrub the segment of an index next: a member reports it as damaged."""
         for segment in self._log.segments.segments:
             if segment.first_index <= index <= segment.last_index:
                 self._scrub, self._scrub_from = None, segment.first_index
@@ -316,7 +316,7 @@ class Mending:
             raise CorruptFile(name, f"{joined.proposal_count} proposals, {count} belong here")
 
     def _install(self, damaged: DamagedSegment) -> None:
-        """Let the copy take the place of the damaged file, durably."""
+        """Replace the damaged file by the copy, durably."""
         files, path = self._files, damaged.path
         with self._log.guard.fatal_errors("replace a damaged segment"):
             files.rename(path.with_name(compacting_name(damaged.first_index)), path)

@@ -1,24 +1,20 @@
-"""What of the log must stay although snapshots cover it: what the state refers to or readers hold.
+"""What of the log must be kept although snapshots cover it: what the state needs, and holds.
 
 Bodies of queued messages, records of streams within their retention and blocks of series are in the
-log alone; the state keeps their indexes. A sealed segment may go when it holds none of them. The
-log is only cut at its start, so one message that waits keeps what follows it; compaction of what
-lies behind is another matter. A hold (projections/system/holds.py) keeps everything from its index
-on.
+log only; the state keeps their indexes. A sealed segment may be dropped when it holds none of them.
+The log is only cut at its start, so one waiting message keeps everything after it. A hold
+(projections/system/holds.py) keeps everything from its index on.
 
-Holds
------
-Holds of a running node: what they keep, and when they are broken.
+The lifetime of a hold ends by a proposal, like any other expiry. Replicas cannot agree by
+themselves on bytes and disk space: once a second the leader of a shard checks its own log and disk,
+and proposes to break
 
-A lifetime that is over is proposed like any other expiry. Here is what replicas cannot agree on by
-themselves: once a second the leader of a shard looks at its own log and disk, and proposes to break
+* a hold that keeps more bytes, from its index to the end of the log, than its ``bytes_max``,
+* if the disk has less than ``RESERVE_BYTES`` above the minimum that stays free, the hold that keeps
+  the oldest segment: one at a time, the next when that log is gone.
 
-* a hold from whose index to the end of the log there are more bytes than its ``bytes_max``,
-* where the disk has less than ``RESERVE_BYTES`` above the minimum that stays free, the hold that
-  keeps the oldest segment from being dropped: one at a time, the next when that log is gone.
-
-A follower's disk may be the smaller one, and a full disk takes no proposal. So there is a last
-resort: below ``LAST_BYTES`` a replica trims as if there were no holds, and says so (``let_go``).
+A follower's disk may be smaller, and a full disk accepts no proposal. So there is a last resort:
+below ``LAST_BYTES`` a replica trims as if there were no holds, and reports it (``let_go``).
 """
 
 import asyncio

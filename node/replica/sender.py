@@ -55,7 +55,7 @@ class Serving:
         self._files_open: dict[int, tuple[File, int]] = {}  # snapshots by index, with their size
 
     def add(self, sender: UUID, fetch: Fetch) -> None:
-        """Let a fetch wait for its turn."""
+        """Queue a fetch."""
         if len(self._waiting) < self._config.fetches_max:
             self._waiting.append((sender, fetch))
 
@@ -70,7 +70,7 @@ class Serving:
         return None
 
     def keep_snapshots(self, indexes: set[int]) -> None:
-        """Let go of snapshots that nobody is sent any more."""
+        """Close snapshots that are not being sent any more."""
         for index in set(self._files_open) - indexes:
             del self._files_open[index]
 

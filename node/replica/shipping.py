@@ -164,7 +164,7 @@ class Shipping:
         return job
 
     def finish(self, job: ShipJob) -> None:
-        """Take a job back."""
+        """Complete a job."""
         self._is_working = False
         job.finish()
 
@@ -174,7 +174,7 @@ class Shipping:
         return self.receiving.is_ready
 
     def trim_begin(self, keep_from: int | None, segments_max: int | None) -> ManifestJob | None:
-        """Let go of the segments before the older kept snapshot, Raft's start first.
+        """Drop the segments before the older kept snapshot; Raft's start moves first.
 
         What is being shipped stays, what the state refers to or holds (node/replica/retention.py),
         and everything from ``keep_from`` on; with ``segments_max``, at most that many go at a time.
@@ -243,7 +243,7 @@ class Shipping:
         return job
 
     def _begin_behind_damage(self) -> None:
-        """Let Raft's window begin behind what is damaged and in a snapshot.
+        """Move the start of Raft's window behind damage that a snapshot covers.
 
         A peer that lacks a damaged group cannot be sent it; before the window it is sent the
         snapshot instead.

@@ -304,7 +304,7 @@ class Server:
     def _enter(
         self, place: Place, system: System, replicas: Replicas, port: PeerPort
     ) -> NodeContext:
-        """Let services see what has recovered."""
+        """Make the recovered shards available to the services."""
         context = self.context
         assert context is not None
         transport = replicas.transport

@@ -1,21 +1,20 @@
-"""When the shards of a process are snapshotted, and their logs trimmed: by themselves.
+"""When the shards of a process are snapshotted and their logs trimmed, without being asked.
 
-One task looks at the shards, one after the other. What is due (snapshot/trigger.py) is built at
-once and waited for, so there is never more than one builder, and who waited longest comes next.
-Shards do not become old together either: their first snapshots are spread over an interval.
+One task checks the shards in turn. A snapshot that is due (snapshot/trigger.py) is built at once
+and waited for, so there is at most one builder, and the shard that waited longest is next. The
+first snapshots are spread over an interval, so the shards do not become due together.
 
-A build that fails is reported (node/snapshots/taking.py) and tried again after ``retry_s``; the
-shard goes on as before, with a longer log. Only an error of the log itself ends the schedule, and
-with it the process: a log that cannot write its MANIFEST is not to be trusted with more.
+A failed build is reported (node/snapshots/taking.py) and retried after ``retry_s``; the shard
+continues with a longer log. Only an error of the log itself ends the schedule and the process: a
+log that cannot write its MANIFEST cannot be trusted with more.
 
-After each snapshot, and now and then because messages are acknowledged and repairs done, the log
-loses what nobody needs any more (``Shard.trim_begin``). What reads of the past are replaying stays,
-and from where a hold is about to be set.
-Files are removed on a thread, but what is in them is looked at on the loop: a few at a time.
+The log is trimmed after each snapshot, and periodically, because acks and repairs also free entries
+(``Shard.trim_begin``). Entries stay that a read of the past is replaying, or that a hold is about
+to protect. Files are removed on a thread; which ones may go is decided on the loop, a few at a
+time.
 
-Snapshot metrics
-----------------
-What Prometheus is told of snapshots, trims and states of the past; read when it asks.
+``SnapshotMetrics`` reports snapshots, trims and states of the past; it is read when Prometheus
+asks.
 """
 
 import asyncio

@@ -118,7 +118,7 @@ class Supervisor:
 
 
 def watch_parent(stop: Callable[[], None]) -> None:
-    """Let a worker stop when its parent has gone: its standard input ends then."""
+    """Stop a worker when its parent has died: its standard input ends then."""
     loop = asyncio.get_running_loop()
 
     def on_input() -> None:

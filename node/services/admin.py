@@ -1,44 +1,23 @@
 """The Admin service: what operators ask.
 
-Three kinds of calls. About the node that is asked: status, snapshot, hash, log. About one shard,
-where it is led: moving its leadership. About all shards, each where it is led: members, namespaces,
-holds.
-Those are done shard by shard and can be repeated: what is so already is not refused, as long as one
-shard still had something to do.
+Three kinds of calls:
 
-Admin log
----------
-Pages of the log for ``Admin.ReadLog``, made beside the loop: entries are read and expanded here.
+* About the node that is called: status, snapshot, state hash, log.
+* About one shard, at its leader: transfer of the leadership.
+* About all shards, each at its leader: members, namespaces, holds.
 
-Invariants: a page has at least one entry if there is one to send, at most ``READ_ENTRIES_MAX``, and
-is never larger than a message may be. What counts is what is sent: the log stores payloads
-compressed, and a megabyte of zeros takes a few bytes there.
+There is no transaction over shards, so a call of the third kind may fail with the change made in
+some of them. Repeating it finishes the work: a shard where the change is already made does not
+refuse it, unless that is so in all shards (``every_shard``).
 
-Admin status
-------------
-How a node and its shards are, as messages.
+A new hold is tried on all shards before it is set in the first: an index that one of them lacks
+refuses the call before anything is written. Moving a hold needs no trial, because repeating a move
+is harmless. What a hold is to keep stays while its entry is being committed
+(node/replica/retention.py).
 
-Members
--------
-Changes of who belongs to the groups, one shard at a time, where each is led.
-
-A change is asked for until it is so: what is already as it should be counts as done. So a change
-over all shards that failed in the middle is finished by asking for it again.
-
-Admin holds
------------
-Holds in the Admin service: set, list and release them, in every shard where it is led.
-
-A new hold is tried on all shards before it is set in the first: an index that one of them does not
-have refuses the call before anything is written. Moves need no trial, because repeating one is
-harmless. What a hold is to keep stays while its entry is on the way (node/replica/retention.py).
-
-Every shard
------------
-Changes that concern every shard and are made shard by shard, each where it is led.
-
-There is no transaction over shards: a call may end with the change made in some of them. So it can
-be repeated: where a shard says that it is so already, that is no failure, unless all of them do.
+A page of ``ReadLog`` is made on a thread. It has at least one entry if there is one to send, at
+most ``READ_ENTRIES_MAX``, and is never larger than a message may be. The expanded payload counts:
+the log stores payloads compressed, and a megabyte of zeros takes a few bytes there.
 """
 
 import asyncio

@@ -1,23 +1,17 @@
 """The Log service: bulk reads of the log and of snapshots, as they are stored.
 
-``DescribeLog`` is a linearizable read and answered where the shard is led. The two streams are
-answered by whichever replica is asked, from its own files: a follower takes that load off the
-leader. They send what is committed and applied here, so it is the same on every replica.
+``DescribeLog`` is a linearizable read, answered by the shard's leader. The two streams are answered
+by any replica from its own files, so followers can take that load off the leader. They send what is
+committed and applied here, which is the same on every replica.
 
-Streams may take hours and must not be felt: a step reads at most a megabyte, on the threads that
-read the log, and the next step begins when its client has taken the last one. How many there are at
-a time is limited (``limits.log_streams_max``), and each may ask for a limit of bytes a second.
+Streams may take hours and must not slow down other calls. A step reads at most a megabyte, on the
+threads that read the log, and encodes it there: a frame is a megabyte, and the loop should not copy
+it once more. The next step begins when the client has taken the last one. The number of streams is
+limited (``limits.log_streams_max``), and each may ask for a limit of bytes per second.
 
-Bulk reads give way to writes. While entries are applied, all streams of a process together send
-``limits.log_bytes_per_s_beside_writes``; a database that nobody writes to sends as fast as it can.
-Two readers on the nodes' own machine otherwise took most of its cores (docs/performance.md).
-
-Log messages
-------------
-Messages of the Log service, made beside the loop: descriptions, frames, chunks of snapshots.
-
-All of it may touch a disk and runs on the threads that read the log. What comes out are bytes, as
-they are sent: a frame is a megabyte, and the loop should not have to copy it once more.
+Bulk reads give way to writes. While entries are applied, all streams of a process together send at
+most ``limits.log_bytes_per_s_beside_writes``; without writes they send as fast as they can. Two
+readers on the nodes' own machine otherwise took most of its cores (docs/performance.md).
 """
 
 import asyncio

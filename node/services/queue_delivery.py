@@ -1,47 +1,28 @@
 """Pushing messages to a client, as many as its credit allows: the stream of ``Consume``.
 
-A stream leases what there is room for whenever there is something, in line with everybody else who
-waits for the queue, and sends it. Room comes back when messages
-are settled. One batch is on its way at a time: a client that does
-not read is not leased more, and is dropped after a while (node/edge/calls.py).
+A stream leases messages whenever it has credit and the queue has messages, taking its turn among
+all callers that wait for the queue. Settling messages frees credit. One batch is sent at a time: a
+client that does not read is leased no more, and is dropped after a while (node/edge/calls.py). When
+this node stops leading the shard, the stream ends with the leader's address (NOT_LEADER).
 
-However a stream ends, what it still holds is given back, and so
-is what a lease gets that was on its way. When this node leads no more the stream ends with where to
-go (NOT_LEADER).
+``Credit``: a message counts against its stream from its lease until the state no longer has it
+leased with that token, for whatever reason: settled through any call on any node, expired, purged,
+its queue deleted. It learns this from applied entries: one that names messages is checked for
+those; after any other that may end leases, everything held in the shard is checked. Invariant:
+``held`` of every stream is what it was given and has not lost since, as of the last group that was
+checked.
 
-Credit
-------
-Which messages streams of ``Consume`` hold, learned from what is applied.
+``Lines``: callers that wait for a queue are served first come, first served. A message that becomes
+ready is promised to the caller that has waited longest, and to nobody else until its lease is
+applied or has failed. So a hundred callers that wait for one message cost one entry of the log, and
+none while there is nothing. Messages next in their message group count once per group. Invariants:
+``promised`` is the sum of what called tickets may take; a ticket is in its line from when it is
+drawn until it is called or put away (``with``); a line without tickets is forgotten. A promise is a
+guess about a state that changes: a caller whose lease gets nothing draws again.
 
-A message counts against its stream's credit from when it is leased until the state says that it is
-not leased with that token any more, by whatever way: settled through any call on any node, expired,
-purged, its queue deleted. Entries that name messages are looked at for those; after any other that
-may end leases, everything that is held in the shard is.
-
-Invariant: ``held`` of every stream is what it was given and has not lost since, as of the last
-group that was looked at.
-
-Lines
------
-Who is next: callers that wait for messages of a queue, first come, first served.
-
-A message that becomes ready is promised to the one who has waited for longest, and to nobody else
-until the lease that takes it is applied, or has failed. So a hundred callers who wait for one
-message cost one entry of the log, and none while there is nothing: all else is looked up in the
-state. Messages that are the turn of their group count once for each group.
-
-Invariants: ``promised`` is the sum of what tickets that were called may take; a ticket is in its
-line from when it is drawn until it is called or put away; a line without tickets is forgotten.
-Whoever draws a ticket puts it away, however it ends (``with``). A promise is only a guess about a
-state that changes: a lease that gets nothing draws again.
-
-Returns
--------
-Giving back messages that were leased for somebody who is not there any more.
-
-A client may go while its lease is on its way, or while its stream holds messages. They are released
-by an entry, wherever the queue is led by then, tried a few times; if all of that fails the leases
-end by themselves. Nobody waits for it.
+``Returns``: when a client goes while its stream holds messages, or while a lease is being
+committed, these messages are released by an entry, at whichever node leads the queue by then. That
+is tried a few times; if it fails, the leases expire by themselves. Nobody waits for it.
 """
 
 import asyncio

@@ -102,7 +102,7 @@ class Records:
         return event.is_letter or self.wanted is EVERYTHING or self.wanted.wants(record)
 
     def begin(self, projections: Projections) -> None:
-        """Let 0 be the first record that is kept: who begins there has lost none."""
+        """Replace start 0 by the first record that is kept: nothing before it counts as lost."""
         for partition, first in self.partitions(projections):
             if not first:
                 stream = projections.stream.find_by_id(partition.stream_id)

@@ -1,35 +1,31 @@
-"""Reads as of an index: a few states of the past, built when somebody asks, kept for a while.
+"""Reads as of an index: a few states of the past, built on demand and kept for a while.
 
-A state is built from the newest snapshot at or below its index and the log behind it, on a thread
-and in slices. It is a state like the live one, so every read works
-on it unchanged. Repeated reads at its index cost nothing more; a read at a later index moves it
-forward.
+A state is built from the newest snapshot at or below its index and the log after it. It has the
+same type as the live state, so every read works on it unchanged. Repeated reads at its index cost
+nothing more; a read at a later index moves it forward.
+
+* A state that was handed out stays at exactly its index while its ``Past`` object exists: it is
+  neither moved nor dropped, so a long read may return to it.
+* Concurrent builds, states, their bytes and their idle time are bounded (``AsOfConfig``). More are
+  refused, with a time to wait. A build that nobody waits for any more is stopped, and its partial
+  state is kept for the next attempt.
+* The log is not trimmed under a build (``needed_from``).
+* A caller that asks what entries did, rather than what the state was, passes the first of them
+  (``told_from``): the state then has replayed these entries itself, and has notes on them as far
+  back as notes are kept.
+* The index is applied here, so it is committed. Before the oldest snapshot, if the log does not
+  reach back to its start, a state cannot be built: COMPACTED, with the first index that can be
+  read.
+
+A build runs on a thread, beside a loop that has heartbeats to send. Python runs one thread at a
+time, and each step of the loop would wait for the thread's turn to end. So the build works in
+slices with pauses, in which the loop has the processor to itself; it calls ``Pace`` after every
+piece of a snapshot and every entry, and ``Pace`` also stops a cancelled build. Freeing a large
+state would block as well, when its last reference goes; ``dispose`` frees it in slices.
+docs/snapshots.md has the measurements.
 
 Rejected: a process that builds and answers. It would share nothing with the loop, but every read
-would have to be carried out there, with the log's newest entries that only this process knows.
-
-* A state that is handed out stands at exactly its index for as long as somebody has its ``Past``:
-  it is not moved, and not dropped, so a long read may look again and again.
-* Builds at a time, states, their bytes and their idle time are bounded (``AsOfConfig``). More are
-  refused, with a time to wait; a build that nobody waits for any more is stopped, and what it has
-  come to is kept for the next attempt.
-* The log is not trimmed under a build (``needed_from``).
-* Who asks what entries did, not what was, says from which on (``told_from``): the state has then
-  replayed those itself, and its notes of what they did go back to there, as far as notes are kept.
-* The index is applied here, so it is committed. Before the oldest snapshot, where the log is not
-  whole, nothing leads to it: COMPACTED, with the first index that can be asked for.
-
-As of build
------------
-Building a state of the past on a thread, beside a loop that has heartbeats to send.
-
-Python runs one thread at a time. A thread that computes lets others in every few milliseconds, but
-each step of the loop would then wait for its turn. So the work is done in slices with pauses
-between them, in which the loop has the processor to itself; ``Pace`` is asked after every piece of
-a snapshot and after every entry. It also is where a build that nobody waits for any more ends.
-
-Taking a large state apart is work as well, and would be done in one go when the last reference to
-it goes: ``dispose`` does it in slices. docs/snapshots.md has what was measured.
+would have to run there, with the log's newest entries that only this process has.
 """
 
 import asyncio

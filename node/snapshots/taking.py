@@ -119,7 +119,7 @@ class Snapshots:
             return newest
 
     def close(self) -> None:
-        """Let the thread end."""
+        """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _build(self, driver: ShardDriver) -> BuildResult | None:

@@ -1,57 +1,30 @@
-"""What happened, as watchers are told: events made of applied entries.
+"""Events: what applied entries did, as watchers receive it.
 
-An entry that says itself what it did (a put, a record, points) is read. What only apply knew
-(which keys a range took away, what a counter became) was noted when it was applied, as far back as
-notes are kept (``projections/kv/changes.py``). Where neither can tell, the answer is COMPACTED:
-never a wrong event. So an event is the same whether it is made at once, later from the log, or by
-another replica, except for the value before, which is there if the state still keeps it. Who asks
-a state of the past that has just replayed the entry (node/watch/past.py) is told either way.
+An entry that says itself what it did (a put, a record, points) is decoded. What only apply knew
+(which keys a range deleted, the new value of a counter) was noted when it was applied, and is
+available as far back as notes are kept (``projections/kv/changes.py``,
+``projections/queue/changes.py``). If neither can tell, the answer is COMPACTED, never a wrong
+event; a state of the past that replays the entry may still know (node/watch/past.py). So an event
+is the same whether it is made at once, later from the log, or by another replica, except for the
+previous value, which is included if the state still has it.
 
-A change of a lifetime (Touch) is no new version and no event; nor are the keys of a namespace that
-is deleted as a whole.
+* Keys: a change of a lifetime (Touch) makes no version and no event. Deleting a whole namespace
+  makes no event for each key.
+* Queues: a redrive is an event of the queue that the dead letters leave and of each queue that they
+  go to; a death is one of the queue in which the message died. Schedules, and the start and end of
+  a redrive, are no events.
+* Time series: points are reported as they were written, by clients and by downsampling rules alike.
+  A block, the start of a rollup, and a measurement that its first write creates are no events. A
+  deletion names the measurement: the entry has matchers and times, not the points they met. If it
+  takes several entries, each is an event. Setting or deleting a rule configures its measurement.
+* Streams: a record says what it is, except for its partition, which depends on how many the stream
+  has or had (projections/stream/state.py). A dead letter is reported by its own headers; the record
+  that it refers to is elsewhere in the log. Consumer groups have no events: their progress is a
+  key.
 
-Another model adds its maker to ``MAKERS``, by the owner of its entries.
-
-Happening
----------
-What an event is to those who pass it on, whatever its model.
-
-``size`` is how many bytes the event takes in a message, at most: pages are bounded by it, and what
-waits for watchers.
-
-Events queue
-------------
-What happened to queues and their messages, as watchers are told.
-
-An entry that took effect did what it says, unless apply has noted otherwise
-(``projections/queue/changes.py``). Where the notes are gone and the entry alone does not tell, the
-answer is COMPACTED.
-
-A redrive is an event of the queue that the dead letters leave and of each that they go to; a death
-is one of the queue in which a message died. Schedules and redrives that begin or end are no events.
-
-Events series
--------------
-Events of time series, made of their entries alone.
-
-Points are told as they were written, by clients and by downsampling rules alike: what a rule writes
-is new to whoever watches its target. A block is no event, since nothing is different for a reader;
-neither is the beginning of a rollup, nor a measurement that a first write creates on its way. What
-was deleted, by a client or by retention, is told by the name of the measurement: the entry says
-which matchers and times, not which points they met. Setting and deleting a rule configures its
-measurement.
-
-A measurement with more series than one entry deletes goes in several, and each is told.
-
-Events stream
--------------
-What happens to streams, as watchers and tails are told.
-
-A record says itself what it is, except for its partition, which follows from how many the stream
-has, or had (projections/stream/state.py). Where that is not known any more the answer is COMPACTED,
-and a state of the past is asked. A dead letter is told by its own headers: the record that it leads
-to is elsewhere in the log, where readers find it, at a time that is not ours. Groups have no events
-here; how far they are is a key.
+``Happening.size`` is an upper bound for the bytes of an event in a message: pages and the buffers
+of watchers are bounded by it. A new model adds its function to ``MAKERS``, by the owner of its
+entries.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -124,7 +97,7 @@ EVENT_OVERHEAD = 200
 
 
 class Happening:
-    """One event, before it is known who wants it. Subclasses fill in their part."""
+    """One event, before it is matched to watchers. Subclasses fill in their model's part."""
 
     __slots__ = ("index", "name", "namespace", "owner", "size", "timestamp_ns")
 
@@ -145,7 +118,7 @@ class Happening:
         self.put_own(event, with_previous=with_previous)
 
     def settle(self, *, with_previous: bool) -> bool:  # noqa: ARG002
-        """Look up what a state forgets, and let go of the state; False if it is forgotten."""
+        """Look up the previous value and drop the state; False if the state has forgotten it."""
         return True
 
     def put_own(self, event: pipeline_pb2.Event, *, with_previous: bool) -> None:

@@ -280,7 +280,7 @@ class Source:
 
     def _deliver(self, events: list[Happening]) -> None:
         if len(events) == 1 and not self._others:
-            # Most entries are one event, and who follows streams names them: the short way.
+            # The usual case: an entry makes one event, and tails name their streams exactly.
             event = events[0]
             namespace, name, exact = event.namespace, event.name, self._exact
             if (namespace, OWNER_SYSTEM, name) not in exact:
