@@ -286,14 +286,15 @@ class ApiServer:
         self._kept_bytes += more
         if self._kept_bytes > self._kept_bytes_max:
             largest = max(self.connections, key=lambda each: each.kept_bytes)
+            if largest.shed():
+                return
             self.log_bad_peer(
                 "%s is sent away, which holds %d of the %d bytes that all connections may",
                 largest.client,
                 largest.kept_bytes,
                 self._kept_bytes_max,
             )
-            if not largest.shed():
-                largest.send_away("the server is short of memory")
+            largest.send_away("the server is short of memory")
 
     def log_bad_peer(self, text: str, *arguments: object) -> None:
         """Log what a peer did wrong, at most once a second."""
@@ -588,18 +589,20 @@ class Connection(asyncio.Protocol):
         self._count_kept(0)
 
     def shed(self) -> bool:
-        """Reset the calls of the client that holds the most; tell whether there was one.
+        """Reset the calls of the client that holds the most, if clients share the connection.
 
-        There is none where one client has all calls, and where no call holds anything.
+        Return whether that was done. It is not if most of what the connection holds is of no call:
+        then it waits in the socket.
         """
         held: Counter[str] = Counter()
         for call in self._core.streams.values():
             held[name_client(self.client, call.metadata)] += call.kept_bytes
-        if len(held) < 2:
+        assert self._transport is not None
+        if held.keys() <= {self.client} or (
+            2 * self._transport.get_write_buffer_size() > self.kept_bytes
+        ):
             return False
         greediest, size = held.most_common(1)[0]
-        if not size:
-            return False
         for call in tuple(self._core.streams.values()):
             if name_client(self.client, call.metadata) != greediest:
                 continue
@@ -610,7 +613,6 @@ class Connection(asyncio.Protocol):
                 exchange.cancel()
         self._server.log_bad_peer("calls of %s are reset, which hold %d bytes", greediest, size)
         self._flush_soon()
-        assert self._transport is not None
         self._count_kept(self._core.kept_bytes + self._transport.get_write_buffer_size())
         return True
 
