@@ -269,7 +269,7 @@ class Calls:
             )
         return Service(descriptor.full_name, tuple(methods))
 
-    async def somewhere(
+    async def run_on_leader(
         self,
         call: Call,
         attempt: Callable[[], Awaitable[Any]],
@@ -340,7 +340,7 @@ class Calls:
     ) -> bytes:
         call = self._open(exchange, response)
         with _Admitted(self, exchange, call, size) as call.span:
-            answer = await self.somewhere(
+            answer = await self.run_on_leader(
                 call,
                 lambda: handler(request, call),
                 lambda elsewhere: self.forward(call, elsewhere, request),

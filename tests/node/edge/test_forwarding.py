@@ -122,7 +122,7 @@ def test_streams_that_nobody_reads_hold_up_no_other_client() -> None:
                 first.cancel()
             await asyncio.gather(*firsts, return_exceptions=True)
             for each in unread:
-                await each.aclose()
+                await each.aclose()  # type: ignore[attr-defined]
             await forwarder.close()
 
     asyncio.run(asyncio.wait_for(test(), 60))
