@@ -40,7 +40,7 @@ from onelog.spark.columns.kv_bodies import (
     TRANSACTION,
     Items,
     Operations,
-    kind_of,
+    find_kind,
 )
 from onelog.spark.columns.operations import OWNERS, TYPES, types_of
 from onelog.spark.columns.selection import is_one_of, starts_with
@@ -94,7 +94,7 @@ SINGLE_KEY_TYPES = _TYPES - types_of(
 
 
 _NESTED_KINDS = np.array(
-    [*range(kind_of("put"), kind_of("json_delete") + 1), DELETE_RANGE, GET], np.uint8
+    [*range(find_kind("put"), find_kind("json_delete") + 1), DELETE_RANGE, GET], np.uint8
 )
 
 
@@ -161,7 +161,7 @@ class _Rows:
         self.branch[at] = self._transactions.branches
         self._holding = firsts[holding]
         self.operations = Operations(block.data, kinds, Spans(starts, ends))
-        granted = np.flatnonzero(kinds == kind_of("lease_grant"))
+        granted = np.flatnonzero(kinds == find_kind("lease_grant"))
         indexes = block.headers["index"][self.entry[granted]]
         self.operations.set_numbers("lease", granted, indexes)
 

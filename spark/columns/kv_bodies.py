@@ -28,14 +28,14 @@ _MEMBER, _ELEMENT, _PAST_END = 1, 2, 3
 _OPTION_TTL, _OPTION_LEASE, _OPTION_EXPECTED = 1, 2, 4
 
 
-def kind_of(operation: str) -> int:
+def find_kind(operation: str) -> int:
     """Return the number of an operation on keys within its owner."""
     return TYPES["kv", operation] & 0xFF
 
 
-PUT_MANY, TRANSACTION = kind_of("put_many"), kind_of("transaction")
-DELETE_RANGE = kind_of("delete_range")
-_JSON = (kind_of("json_set"), kind_of("json_delete"))
+PUT_MANY, TRANSACTION = find_kind("put_many"), find_kind("transaction")
+DELETE_RANGE = find_kind("delete_range")
+_JSON = (find_kind("json_set"), find_kind("json_delete"))
 
 
 class Items:
@@ -264,18 +264,18 @@ def _read_nothing(_fields: Fields, _found: Operations, _rows: NDArray[np.intp]) 
 
 
 _READERS: dict[int, Callable[[Fields, Operations, NDArray[np.intp]], None]] = {
-    kind_of("put"): _read_put,
-    kind_of("delete"): _read_delete,
-    kind_of("touch"): _read_touch,
-    kind_of("increment"): _read_number,
-    kind_of("min"): _read_number,
-    kind_of("max"): _read_number,
-    kind_of("append"): _read_append,
-    kind_of("json_set"): _read_json_set,
-    kind_of("json_delete"): _read_json_delete,
-    kind_of("lease_grant"): _read_lease_grant,
-    kind_of("lease_keepalive"): _read_lease,
-    kind_of("lease_revoke"): _read_lease,
+    find_kind("put"): _read_put,
+    find_kind("delete"): _read_delete,
+    find_kind("touch"): _read_touch,
+    find_kind("increment"): _read_number,
+    find_kind("min"): _read_number,
+    find_kind("max"): _read_number,
+    find_kind("append"): _read_append,
+    find_kind("json_set"): _read_json_set,
+    find_kind("json_delete"): _read_json_delete,
+    find_kind("lease_grant"): _read_lease_grant,
+    find_kind("lease_keepalive"): _read_lease,
+    find_kind("lease_revoke"): _read_lease,
     TRANSACTION: _read_nothing,
     DELETE_RANGE: _read_delete_range,
     PUT_MANY: _read_one_of_many,

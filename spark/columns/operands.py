@@ -64,7 +64,7 @@ class Operands:
         self._message_at = np.zeros(count, np.int64)
         fields = Fields(block.data, block.start, block.end)
         self.namespace = fields.prefix()
-        self.put_span("namespace", self.entries, self.namespace)
+        self.set_span("namespace", self.entries, self.namespace)
         types = block.headers["entry_type"]
         for kind in np.unique(types).tolist():
             rows = np.flatnonzero(types == kind)
@@ -103,24 +103,24 @@ class Operands:
             return nowhere, np.zeros(count, np.bool_)
         return found
 
-    def put_number(self, name: str, rows: Rows, numbers: NDArray[Any]) -> None:
+    def set_number(self, name: str, rows: Rows, numbers: NDArray[Any]) -> None:
         """Set a number of some entries."""
         values, valid = self._numbers[name] = self.number(name)
         values[rows] = numbers
         valid[rows] = True
 
-    def put_span(self, name: str, rows: Rows, spans: Spans) -> None:
+    def set_span(self, name: str, rows: Rows, spans: Spans) -> None:
         """Set where some bytes of some entries are."""
         place, valid = self._spans[name] = self.span(name)
         place.start[rows], place.end[rows] = spans
         valid[rows] = True
 
-    def put_list(self, found: _List) -> None:
+    def set_list(self, found: _List) -> None:
         """Set the lists of entries of one type; each item has a row."""
         self._lists.append(found)
         self.row_counts[found.rows] = np.maximum(found.counts, 1)
 
-    def put_message(self, rows: Rows, at: Numbers, has_headers: Mask) -> None:
+    def set_message(self, rows: Rows, at: Numbers, has_headers: Mask) -> None:
         """Set where the headers and bodies of some entries begin."""
         self._has_message[rows] = True
         self._message_at[rows] = at
@@ -198,36 +198,36 @@ class Part:
         """Use the entry's own index, which is the id of what it creates."""
         for name in names:
             indexes = self._operands.block.headers["index"][self._rows]
-            self._operands.put_number(name, self._rows, indexes)
+            self._operands.set_number(name, self._rows, indexes)
 
     def u8(self, name: str, where: Mask | None = None) -> None:
         """Read a number of one byte."""
         if where is None or where.any():
-            self._put_number(name, self.fields.u8(where), where)
+            self._set_number(name, self.fields.u8(where), where)
 
     def u16(self, name: str, where: Mask | None = None) -> None:
         """Read a number of two bytes."""
         if where is None or where.any():
-            self._put_number(name, self.fields.u16(where), where)
+            self._set_number(name, self.fields.u16(where), where)
 
     def u32(self, name: str) -> None:
         """Read a number of four bytes."""
-        self._put_number(name, self.fields.u32(), None)
+        self._set_number(name, self.fields.u32(), None)
 
     def u64(self, name: str, where: Mask | None = None) -> None:
         """Read a number of eight bytes."""
         if where is None or where.any():
-            self._put_number(name, self.fields.u64(where), where)
+            self._set_number(name, self.fields.u64(where), where)
 
     def bytes8(self, name: str, where: Mask | None = None) -> None:
         """Read bytes after a size of one byte."""
         if where is None or where.any():
-            self._put_span(name, self.fields.bytes8(where), where)
+            self._set_span(name, self.fields.bytes8(where), where)
 
     def bytes16(self, name: str, where: Mask | None = None) -> None:
         """Read bytes after a size of two bytes."""
         if where is None or where.any():
-            self._put_span(name, self.fields.bytes16(where), where)
+            self._set_span(name, self.fields.bytes16(where), where)
 
     def options(self, known: int) -> NDArray[np.uint8]:
         """Read option bits; refuse an unknown one, which may change the layout."""
@@ -238,16 +238,16 @@ class Part:
 
     def flag(self, name: str, options: NDArray[np.uint8], bit: int) -> None:
         """Use an option bit as an operand."""
-        self._put_number(name, has(options, bit), None)
+        self._set_number(name, has(options, bit), None)
 
     def number(self, name: str, numbers: NDArray[Any], where: Mask) -> None:
         """Use a number that was read before, ``where`` it is valid."""
         if where.any():
-            self._put_number(name, numbers, where)
+            self._set_number(name, numbers, where)
 
     def span(self, name: str, spans: Spans) -> None:
         """Use bytes that were read before."""
-        self._put_span(name, spans, None)
+        self._set_span(name, spans, None)
 
     def list(self, size: int, columns: Mapping[str, tuple[int, str]]) -> None:
         """Read a count and that many elements of ``size`` bytes; each element has a row.
@@ -256,24 +256,24 @@ class Part:
         """
         counts = self.fields.u16().astype(np.int64)
         at = self.fields.fixed(counts * size).start
-        self._operands.put_list(_List(self._rows, at, counts, size, columns))
+        self._operands.set_list(_List(self._rows, at, counts, size, columns))
 
     def message(self, has_headers: Mask) -> None:
         """Note where headers, if any, and the body are; they are read later, if at all."""
         at = self.fields.rest().start
-        self._operands.put_message(self._rows, at, has_headers)
+        self._operands.set_message(self._rows, at, has_headers)
 
-    def _put_number(self, name: str, numbers: NDArray[Any], where: Mask | None) -> None:
+    def _set_number(self, name: str, numbers: NDArray[Any], where: Mask | None) -> None:
         if where is None:
-            self._operands.put_number(name, self._rows, numbers)
+            self._operands.set_number(name, self._rows, numbers)
         else:
-            self._operands.put_number(name, self._rows[where], numbers[where])
+            self._operands.set_number(name, self._rows[where], numbers[where])
 
-    def _put_span(self, name: str, spans: Spans, where: Mask | None) -> None:
+    def _set_span(self, name: str, spans: Spans, where: Mask | None) -> None:
         if where is None:
-            self._operands.put_span(name, self._rows, spans)
+            self._operands.set_span(name, self._rows, spans)
         else:
-            self._operands.put_span(name, self._rows[where], spans.take(where))
+            self._operands.set_span(name, self._rows[where], spans.take(where))
 
 
 class _Message:

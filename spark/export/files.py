@@ -33,7 +33,7 @@ from onelog.spark.columns.block import Block
 from onelog.spark.columns.selection import Selection
 from onelog.spark.columns.view import Request, View
 from onelog.spark.export.journal import SplitFacts
-from onelog.spark.export.mix import add_mixes, mix_of
+from onelog.spark.export.mix import add_mixes, compute_mix
 from onelog.spark.export.receipt import FileFacts
 from onelog.spark.export.target import Output, Target
 from onelog.spark.export.text import csv_columns, csv_schema, json_lines
@@ -190,7 +190,7 @@ class _Counts:
         self.first_index = self.first_index or int(indexes[0])
         self.last_index = int(indexes[-1])
         self.entries += len(block)
-        self.mix = add_mixes(self.mix, mix_of(block.headers))
+        self.mix = add_mixes(self.mix, compute_mix(block.headers))
 
 
 class _SplitWriter:

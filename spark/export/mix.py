@@ -23,7 +23,7 @@ def mix_entries(headers: NDArray[np.void]) -> NDArray[np.uint64]:
     return _scramble(_scramble(headers["index"]) ^ headers["crc"].astype(np.uint64))
 
 
-def mix_of(headers: NDArray[np.void]) -> int:
+def compute_mix(headers: NDArray[np.void]) -> int:
     """Return the mix of some entries."""
     return int(np.sum(mix_entries(headers), dtype=np.uint64))
 

@@ -31,7 +31,7 @@ from onelog.client.kv import AsyncKV
 from onelog.client.options import ClientOptions, Scope
 from onelog.client.values import Item
 from onelog.errors import FailedPrecondition
-from onelog.spark.load.columns import DIGEST_SIZE, digest_rows, sizes_of
+from onelog.spark.load.columns import DIGEST_SIZE, digest_rows, estimate_sizes
 from onelog.spark.load.progress import (
     Job,
     Progress,
@@ -133,7 +133,7 @@ class ChunkWriter:
         if not self._keys:
             self._thread.run(self._open())
         shards = self._target.shards(rows, self._connection.topology.shard_of)
-        sizes = sizes_of(rows)
+        sizes = estimate_sizes(rows)
         positions = np.arange(self._row_count, self._row_count + rows.num_rows, dtype=np.int64)
         self._row_count += rows.num_rows
         for shard in np.unique(shards).tolist():

@@ -97,7 +97,7 @@ def _is_binary(found: pa.DataType) -> bool:
     )
 
 
-def to_one_form(column: Column, name: str, array: pa.Array, first_row: int) -> pa.Array:
+def to_canonical_form(column: Column, name: str, array: pa.Array, first_row: int) -> pa.Array:
     """Return a column in its canonical form; refuse values that have none."""
     match column.kind:
         case Kind.BYTES | Kind.TEXT:
@@ -178,7 +178,7 @@ def row_error(row: int, column: str, what: str, reason: str) -> OnelogError:
     )
 
 
-def sizes_of(rows: pa.RecordBatch) -> NDArray[np.int64]:
+def estimate_sizes(rows: pa.RecordBatch) -> NDArray[np.int64]:
     """Return the approximate size of each row in bytes."""
     total = np.full(rows.num_rows, 8 * rows.num_columns, np.int64)
     for column in rows.columns:

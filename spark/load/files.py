@@ -114,7 +114,7 @@ def _restore(what: str) -> InvalidArgument:
     )
 
 
-def checksum_of(file: InputFile) -> str:
+def compute_checksum(file: InputFile) -> str:
     """Return the SHA-256 of a file, as ``sha256sum`` prints it."""
     with file.path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

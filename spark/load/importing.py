@@ -14,7 +14,7 @@ from typing import Any
 
 from onelog.errors import FailedPrecondition, OnelogError
 from onelog.spark.load.chunks import ChunkWriter, Outcome
-from onelog.spark.load.files import Columns, InputFile, check_file, checksum_of, read_file
+from onelog.spark.load.files import Columns, InputFile, check_file, compute_checksum, read_file
 from onelog.spark.load.progress import Job
 from onelog.spark.load.settings import WriteSettings
 from onelog.spark.load.targets import Target
@@ -157,7 +157,7 @@ def import_file(
         with _naming(file):
             outcome = writer.finish()
     advance(0, file.size - done)
-    return FileFacts(file, checksum_of(file), outcome)
+    return FileFacts(file, compute_checksum(file), outcome)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onelog.errors import InvalidArgument
-from onelog.spark.load.columns import Column, Kind, check, fits, to_one_form
+from onelog.spark.load.columns import Column, Kind, check, fits, to_canonical_form
 from onelog.spark.load.progress import PREFIX
 
 # A transaction has 1,000 operations, and one of them is the progress.
@@ -98,7 +98,7 @@ class Target(ABC):
             array = batch.column(at)
             if column.is_required:
                 check(array.is_null(), first_row, name, "is null", "COLUMN_NULL")
-            found[name] = to_one_form(column, name, array, first_row)
+            found[name] = to_canonical_form(column, name, array, first_row)
         rows = pa.RecordBatch.from_arrays(list(found.values()), list(found))
         self.check_rows(rows, first_row)
         return rows
