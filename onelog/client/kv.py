@@ -1,17 +1,12 @@
 """Keys: ``client.kv``.
 
-Where one idea needs several calls there is an object: ``json(key)`` for a document, ``txn()`` for a
-transaction, ``lease()`` for keys that live as long as somebody cares, ``lock()`` for a lock.
+Some things need several calls and are objects: ``json(key)`` is a JSON document, read and changed
+in parts; ``txn()`` a transaction; ``lease()`` a lifetime that keys share; ``lock()`` a lock.
 
-What the client itself costs (bench/client.py: CPU time of its process, 100-byte values, a server
-with four shards in another process, best of six rounds on two cores that others kept busy): plain
-``await put`` from 64 tasks 7.6 us an operation, from 256 tasks 4.7 us; ``get`` from 256 tasks
-4.3 us; ``put_many`` 0.9 us. From one task a put takes 120 us and a get 80, with uvloop 70 and 45
-(docs/performance.md): each is one write and one read of the socket.
-
-Json document
--------------
-A JSON document in a key, read and changed in parts: ``client.kv.json(key)``.
+The client's own CPU time (bench/client.py, 100-byte values, docs/performance.md): ``put`` from 64
+tasks 7.6 us an operation, from 256 tasks 4.7 us; ``get`` from 256 tasks 4.3 us; ``put_many``
+0.9 us. From one task a put takes 120 us and a get 80, with uvloop 70 and 45: each is one write and
+one read of the socket.
 """
 
 import json
@@ -45,7 +40,10 @@ from onelog.v1 import kv_pb2, pipeline_pb2
 
 @refuse_unsendable
 class AsyncDocument:
-    """A path is a member name, an element number, or a sequence of both; () is the whole."""
+    """A JSON document in a key, read and changed in parts.
+
+    A path is a member name, an element number, or a sequence of these; () is the whole document.
+    """
 
     def __init__(self, connection: Connection, scope: Scope, key: Key) -> None:
         self._connection = connection
@@ -91,11 +89,11 @@ class AsyncDocument:
         return version
 
 
-# Kv
+# Keys
 
-# Reads of one call that may take long, under way at the same time.
+# Slow reads (see ``Read.takes_long``) of one ``get_many`` that are under way at the same time.
 LONG_READS_MAX = 32
-# Bytes that ``put_many`` writes at once.
+# Bytes that ``put_many`` writes with one operation.
 PART_BYTES_MAX = 256 << 10
 
 
@@ -125,8 +123,9 @@ class AsyncKV:
     ) -> int:
         """Write a key and return its new version.
 
-        With ``expected_version`` only over that version (else ConditionFailed); 0: only if the key
-        does not exist (else AlreadyExists).
+        The key expires after ``ttl_s``, or with its ``lease``. With ``expected_version`` it is
+        written only if that is its version (else ConditionFailed); 0: only if the key does not
+        exist (else AlreadyExists).
         """
         try:
             key = key.encode() if isinstance(key, str) else key
@@ -166,9 +165,9 @@ class AsyncKV:
     ) -> list[int]:
         """Write many keys and return their versions in the same order.
 
-        Keys of one shard go together, up to 1,000 or 256 KiB of them at a time: all of those are
-        written, with one version, or none is. Of a key that is given twice the last value counts.
-        Everything is tried; if something fails the first error is raised, with a note of how much.
+        Keys of one shard are written together, up to 1,000 keys or 256 KiB at a time: all of these
+        with one version, or none. If a key is given twice, the last value counts. All keys are
+        tried; if some fail, the first error is raised, with a note of how many failed.
         """
         ttl_ms, lane_of = milliseconds(ttl_s), self._lane_of
         options = self._connection.options
@@ -179,7 +178,7 @@ class AsyncKV:
         sent: list[_Part] = []
         places: list[_Part] = []
         for key, value in items.items() if isinstance(items, Mapping) else items:
-            # No call that can be spared: 0.55 us for a key, with three more it was 0.73.
+            # Inlined for speed: 0.55 us for a key, 0.73 with three function calls.
             name = key if type(key) is bytes else to_bytes(key)
             data = value if type(value) is bytes else to_bytes(value)
             lane = lane_of(name)
@@ -207,7 +206,7 @@ class AsyncKV:
 
     def _put_part(self, lane: WriteLane, part: "_Part", ttl_ms: int) -> Future[Any]:
         keys, values, namespace = part.keys, part.values, self._namespace
-        part.keys, part.values = [], []  # the lane has them now, until they are sent
+        part.keys, part.values = [], []  # the lane owns the old lists until they are sent
         if not ttl_ms and not self._is_async:
             pairs = keys, values
             return lane.call(PUT, namespace, pairs, part.size, self._timeout_s, len(keys))
@@ -258,7 +257,10 @@ class AsyncKV:
         return await self.get(key, read=read) is not None
 
     async def delete(self, key: Key, *, expected_version: int | None = None) -> bool:
-        """Delete a key; tell whether there was something to delete."""
+        """Delete a key; return whether it existed.
+
+        With ``expected_version`` it is deleted only if that is its version (else ConditionFailed).
+        """
 
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_delete(operation.delete, key, expected_version)
@@ -270,7 +272,7 @@ class AsyncKV:
     async def touch(
         self, key: Key, ttl_s: float | None, *, expected_version: int | None = None
     ) -> int:
-        """Let a key live for ``ttl_s`` from now on (None: for ever); return its version."""
+        """Make a key expire ``ttl_s`` from now (None: never); return its version."""
 
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_touch(operation.touch, key, ttl_s, expected_version)
@@ -280,19 +282,19 @@ class AsyncKV:
         return version
 
     async def increment(self, key: Key, by: int = 1) -> int:
-        """Add to a number (a missing key counts as 0) and return it as it is now."""
+        """Add to a number and return the new value; a missing key counts as 0."""
         return await self._count(key, add=by)
 
     async def lower_to(self, key: Key, limit: int) -> int:
-        """Lower a number to ``limit`` if it is above it; return it as it is now."""
+        """Lower a number to ``limit`` if it is above it; return the new value."""
         return await self._count(key, lower_to=limit)
 
     async def raise_to(self, key: Key, limit: int) -> int:
-        """Raise a number to ``limit`` if it is below it; return it as it is now."""
+        """Raise a number to ``limit`` if it is below it; return the new value."""
         return await self._count(key, raise_to=limit)
 
     async def append(self, key: Key, data: Value) -> int:
-        """Add bytes at the end of a value and return the size of the whole."""
+        """Append bytes to a value and return its new size."""
 
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_append(operation.append, key, data)
@@ -333,9 +335,10 @@ class AsyncKV:
         routing_key: Key = b"",
         read: Read | None = None,
     ) -> AsyncIterator[Item]:
-        """Yield keys in order, as fast as they are taken; goes on where a connection broke.
+        """Yield keys in order: those with a prefix, or from ``start`` to before ``end``.
 
-        With ``routing_key`` only in its shard, and then all at one state unless it had to resume.
+        Pages are fetched as the caller needs them; after a broken connection the scan resumes. With
+        ``routing_key`` only keys in its shard, and then all from one state unless it had to resume.
         """
         request = kv_pb2.ListRequest(
             namespace=self._namespace,
@@ -363,7 +366,7 @@ class AsyncKV:
         )
         async with aclosing(pages):
             async for page in pages:
-                # Where to go on if the stream breaks before the next page.
+                # Where to resume if the stream breaks before the next page.
                 request.page_token = page.next_page_token
                 for item in page.items:
                     count += 1
@@ -381,7 +384,7 @@ class AsyncKV:
         end: Key | None = None,
         routing_key: Key = b"",
     ) -> int:
-        """Delete all keys of a range, some thousands at a time; return how many there were."""
+        """Delete all keys of a range, some thousands at a time; return how many were deleted."""
         request = kv_pb2.DeleteRangeRequest(
             namespace=self._namespace, routing_key=to_bytes(routing_key)
         )
@@ -401,29 +404,30 @@ class AsyncKV:
             has_more = answer.has_more
         return count
 
-    # Objects of several calls
+    # Objects that make several calls
 
     def json(self, key: Key) -> AsyncDocument:
-        """Return the document in a key."""
+        """Return the JSON document in a key; makes no call to the server."""
         return AsyncDocument(self._connection, self._scope, key)
 
     def txn(self) -> AsyncTxn:
-        """Begin a transaction: conditions, then one list of operations or another."""
+        """Begin a transaction: if all conditions hold one list of operations, else another."""
         return AsyncTxn(self._connection, self._scope)
 
     async def lease(self, ttl_s: float, *, key: Key) -> AsyncLease:
-        """Grant a lease for ``key`` and others of its shard: keys put with it go when it goes."""
+        """Grant a lease for keys in the shard of ``key``; they are deleted when it ends."""
         return await AsyncLease.grant(self._connection, self._scope, ttl_s, key)
 
     async def find_lease(self, lease_id: int, *, key: Key) -> AsyncLease:
-        """Return a lease that another process was granted for ``key``; LeaseLost if it is over.
+        """Return a lease that another process was granted for ``key``; LeaseLost if it has ended.
 
-        Until it is kept once, nothing is known of how long it is safe, so ``is_lost`` says it is.
+        ``is_lost`` is true until the first ``keep``: before that this client cannot tell how long
+        the lease lasts.
         """
         return await AsyncLease.find(self._connection, self._scope, lease_id, key)
 
     def lock(self, name: Key, *, ttl_s: float = 10.0) -> AsyncLock:
-        """Return a lock that all clients share."""
+        """Return a lock that all clients share; its holder renews it within ``ttl_s``."""
         return AsyncLock(self._connection, self._scope, name, ttl_s)
 
     # Parts
@@ -442,7 +446,7 @@ class AsyncKV:
         return await self._connection.write(name, size, self._timeout_s, build, decode)
 
     async def _get_apart(self, name: bytes, read: Read) -> Any:
-        """Read a key with a call of its own: in a pipeline others would wait for it."""
+        """Read a key with a unary call: in a pipeline message others would wait for it."""
         request = kv_pb2.GetRequest(namespace=self._namespace, key=name)
         read.put(request.options)
         answer = await self._connection.call_read(
@@ -475,12 +479,12 @@ class AsyncKV:
 
 
 class _Part:
-    """Keys of ``put_many`` that are written at once."""
+    """Keys of ``put_many`` that are written with one operation."""
 
     __slots__ = ("keys", "size", "values", "version")
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
-        self.size = 0  # of both together
+        self.size = 0  # bytes of keys and values together
         self.version = 0
