@@ -1,16 +1,7 @@
-"""``onelog admin``: what operators ask a running cluster.
+"""``onelog admin``: operations on a running cluster.
 
-Member
-------
-``onelog admin members``: who belongs to the cluster.
-
-Namespace
----------
-``onelog admin namespaces``: namespaces and what they allow.
-
-Hold
-----
-``onelog admin hold``: what readers have not read yet, and the log must keep.
+Its groups are ``members`` (the nodes of the cluster), ``namespaces`` (with their limits) and
+``hold`` (the log is kept for readers that have not read it yet).
 """
 
 import re
@@ -87,11 +78,11 @@ def add(
         str, typer.Argument(metavar="HOST:PORT", help="Where its peer service listens.")
     ],
     *,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What to call it.")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The node's name.")] = "",
 ) -> None:
-    """Add a node as a learner in every shard; it gets the data and does not vote yet.
+    """Add a node as a learner in every shard: it receives the data but does not vote yet.
 
-    docs/server.md says how a node is started that joins, and where its id comes from.
+    docs/server.md explains how to start a node that joins, and where its id comes from.
 
     \b
     Usage:
@@ -108,7 +99,7 @@ def add(
 
 @command(member_app)
 def promote(session: Session, node_id: NodeId) -> None:
-    """Make a learner that has caught up a voter, in every shard.
+    """Promote a learner that has caught up to a voter, in every shard.
 
     \b
     Usage:
@@ -128,14 +119,14 @@ def remove(session: Session, node_id: NodeId) -> None:
     """
     admin = session.client.admin
     roles = _roles(admin, node_id)
-    admin.remove_member(node_id)  # also a stranger: it says whether this is an id at all
+    admin.remove_member(node_id)  # called for an unknown node too: the server checks the id
     if not roles:
         raise CommandFailed("MEMBER_UNKNOWN", f"{node_id} is no member", EXIT_NOT_FOUND)
     session.output.result({"node_id": node_id}, f"{node_id} is no member any more")
 
 
 def _roles(admin: "Admin", node_id: str) -> set[str]:
-    """Return what a node is in the shards; nothing if it is a member of none."""
+    """Return the roles of a node in the shards; empty if it is a member of none."""
     return {
         LEARNER if member.is_learner else VOTER
         for shard in admin.members().shards
@@ -146,26 +137,34 @@ def _roles(admin: "Admin", node_id: str) -> set[str]:
 
 # Namespace
 
-namespace_app = group("Namespaces and what they allow.")
+namespace_app = group("Namespaces and their limits.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The namespace.")]
 VersionsMax = Annotated[
     int | None,
-    typer.Option("--versions", min=0, max=255, metavar="N", help="Kept for each key; 0: 8."),
+    typer.Option("--versions", min=0, max=255, metavar="N", help="Versions kept of a key; 0: 8."),
 ]
 ValueSizeMax = Annotated[
     int | None,
     typer.Option(
-        "--value-size", min=0, max=U64_MAX, metavar="BYTES", help="Of a value; 0: as an entry can."
+        "--value-size",
+        min=0,
+        max=U64_MAX,
+        metavar="BYTES",
+        help="The largest value; 0: an entry's limit.",
     ),
 ]
 KeysMax = Annotated[
     int | None,
-    typer.Option("--keys", min=0, max=U64_MAX, metavar="N", help="In each shard; 0: no limit."),
+    typer.Option(
+        "--keys", min=0, max=U64_MAX, metavar="N", help="Keys in each shard; 0: no limit."
+    ),
 ]
 TombstonesMax = Annotated[
     int | None,
-    typer.Option("--tombstones", min=0, max=U64_MAX, metavar="N", help="In each shard; 0: 65,536."),
+    typer.Option(
+        "--tombstones", min=0, max=U64_MAX, metavar="N", help="Tombstones in each shard; 0: 65,536."
+    ),
 ]
 
 
@@ -198,7 +197,7 @@ def create(
     keys: KeysMax = None,
     tombstones: TombstonesMax = None,
 ) -> None:
-    """Create a namespace in every shard; exits with 4 if it is there.
+    """Create a namespace in every shard; exits with 4 if it exists.
 
     \b
     Examples:
@@ -222,7 +221,7 @@ def configure(
     keys: KeysMax = None,
     tombstones: TombstonesMax = None,
 ) -> None:
-    """Change limits of a namespace; those that are not named stay as they are.
+    """Change limits of a namespace; those that are not given stay.
 
     \b
     Examples:
@@ -241,7 +240,7 @@ def configure(
 
 @command(namespace_app)
 def delete(session: Session, name: Name) -> None:
-    """Delete a namespace and all that is in it.
+    """Delete a namespace with everything in it.
 
     \b
     Examples:
@@ -288,15 +287,15 @@ def set_(
         typer.Option(
             "--index",
             metavar="INDEX | SHARD=INDEX,…",
-            help="The first entry to keep, in all shards or by shard; else the next one.",
+            help="The first entry to keep, in all shards or by shard; default: the next one.",
         ),
     ] = None,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Where no index is given: all that is there.")
+        bool, typer.Option("--from-start", help="If no index is given: keep the whole log.")
     ] = False,
     move: Annotated[
         bool,
-        typer.Option("--move", help="Move a hold forward; without an index only renew it."),
+        typer.Option("--move", help="Advance a hold; without --index only renew it."),
     ] = False,
     lifetime_s: Annotated[
         float | None,
@@ -304,7 +303,7 @@ def set_(
             "--for",
             metavar="DURATION",
             parser=duration_s,
-            help="It breaks when nobody sets it for so long; else 7d.",
+            help="Break it if it is not set for this long; default 7d.",
         ),
     ] = None,
     bytes_max: Annotated[
@@ -313,14 +312,14 @@ def set_(
             "--max-bytes",
             metavar="SIZE",
             parser=size_bytes,
-            help="It breaks when it keeps more of a shard; else 16GiB.",
+            help="Break it if it keeps more of a shard; default 16GiB.",
         ),
     ] = None,
 ) -> None:
-    """Keep the log for a reader from an index on: create a hold, or move it.
+    """Create or move a hold, which keeps the log from an index on for a reader.
 
-    Exits with 4 if it is there, and without --move. What it keeps is not dropped until it is
-    moved, released, or too old or too large: then it breaks, keeps nothing, and is an alarm.
+    Without --move it exits with 4 if the hold exists. The log is kept until the hold is moved or
+    released, or is too old or too large: then it breaks, keeps nothing, and raises an alarm.
 
     \b
     Examples:
@@ -350,7 +349,7 @@ def set_(
 
 @command(hold_app, "list")
 def hold_list_(session: Session) -> None:
-    """List holds: what they keep, of how much they may, and whether they are broken.
+    """List holds: how much they keep, their limits, and whether they are broken.
 
     \b
     Examples:
@@ -372,7 +371,7 @@ def hold_list_(session: Session) -> None:
 
 @command(hold_app)
 def release(session: Session, name: HoldName) -> None:
-    """End a hold; what it kept goes with the next trims. Exits with 3 if there is none.
+    """Release a hold; the next trims may drop what it kept. Exits with 3 if there is none.
 
     \b
     Examples:
@@ -383,7 +382,7 @@ def release(session: Session, name: HoldName) -> None:
 
 
 def shown_hold(hold: "admin_pb2.Hold") -> str:
-    """Return a hold of one shard in a line, for people."""
+    """Describe a hold of one shard in one line."""
     from onelog.v1 import admin_pb2
 
     if hold.cause:
@@ -394,7 +393,7 @@ def shown_hold(hold: "admin_pb2.Hold") -> str:
 
 
 def _indexes(session: Session, text: str | None) -> dict[int, int]:
-    """Return the index by shard of ``12`` (all shards) or ``0=12,1=99``."""
+    """Parse ``12`` (all shards) or ``0=12,1=99``; return the index by shard."""
     if text is None:
         return {}
     found: dict[int, int] = {}
@@ -425,10 +424,10 @@ Node = Annotated[
         "--node",
         metavar="HOST:PORT",
         parser=endpoint_of,
-        help="Who is asked; else the shard's leader.",
+        help="The node to ask; default: the shard's leader.",
     ),
 ]
-Follow = Annotated[bool, typer.Option("--follow", "-F", help="Go on with new ones.")]
+Follow = Annotated[bool, typer.Option("--follow", "-F", help="Continue with new entries.")]
 
 
 @command(app)
@@ -516,7 +515,7 @@ def _print_status(session: Session, found: "admin_pb2.GetStatusResponse", endpoi
 
 @command(app)
 def topology(session: Session) -> None:
-    """Say which node leads which shard, and where all of them serve.
+    """Show which node leads which shard, and the endpoints of all nodes.
 
     \b
     Examples:
@@ -548,10 +547,10 @@ def transfer(
     shard: Shard,
     *,
     to: Annotated[
-        str, typer.Option("--to", metavar="NODE_ID", help="Else to the one that has most.")
+        str, typer.Option("--to", metavar="NODE_ID", help="Default: the most up-to-date node.")
     ] = "",
 ) -> None:
-    """Hand the leadership of a shard to another node; prints who leads.
+    """Transfer the leadership of a shard to another node; prints the new leader.
 
     \b
     Examples:
@@ -576,7 +575,7 @@ def snapshot(session: Session, shard: Shard, *, node: Node = None) -> None:
 
 @command(app, "hash")
 def hash_(session: Session, shard: Shard, *, node: Node = None) -> None:
-    """Print the hash of a shard's state and its index; equal on all replicas at an index.
+    """Print the hash of a shard's state and its index; equal on all replicas at the same index.
 
     \b
     Examples:
@@ -590,7 +589,7 @@ def hash_(session: Session, shard: Shard, *, node: Node = None) -> None:
 
 @command(app)
 def config(session: Session) -> None:
-    """Show how this command line connects: each setting, its value, and where that came from.
+    """Show how this command line connects: each setting, its value, and where it comes from.
 
     The settings of a server are shown by `onelog config show`.
 
@@ -614,7 +613,7 @@ def config(session: Session) -> None:
 
 @command(app, "log-ranges")
 def log_ranges(session: Session, shard: Shard, *, node: Node = None) -> None:
-    """List which indexes of a shard's log a node holds, and where.
+    """List which indexes of a shard's log a node holds, and in which storage.
 
     \b
     Examples:
@@ -650,9 +649,9 @@ def read_log(
         ),
     ] = 0,
     last: Annotated[
-        int, typer.Option("--to", min=0, metavar="INDEX", help="Up to this one; 0: all.")
+        int, typer.Option("--to", min=0, metavar="INDEX", help="Up to this index; 0: all.")
     ] = 0,
-    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most so many.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most N.")] = 0,
     follow: Follow = False,
     voids: Annotated[bool, typer.Option("--voids", help="Also entries that were refused.")] = False,
     node: Node = None,

@@ -1,8 +1,8 @@
 """``onelog bench``: load on any endpoint, through the ordinary calls of the Python client.
 
-Everything happens in a namespace of its own, which is deleted in the end, also after Ctrl-C. What
-is made ready before it is read, callers, seconds and batches are bounded. A call that fails is
-counted and does not end the run, so that one can watch what a failover costs.
+Everything happens in a namespace of its own, which is deleted at the end, also after Ctrl-C.
+Callers, time, batches and prepared data are bounded. A call that fails is counted and does not end
+the run, so that one can see what a failover costs.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @dataclass(frozen=True)
 class Wish:
-    """What was asked for."""
+    """The arguments of the command."""
 
     workloads: Sequence[str]
     callers: int
@@ -48,7 +48,7 @@ class Wish:
     batch: int | None
 
     def amount(self, batch: int) -> int:
-        """Return how much is made ready to be read: no more than there are calls for."""
+        """Return how much data to prepare for reads: no more than the calls can read."""
         from onelog.cli.bench.workloads import READY_BYTES_MAX, READY_MAX
 
         most = min(READY_MAX, READY_BYTES_MAX // max(1, self.value_size))
@@ -57,7 +57,7 @@ class Wish:
 
 Workloads = Annotated[
     list[str] | None,
-    typer.Argument(metavar="WORKLOAD...", help="Which, one after the other; all of them."),
+    typer.Argument(metavar="WORKLOAD...", help="Which to run, in turn; default: all."),
 ]
 Callers = Annotated[
     int,
@@ -72,12 +72,12 @@ Seconds = Annotated[
         "-s",
         parser=duration_s,
         metavar="TIME",
-        help="How long each takes; 5s, without --count.",
+        help="How long each runs; default 5s without --count.",
     ),
 ]
 Count = Annotated[
     int | None,
-    typer.Option("--count", min=1, max=CALLS_MAX, metavar="N", help="Calls of each, at most."),
+    typer.Option("--count", min=1, max=CALLS_MAX, metavar="N", help="At most N calls of each."),
 ]
 ValueSize = Annotated[
     int,
@@ -92,7 +92,7 @@ Batch = Annotated[
         min=1,
         max=BATCH_MAX,
         metavar="N",
-        help="Operations of one call; 1, lease-ack 256, tail 1000, ts-write 100.",
+        help="Operations per call; 1, but lease-ack 256, tail 1000, ts-write 100.",
     ),
 ]
 
@@ -108,11 +108,11 @@ def bench(
     value_size: ValueSize = VALUE_SIZE,
     batch: Batch = None,
 ) -> None:
-    """Let callers do something as often as they can; prints operations a second, p50 and p99.
+    """Run workloads as fast as the server can; prints operations per second, p50 and p99.
 
-    Times are those of a call, which is --batch operations. On a terminal the numbers are shown
-    while they grow. All of it happens in a namespace of its own, which is deleted in the end.
-    Exits with 1 if calls failed; they are counted, and why.
+    Times are those of a call, which has --batch operations. A terminal shows the numbers while
+    they grow. Everything happens in a namespace of its own, which is deleted at the end. Exits with
+    1 if calls failed; they are counted by reason.
 
     \b
     Workloads:
@@ -121,7 +121,7 @@ def bench(
       get-stale  read keys from any replica
       mixed      read keys, and write one in 5
       enqueue    put messages into a queue
-      lease-ack  take messages and acknowledge them
+      lease-ack  lease messages and acknowledge them
       append     append records to a stream
       tail       read a stream from its start
       ts-write   write points, a series for each caller
@@ -140,7 +140,9 @@ def bench(
         if name not in WORKLOADS:
             raise CommandFailed("USAGE", f"'{name}' is none of {', '.join(WORKLOADS)}")
     if session.settings["namespace"].origin == FLAG_ORIGIN:
-        raise CommandFailed("USAGE", "--namespace: it makes one of its own, and deletes it")
+        raise CommandFailed(
+            "USAGE", "--namespace cannot be chosen: bench creates and deletes its own"
+        )
     if seconds is not None and not 0 < seconds <= SECONDS_MAX:
         raise CommandFailed("USAGE", f"--seconds is above 0 and at most {SECONDS_MAX:g}s")
     if seconds is None:
@@ -178,7 +180,7 @@ async def _bench(session: Session, wish: Wish) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def _namespace(session: Session) -> AsyncIterator["AsyncClient"]:
-    """Yield a client in a namespace that exists for as long as this."""
+    """Yield a client in a new namespace, which is deleted at the end."""
     from onelog import AsyncClient
     from onelog.errors import NotFound
 
@@ -192,7 +194,7 @@ async def _namespace(session: Session) -> AsyncIterator["AsyncClient"]:
             await root.admin.create_namespace(name)
             yield root.namespace(name).scoped(durability=durability)
         finally:
-            # Whoever interrupted the first call does not know whether it was done.
+            # If the creation was interrupted, it may or may not have happened.
             with suppress(NotFound):
                 await root.scoped(timeout_s=CLEAN_UP_S).admin.delete_namespace(name)
     finally:
@@ -214,7 +216,7 @@ def _row(name: str, callers: int, run: "Run") -> dict[str, Any]:
     }
 
 
-# What is shown
+# Output
 
 _TITLES = (
     ("workload", "workload"), ("callers", "callers"), ("ops/s", "per_s"), ("p50 ms", "p50_ms"),
@@ -231,7 +233,7 @@ def _print_table(session: Session, rows: Sequence[dict[str, Any]]) -> None:
 async def _shown(
     session: Session, rows: list[dict[str, Any]], name: str, callers: int, run: "Run"
 ) -> AsyncIterator[None]:
-    """Show a run under way below those that are done, if somebody is there to see it."""
+    """Show a run under way below those that are done, if stderr is a terminal."""
     if session.output.as_json or not sys.stdout.isatty():
         yield
         return

@@ -93,13 +93,13 @@ def test_commands_use_the_file(
     [
         (["-e", "nowhere"], "endpoints 'nowhere' of the command line is not HOST:PORT"),
         (["-e", "a:99999"], "is not HOST:PORT"),
-        (["-e", ","], "names nobody"),
+        (["-e", ","], "has no endpoint"),
         (["--timeout", "5"], "is no duration"),
-        (["--timeout", "0"], "leaves no time"),
+        (["--timeout", "0"], "must be above 0"),
         (["--durability", "maybe"], "is neither sync nor async"),
         (["--tls-cert", "x"], "belong together"),
-        (["--token", "é"], "the token of the command line has what no token can have"),
-        (["--token", "a\nb"], "the token of the command line has what no token can have"),
+        (["--token", "é"], "the token of the command line has characters that it may not"),
+        (["--token", "a\nb"], "the token of the command line has characters that it may not"),
     ],
 )
 def test_a_flag_that_is_wrong_is_refused_before_anybody_is_asked(
