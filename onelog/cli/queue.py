@@ -274,12 +274,12 @@ def show_settled(session: Session, settled: "list[Settled]", what: str) -> None:
     session.output.table(settled, columns)
     refused = [each for each in settled if each.reason]
     if refused:
-        from onelog.client.values import error_of_settled
+        from onelog.client.values import to_settle_error
 
         raise CommandFailed(
             refused[0].reason,
             f"{len(refused)} of {len(settled)} were not {what}",
-            code_of_answer(error_of_settled(refused[0])),
+            code_of_answer(to_settle_error(refused[0])),
         )
 
 

@@ -38,18 +38,18 @@ from operator import itemgetter
 from typing import Any
 
 from onelog.client.calls import Backoff
-from onelog.client.observing import COLLECTING, PARENT, note, taking
+from onelog.client.observing import COLLECTING, PARENT, add_parents, collecting_cost
 from onelog.client.sessions import Session
 from onelog.client.validation import refuse
 from onelog.client.values import (
     ASYNC,
     MESSAGES_MAX,
-    error_of_settled,
     fill_put,
-    item_of,
-    settled_of,
     to_appended,
     to_enqueued,
+    to_item,
+    to_settle_error,
+    to_settled,
 )
 from onelog.errors import Internal, OnelogError
 from onelog.v1 import pipeline_pb2, queue_pb2
@@ -142,15 +142,15 @@ class Batch:
         self.backoff: Backoff | None = None
         self.error: OnelogError | None = None
 
-    def watch(self, kind: Kind) -> Kind:
+    def observe(self, kind: Kind) -> Kind:
         """Return the kind of a call that is traced or whose cost is asked for."""
         spent, parent = COLLECTING.get(), PARENT.get()
         if parent is not None:
-            note(self.request, (parent,))
+            add_parents(self.request, (parent,))
         answer = kind.answer
         if spent is not None:
             self.request.with_cost = True
-            answer = taking(spent, answer)
+            answer = collecting_cost(spent, answer)
         return replace(kind, calls_max=1, answer=answer)
 
     def build(self) -> None:
@@ -355,7 +355,7 @@ def _answer_ack(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> 
 
 def _check_settled(result: queue_pb2.SettleResult) -> None:
     if result.reason:
-        raise error_of_settled(settled_of(result))
+        raise to_settle_error(to_settled(result))
 
 
 def _fill_enqueue(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
@@ -412,7 +412,7 @@ def _fill_get(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
 def _answer_get(result: pipeline_pb2.OperationResult, calls: Sequence[Call]) -> None:
     future, get = calls[0].future, result.get
     if not future.done():
-        future.set_result(item_of(get.item) if get.HasField("item") else None)
+        future.set_result(to_item(get.item) if get.HasField("item") else None)
 
 
 def _fill_single(operation: pipeline_pb2.Operation, calls: Sequence[Call]) -> None:
@@ -444,7 +444,7 @@ GET = Kind(_fill_get, _answer_get)
 SINGLE = Kind(_fill_single, _answer_single, keys=lambda call: call.payload.keys)
 
 
-async def results_of(answers: Iterable[Future[Any]]) -> list[Any]:
+async def gather_results(answers: Iterable[Future[Any]]) -> list[Any]:
     """Wait for all results and return them in order; then raise the first error, if any.
 
     It awaits one future after the other. All results of a message arrive together, so this wakes up

@@ -16,7 +16,7 @@ from typing import Any
 
 from onelog.channel import Channel, RpcError
 from onelog.client.channels import METHODS, Channels
-from onelog.client.observing import COLLECTING, ask, take, with_parent
+from onelog.client.observing import COLLECTING, ask_for_cost, collect_cost, with_parent
 from onelog.client.options import ClientOptions
 from onelog.client.topology import Topology
 from onelog.errors import (
@@ -158,7 +158,7 @@ class Calls:
         backoff, is_uncertain = self._backoff(), False
         spent = COLLECTING.get()
         if spent is not None:
-            ask(request)
+            ask_for_cost(request)
         while True:
             left_s = deadline_s - loop.time()
             attempt_s = left_s
@@ -177,7 +177,7 @@ class Calls:
                 error = failure
             else:
                 if spent is not None:
-                    take(spent, answer)
+                    collect_cost(spent, answer)
                 return answer
             verdict = judge(error)
             is_uncertain = is_uncertain or verdict is Verdict.UNKNOWN

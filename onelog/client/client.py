@@ -15,8 +15,15 @@ from onelog.client.tail import AsyncTail
 from onelog.client.timeseries import AsyncTimeSeries
 from onelog.client.transactions import AsyncBatch
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Key, QueueInfo, Read, StreamInfo, stream_info_of, to_bytes
-from onelog.client.values import info_of as queue_info_of
+from onelog.client.values import (
+    Key,
+    QueueInfo,
+    Read,
+    StreamInfo,
+    to_bytes,
+    to_queue_info,
+    to_stream_info,
+)
 from onelog.client.watch import AsyncWatch, Watched
 from onelog.v1 import queue_pb2, stream_pb2
 
@@ -105,7 +112,7 @@ class AsyncClient:
         pages = self._connection.pages("Queue/ListQueues", request, self._scope.timeout_s, read)
         async for page in pages:
             for each in page.queues:
-                yield queue_info_of(each)
+                yield to_queue_info(each)
 
     async def streams(
         self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
@@ -121,7 +128,7 @@ class AsyncClient:
         pages = self._connection.pages("Stream/ListStreams", request, self._scope.timeout_s, read)
         async for page in pages:
             for each in page.streams:
-                yield stream_info_of(each)
+                yield to_stream_info(each)
 
     def transact(self) -> AsyncBatch:
         """Begin an atomic batch over all models: all of it takes effect, or nothing.

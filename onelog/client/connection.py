@@ -248,7 +248,7 @@ class Connection:
 
         is_left = False
         try:
-            session.put(request.options.session, sequence)
+            session.fill(request.options.session, sequence)
             return await call(timeout_s=timeout_s, poll_s=poll_s)
         except SessionExpired:
             self.sessions.lost(session)

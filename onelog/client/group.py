@@ -17,9 +17,9 @@ from onelog.client.values import (
     GroupInfo,
     Read,
     Record,
-    group_info_of,
     milliseconds,
-    record_of,
+    to_group_info,
+    to_record,
 )
 from onelog.errors import ConditionFailed, InvalidArgument, OnelogError
 from onelog.v1 import pipeline_pb2, stream_pb2
@@ -73,7 +73,7 @@ class AsyncGroup:
             name=self._stream.encode(),
             is_stale=read is not None and read.stale,
         )
-        return group_info_of(answer)
+        return to_group_info(answer)
 
     async def seek(
         self, *, offset: int | None = None, time_ns: int | None = None, partition: int | None = None
@@ -203,12 +203,12 @@ class AsyncConsumer:
             # Partitions have moved: the heartbeat says which ones the next fetch may use.
             await self._beat()
             return []
-        return [record_of(each) for each in answer.records]
+        return [to_record(each) for each in answer.records]
 
     async def ack(self, records: Record | Iterable[Record]) -> int:
         """Acknowledge records; return how many were pending with this member."""
         request = stream_pb2.AckRecordsRequest(member_id=self._member_id)
-        _put_places(request.places, records)
+        _fill_places(request.places, records)
         count: int = (await self._group._operate("ack_records", request)).acked_count
         return count
 
@@ -219,7 +219,7 @@ class AsyncConsumer:
         request = stream_pb2.NackRecordsRequest(
             member_id=self._member_id, delay_ms=milliseconds(delay_s), reason=reason
         )
-        _put_places(request.places, records)
+        _fill_places(request.places, records)
         count: int = (await self._group._change("Stream/NackRecords", request)).nacked_count
         return count
 
@@ -232,7 +232,7 @@ class AsyncConsumer:
             limit=limit,
         )
         answer = await self._group._change("Stream/ClaimRecords", request)
-        return [record_of(each) for each in answer.records]
+        return [to_record(each) for each in answer.records]
 
     async def commit(self, records: Record | Iterable[Record]) -> None:
         """Set the group's offsets to after these records, for groups without a pending list."""
@@ -286,7 +286,7 @@ class AsyncConsumer:
         self._partitions = tuple(answer.partitions)
 
 
-def _put_places(places: Any, records: Record | Iterable[Record]) -> None:
+def _fill_places(places: Any, records: Record | Iterable[Record]) -> None:
     for record in _present(records):
         places.add(partition=record.partition, offset=record.offset)
 

@@ -16,7 +16,7 @@ from contextlib import aclosing
 from typing import Any
 
 from onelog.client import values as fill
-from onelog.client.batch import GET, KEYS_MAX, PUT, PUT_WITH, SINGLE, Single, results_of
+from onelog.client.batch import GET, KEYS_MAX, PUT, PUT_WITH, SINGLE, Single, gather_results
 from onelog.client.connection import Connection
 from onelog.client.lanes import WriteLane
 from onelog.client.leases import AsyncLease, AsyncLock
@@ -31,9 +31,9 @@ from onelog.client.values import (
     Read,
     Value,
     Version,
-    item_of,
     milliseconds,
     to_bytes,
+    to_item,
 )
 from onelog.v1 import kv_pb2, pipeline_pb2
 
@@ -53,7 +53,7 @@ class AsyncDocument:
     async def get(self, path: Path = (), *, read: Read | None = None) -> Any:
         """Return a part of the document; None if the key does not exist."""
         request = kv_pb2.GetJsonRequest(namespace=self._scope.namespace, key=self._key)
-        fill.put_path(request.path, path)
+        fill.fill_path(request.path, path)
         if read is not None:
             read.put(request.options)
         answer = await self._connection.call_read(
@@ -200,7 +200,7 @@ class AsyncKV:
         for lane, part in parts.items():
             answers.append(self._put_part(lane, part, ttl_ms))
             sent.append(part)
-        for part, version in zip(sent, await results_of(answers), strict=True):
+        for part, version in zip(sent, await gather_results(answers), strict=True):
             part.version = version
         return [part.version for part in places]
 
@@ -250,7 +250,7 @@ class AsyncKV:
             if not connection.is_clear:
                 await connection.ready(self._timeout_s)
             answers.append(self._get_soon(to_bytes(key), read))
-        return await results_of(answers)
+        return await gather_results(answers)
 
     async def exists(self, key: Key, *, read: Read | None = None) -> bool:
         """Tell whether a key exists."""
@@ -264,7 +264,7 @@ class AsyncKV:
 
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_delete(operation.delete, key, expected_version)
-            self._put_scope(operation.delete)
+            self._fill_scope(operation.delete)
 
         deleted: bool = await self._write(key, 0, build, lambda result: result.delete.deleted)
         return deleted
@@ -276,7 +276,7 @@ class AsyncKV:
 
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_touch(operation.touch, key, ttl_s, expected_version)
-            self._put_scope(operation.touch)
+            self._fill_scope(operation.touch)
 
         version: int = await self._write(key, 0, build, lambda result: result.touch.header.index)
         return version
@@ -298,7 +298,7 @@ class AsyncKV:
 
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_append(operation.append, key, data)
-            self._put_scope(operation.append)
+            self._fill_scope(operation.append)
 
         size: int = await self._write(key, len(data), build, lambda result: result.append.size)
         return size
@@ -347,7 +347,7 @@ class AsyncKV:
             keys_only=keys_only,
             routing_key=to_bytes(routing_key),
         )
-        fill.put_range(request.range, prefix, start, end)
+        fill.fill_range(request.range, prefix, start, end)
         if read is not None:
             read.put(request.options)
         connection, topology = self._connection, self._connection.topology
@@ -372,7 +372,7 @@ class AsyncKV:
                     count += 1
                     if limit:
                         request.limit = limit - count
-                    yield item_of(item)
+                    yield to_item(item)
                 if not page.next_page_token or (limit and count >= limit):
                     return
 
@@ -388,7 +388,7 @@ class AsyncKV:
         request = kv_pb2.DeleteRangeRequest(
             namespace=self._namespace, routing_key=to_bytes(routing_key)
         )
-        fill.put_range(request.range, prefix, start, end)
+        fill.fill_range(request.range, prefix, start, end)
         connection, count, has_more = self._connection, 0, True
         while has_more:
             if request.routing_key:
@@ -435,7 +435,7 @@ class AsyncKV:
     async def _count(self, key: Key, **change: int) -> int:
         def build(operation: pipeline_pb2.Operation) -> None:
             fill.fill_count(operation.count, key, **change)
-            self._put_scope(operation.count)
+            self._fill_scope(operation.count)
 
         number: int = await self._write(key, 0, build, lambda result: result.count.number)
         return number
@@ -452,7 +452,7 @@ class AsyncKV:
         answer = await self._connection.call_read(
             "KV/Get", request, self._timeout_s, name=name, is_stale=read.stale
         )
-        return item_of(answer.item) if answer.HasField("item") else None
+        return to_item(answer.item) if answer.HasField("item") else None
 
     async def _get_many_apart(self, names: Iterable[bytes], read: Read) -> list[Any]:
         room = Semaphore(LONG_READS_MAX)
@@ -461,7 +461,7 @@ class AsyncKV:
             async with room:
                 return await self._get_apart(name, read)
 
-        return await results_of([ensure_future(get(name)) for name in names])
+        return await gather_results([ensure_future(get(name)) for name in names])
 
     def _get_soon(self, name: bytes, read: Read | None) -> Future[Any]:
         connection = self._connection
@@ -473,7 +473,7 @@ class AsyncKV:
         lane = connection.read_lane(endpoint)
         return lane.call(GET, shard, payload, len(name), self._timeout_s)
 
-    def _put_scope(self, request: Any) -> None:
+    def _fill_scope(self, request: Any) -> None:
         if self._namespace:
             request.namespace = self._namespace
 

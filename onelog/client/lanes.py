@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.client.batch import KEYS_MAX, SINGLE, Batch, Call, Kind, Single, fail
 from onelog.client.calls import Backoff, Verdict, judge
-from onelog.client.observing import COLLECTING, PARENT, note
+from onelog.client.observing import COLLECTING, PARENT, add_parents
 from onelog.client.pipeline_stream import ANSWER_TOO_LARGE
 from onelog.errors import (
     DeadlineExceeded,
@@ -87,7 +87,7 @@ class Lane:
         batch.size += size + CALL_SIZE
         batch.count += weight
         if COLLECTING.get() is not None or PARENT.get() is not None:
-            kind = batch.watch(kind)
+            kind = batch.observe(kind)
         future: Future[Any] = Future(loop=self._loop)
         batch.calls.append(Call(kind, target, payload, future, deadline_s))
         return future
@@ -107,7 +107,7 @@ class Lane:
         batch.count += 1
         batch.earliest_s = min(batch.earliest_s, call.deadline_s)
         batch.request.with_cost |= origin.request.with_cost
-        note(batch.request, origin.request.traceparent)
+        add_parents(batch.request, origin.request.traceparent)
         batch.backoff, batch.error = origin.backoff, origin.error
 
     def close(self, error: OnelogError) -> None:
@@ -247,7 +247,7 @@ class Lane:
     def sweep(self, batch: Batch, now_s: float) -> None:
         """Check the deadlines of a batch that is not answered."""
         if batch.earliest_s <= now_s:
-            batch.expire(now_s, lambda: self._to_late(batch))
+            batch.expire(now_s, lambda: self._make_late_error(batch))
         if batch.sent_s > now_s:
             return
         if batch.is_answered:
@@ -260,7 +260,7 @@ class Lane:
         """Handle a slow answer: find out who leads now, and ask there if it is another node."""
         raise NotImplementedError
 
-    def _to_late(self, batch: Batch) -> OnelogError:
+    def _make_late_error(self, batch: Batch) -> OnelogError:
         """Return the error of a call whose deadline has passed."""
         raise NotImplementedError
 
@@ -360,7 +360,7 @@ class WriteLane(Lane):
 
     def _send(self, batch: Batch) -> None:
         if batch.session is not None:
-            batch.session.put(batch.request.session, batch.sequence)
+            batch.session.fill(batch.request.session, batch.sequence)
         self._post(batch, self._connection.topology.endpoint_of(self.shard))
 
     def _decide(self, batch: Batch, error: OnelogError) -> OnelogError | None:
@@ -408,7 +408,7 @@ class WriteLane(Lane):
             batch.is_uncertain = batch.is_uncertain or batch.is_written
             self._send(batch)
 
-    def _to_late(self, batch: Batch) -> OnelogError:
+    def _make_late_error(self, batch: Batch) -> OnelogError:
         last = f"; the last attempt: {batch.error}" if batch.error is not None else ""
         if batch.is_uncertain or (batch.is_written and batch.sent_s < float("inf")):
             return OutcomeUnknown("no answer in time" + last)
@@ -493,6 +493,6 @@ class ReadLane(Lane):
             batch.sent_s = float("inf")
             self._resend(batch)
 
-    def _to_late(self, batch: Batch) -> OnelogError:
+    def _make_late_error(self, batch: Batch) -> OnelogError:
         last = f"; the last attempt: {batch.error}" if batch.error is not None else ""
         return DeadlineExceeded("no answer in time" + last)

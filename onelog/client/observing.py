@@ -51,13 +51,13 @@ def costs() -> Iterator[list[Cost]]:
         COLLECTING.reset(token)
 
 
-def ask(request: Any) -> None:
+def ask_for_cost(request: Any) -> None:
     """Ask for the cost of a call, if its request has an option for it."""
     if "options" in request.DESCRIPTOR.fields_by_name:
         request.options.with_cost = True
 
 
-def take(spent: list[Cost], answer: Any) -> None:
+def collect_cost(spent: list[Cost], answer: Any) -> None:
     """Collect the costs in an answer."""
     fields = answer.DESCRIPTOR.fields_by_name
     headers = (
@@ -70,7 +70,7 @@ def take(spent: list[Cost], answer: Any) -> None:
             spent.append(Cost(cost.wait_ns, cost.raft_ns, cost.fsync_ns, cost.scanned, tier))
 
 
-def taking(spent: list[Cost], answer: Answer) -> Answer:
+def collecting_cost(spent: list[Cost], answer: Answer) -> Answer:
     """Return ``answer`` wrapped so that it also collects the cost of a pipeline's result."""
     return partial(_answer, spent, answer)
 
@@ -78,7 +78,7 @@ def taking(spent: list[Cost], answer: Answer) -> Answer:
 def _answer(
     spent: list[Cost], answer: Answer, result: pipeline_pb2.OperationResult, calls: Any
 ) -> None:
-    take(spent, getattr(result, str(result.WhichOneof("result"))))
+    collect_cost(spent, getattr(result, str(result.WhichOneof("result"))))
     answer(result, calls)
 
 
@@ -104,7 +104,7 @@ def with_parent(metadata: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str],
     return metadata if parent is None else (*metadata, (KEY, parent))
 
 
-def note(request: pipeline_pb2.ExecuteRequest, parents: Iterable[str]) -> None:
+def add_parents(request: pipeline_pb2.ExecuteRequest, parents: Iterable[str]) -> None:
     """Add traceparents to a pipeline message, up to its limit."""
     for parent in parents:
         if parent not in request.traceparent and len(request.traceparent) < PARENTS_MAX:

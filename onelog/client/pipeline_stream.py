@@ -127,7 +127,7 @@ class Pipe:
         if self._call is call:  # else we ended it ourselves
             self._call = None
             error: OnelogError = Unavailable("the stream has ended")
-            self._break(_of_all(error_of(RpcError(status)) if status.code else error))
+            self._break(_to_stream_error(error_of(RpcError(status)) if status.code else error))
 
     def _open_soon(self) -> None:
         if self._channel.is_ready:
@@ -168,7 +168,7 @@ class Pipe:
             lane.failed(batch, error)
 
 
-def _of_all(error: OnelogError) -> OnelogError:
+def _to_stream_error(error: OnelogError) -> OnelogError:
     """Return the error that the end of a stream means for all batches on it.
 
     An answer above the size limit ends the stream for everybody, and it is not known whose it was.

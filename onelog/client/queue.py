@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import aclosing
 from typing import Any
 
-from onelog.client.batch import ACK, ENQUEUE, SINGLE, VALUE_SIZE_MAX, Single, results_of
+from onelog.client.batch import ACK, ENQUEUE, SINGLE, VALUE_SIZE_MAX, Single, gather_results
 from onelog.client.connection import Connection
 from onelog.client.lanes import WriteLane
 from onelog.client.options import Scope
@@ -30,14 +30,14 @@ from onelog.client.values import (
     Schedule,
     Settled,
     Value,
-    error_of_settled,
-    info_of,
-    message_of,
     milliseconds,
     settled_in,
-    settled_of,
     to_bytes,
     to_enqueued,
+    to_message,
+    to_queue_info,
+    to_settle_error,
+    to_settled,
 )
 from onelog.client.worker import AsyncWorker
 from onelog.errors import OnelogError
@@ -89,7 +89,7 @@ class AsyncQueue:
     async def info(self, *, read: Read | None = None) -> QueueInfo:
         """Return the queue's settings and state."""
         answer = await self._look("Queue/GetQueue", queue_pb2.GetQueueRequest(), read)
-        return info_of(answer.queue)
+        return to_queue_info(answer.queue)
 
     async def pause(self) -> None:
         """Deliver no more messages until ``resume``."""
@@ -146,7 +146,7 @@ class AsyncQueue:
                 answers.append(self._enqueue(each.body, each))
             else:
                 answers.append(self._enqueue(each))
-        return await results_of(answers)
+        return await gather_results(answers)
 
     # Consuming
 
@@ -181,7 +181,7 @@ class AsyncQueue:
                 lambda found: found.lease,
                 unwanted=self._give_back,
             )
-        return [message_of(each) for each in answer.messages]
+        return [to_message(each) for each in answer.messages]
 
     @checks_itself
     async def consume(
@@ -210,7 +210,7 @@ class AsyncQueue:
         async with aclosing(answers):
             async for answer in answers:
                 for each in answer.messages:
-                    yield message_of(each)
+                    yield to_message(each)
 
     def worker(
         self,
@@ -316,7 +316,7 @@ class AsyncQueue:
                     raise
                 settled.append(Settled(request.message_ids[0], error.reason))
             else:
-                settled += [settled_of(each) for each in answer.results]
+                settled += [to_settled(each) for each in answer.results]
         return settled
 
     async def peek(
@@ -325,7 +325,7 @@ class AsyncQueue:
         """Return messages in the order of their ids, without leasing them."""
         request = queue_pb2.PeekRequest(limit=limit, from_id=from_id, from_ns=from_ns)
         answer = await self._look("Queue/Peek", request, read)
-        return [message_of(each) for each in answer.messages]
+        return [to_message(each) for each in answer.messages]
 
     async def purge(
         self, *, below_id: int = 0, before_ns: int = 0, leased_too: bool = False
@@ -415,7 +415,7 @@ class AsyncQueue:
         try:
             messages = (await leasing).messages
             if messages:
-                await self.release_many([message_of(each) for each in messages])
+                await self.release_many([to_message(each) for each in messages])
         except OnelogError as error:
             _log.warning("messages of a cancelled lease may still be leased: %s", error)
 
@@ -466,14 +466,14 @@ class AsyncQueue:
                 (one,) = request.messages
                 settled.append(Settled(one.message_id, error.reason))
             else:
-                settled += map(settled_of, results)
+                settled += map(to_settled, results)
         return settled
 
 
 def _check(settled: list[Settled]) -> Settled:
     (one,) = settled
     if one.reason:
-        raise error_of_settled(one)
+        raise to_settle_error(one)
     return one
 
 

@@ -58,7 +58,7 @@ class Session:
         """Release a sequence: the request that took it will not be sent again."""
         self._outstanding.pop(sequence, None)
 
-    def put(self, message: common_pb2.Session, sequence: int) -> None:
+    def fill(self, message: common_pb2.Session, sequence: int) -> None:
         """Fill in the session of a request that took ``sequence``."""
         message.session_id = self.session_id
         message.sequence = sequence

@@ -8,7 +8,7 @@ from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from onelog.client.batch import APPEND, SINGLE, VALUE_SIZE_MAX, Single, results_of
+from onelog.client.batch import APPEND, SINGLE, VALUE_SIZE_MAX, Single, gather_results
 from onelog.client.connection import Connection
 from onelog.client.group import AsyncGroup
 from onelog.client.lanes import WriteLane
@@ -27,10 +27,10 @@ from onelog.client.values import (
     StreamInfo,
     Value,
     milliseconds,
-    record_of,
-    stream_info_of,
     to_appended,
     to_bytes,
+    to_record,
+    to_stream_info,
 )
 from onelog.errors import InvalidArgument
 from onelog.v1 import pipeline_pb2, stream_pb2
@@ -77,7 +77,7 @@ class AsyncStream:
     async def info(self, *, read: Read | None = None) -> StreamInfo:
         """Return the stream's settings and state."""
         answer = await self._look("Stream/GetStream", stream_pb2.GetStreamRequest(), read)
-        return stream_info_of(answer.stream)
+        return to_stream_info(answer.stream)
 
     # Writing
 
@@ -121,7 +121,7 @@ class AsyncStream:
                 await self._connection.ready(self._timeout_s)
             record = each if isinstance(each, NewRecord) else None
             answers.append(self._append(b"" if isinstance(each, NewRecord) else each, record))
-        return await results_of(answers)
+        return await gather_results(answers)
 
     async def trim(
         self,
@@ -180,7 +180,7 @@ class AsyncStream:
             for record in answer.records:
                 if record.offset > end:
                     return
-                yield record_of(record)
+                yield to_record(record)
             is_over = not answer.next_offset or answer.next_offset > end
             if is_over or answer.next_offset == request.from_offset:
                 return

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Record, RecordFilter, record_of
+from onelog.client.values import Record, RecordFilter, to_record
 from onelog.errors import InvalidArgument
 from onelog.v1 import common_pb2, stream_pb2
 
@@ -39,7 +39,7 @@ class AsyncTail:
     ) -> None:
         self._connection = connection
         self._scope = scope
-        self._cursor = common_pb2.Cursor() if cursor is None else _cursor_of(cursor)
+        self._cursor = common_pb2.Cursor() if cursor is None else _parse_cursor(cursor)
         self._request = stream_pb2.TailRequest(namespace=scope.namespace, streams=starts)
         if only is not None:
             only.put(self._request.filter)
@@ -107,7 +107,7 @@ class AsyncTail:
                     yield None
                 for record in answer.records:
                     self._take(shards[record.stream], record)
-                    yield record_of(record)
+                    yield to_record(record)
                 self._move(answer.cursor)
 
     def _begin(self, answer: stream_pb2.TailResponse, shards: Mapping[str, int]) -> None:
@@ -132,7 +132,7 @@ class AsyncTail:
                 position.index = max(position.index, record.offset)
 
 
-def _cursor_of(token: bytes) -> common_pb2.Cursor:
+def _parse_cursor(token: bytes) -> common_pb2.Cursor:
     cursor = common_pb2.Cursor()
     try:
         cursor.MergeFromString(token[1:])

@@ -105,7 +105,7 @@ def _fill_column(column: timeseries_pb2.Column, values: Array) -> None:
             )
 
 
-def data_of(points: timeseries_pb2.SeriesPoints) -> SeriesData:
+def to_series_data(points: timeseries_pb2.SeriesPoints) -> SeriesData:
     """Return points as arrays."""
     import numpy as np
 
@@ -265,9 +265,9 @@ class AsyncTimeSeries:
             top=top,
             limit=limit,
         )
-        _put_matchers(request.matchers, where)
+        _fill_matchers(request.matchers, where)
         answer = await self._look("TimeSeries/Query", request, measurement, read)
-        return [data_of(group) for group in answer.groups]
+        return [to_series_data(group) for group in answer.groups]
 
     async def series(
         self, measurement: str, *, where: Matchers | None = None, read: Read | None = None
@@ -276,7 +276,7 @@ class AsyncTimeSeries:
         request = timeseries_pb2.ListSeriesRequest(
             namespace=self._scope.namespace, measurement=measurement
         )
-        _put_matchers(request.matchers, where)
+        _fill_matchers(request.matchers, where)
         while True:
             answer = await self._look("TimeSeries/ListSeries", request, measurement, read)
             for each in answer.series:
@@ -295,7 +295,7 @@ class AsyncTimeSeries:
     ) -> int:
         """Delete points of matching series, or whole series without a time; return how many."""
         request = timeseries_pb2.DeletePointsRequest(measurement=measurement)
-        _put_matchers(request.matchers, where)
+        _fill_matchers(request.matchers, where)
         if first_ns is not None:
             request.first_ns = first_ns
         if last_ns is not None:
@@ -329,7 +329,7 @@ class AsyncTimeSeries:
             namespace=self._scope.namespace, measurement=measurement
         )
         answer = await self._look("TimeSeries/GetMeasurement", request, measurement, read)
-        return _info_of(answer.measurement)
+        return _to_measurement_info(answer.measurement)
 
     async def measurements(
         self, prefix: str = "", *, routing_key: Key = b"", read: Read | None = None
@@ -345,7 +345,7 @@ class AsyncTimeSeries:
         path, timeout_s = "TimeSeries/ListMeasurements", self._scope.timeout_s
         async for page in self._connection.pages(path, request, timeout_s, read):
             for each in page.measurements:
-                yield _info_of(each)
+                yield _to_measurement_info(each)
 
     async def set_rule(self, measurement: str, rule: Rule) -> None:
         """Set a downsampling rule; a field ``f`` becomes ``f_mean``, ``f_max``, … in its target."""
@@ -411,7 +411,7 @@ def aggregate_number(aggregate: Aggregate) -> Any:
         ) from None
 
 
-def _put_matchers(matchers: Any, where: Matchers | None) -> None:
+def _fill_matchers(matchers: Any, where: Matchers | None) -> None:
     for tag, wanted in (where or {}).items():
         operator, value = ("=", wanted) if isinstance(wanted, str) else wanted
         if operator not in _OPERATORS:
@@ -421,7 +421,7 @@ def _put_matchers(matchers: Any, where: Matchers | None) -> None:
         matchers.add(tag=tag, operator=_OPERATORS[operator], value=value)
 
 
-def _info_of(info: timeseries_pb2.MeasurementInfo) -> MeasurementInfo:
+def _to_measurement_info(info: timeseries_pb2.MeasurementInfo) -> MeasurementInfo:
     config = MeasurementConfig(
         _DUPLICATES[info.config.duplicates], info.config.retention_ms / 1000, info.config.series_max
     )

@@ -46,10 +46,10 @@ from onelog.client.values import (
     TxnResult,
     Value,
     Written,
-    item_of,
     milliseconds,
     to_bytes,
-    written_of,
+    to_item,
+    to_written,
 )
 from onelog.errors import FailedPrecondition, InvalidArgument
 from onelog.v1 import kv_pb2, pipeline_pb2
@@ -117,7 +117,7 @@ class TxnBranch:
         found: list[Item | int | None] = []
         for kind, result in zip(self._kinds, results, strict=True):
             if kind == "get":
-                found.append(item_of(result.item) if result.HasField("item") else None)
+                found.append(to_item(result.item) if result.HasField("item") else None)
             else:
                 found.append(result.number if kind in ("count", "append", "delete") else None)
         return found
@@ -160,7 +160,7 @@ class AsyncTxn:
         comparison: str = "==",
     ) -> Self:
         """Add a condition on a key: that it exists or not, or how version or value compare."""
-        fill.put_condition(
+        fill.fill_condition(
             self._request.conditions.add(),
             key,
             exists=exists,
@@ -241,7 +241,7 @@ class AsyncBatch:
         """
         assert self.written
         if self._results is None:
-            self._results = [_result_of(each) for each in self._answers]
+            self._results = [_to_result(each) for each in self._answers]
         return self._results
 
     def when(
@@ -256,7 +256,7 @@ class AsyncBatch:
         """Add a condition on a key: that it exists or not, or how version or value compare."""
         self._is_free = False
         condition = self._request.conditions.add()
-        fill.put_condition(
+        fill.fill_condition(
             condition, key, exists=exists, version=version, value=value, comparison=comparison
         )
         self._names.append(to_bytes(key))
@@ -327,7 +327,7 @@ class AsyncBatch:
 
     def ack(self, queue: str, messages: Message | Iterable[Message]) -> Self:
         """Acknowledge leased messages; the batch is refused if one of the leases is lost."""
-        _put_leased(self._add(queue).ack, queue, messages)
+        _fill_leased(self._add(queue).ack, queue, messages)
         return self
 
     def nack(
@@ -340,7 +340,7 @@ class AsyncBatch:
     ) -> Self:
         """Record failed deliveries of leased messages."""
         request = self._add(queue).nack
-        _put_leased(request, queue, messages)
+        _fill_leased(request, queue, messages)
         request.reason = reason
         if delay_s is not None:
             request.delay_ms = milliseconds(delay_s)
@@ -393,7 +393,7 @@ class AsyncBatch:
         assert lane is not None
         keys = self._names if self._is_free else None
         answer = await lane.transact(self._request, self._scope.timeout_s, keys)
-        self._written = written_of(answer.header)
+        self._written = to_written(answer.header)
         self._answers = answer.results
         return self._written
 
@@ -410,14 +410,14 @@ class AsyncBatch:
         return self._request.operations.add()
 
 
-def _put_leased(request: Any, queue: str, messages: Message | Iterable[Message]) -> None:
+def _fill_leased(request: Any, queue: str, messages: Message | Iterable[Message]) -> None:
     request.queue = queue
     request.strict = True
     for message in [messages] if isinstance(messages, Message) else messages:
         request.messages.add(message_id=message.message_id, token=message.token)
 
 
-def _result_of(result: pipeline_pb2.OperationResult) -> Any:
+def _to_result(result: pipeline_pb2.OperationResult) -> Any:
     match result.WhichOneof("result"):
         case "delete":
             return result.delete.deleted

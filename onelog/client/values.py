@@ -110,7 +110,7 @@ class Item(NamedTuple):
         return json.loads(self.value)
 
 
-def item_of(found: kv_pb2.KeyValue) -> Item:
+def to_item(found: kv_pb2.KeyValue) -> Item:
     """Return a key as the server sends it."""
     return Item(found.key, found.value, found.version, found.expires_ns, found.lease_id)
 
@@ -132,7 +132,7 @@ class Written:
     duplicate: bool = False
 
 
-def written_of(header: common_pb2.WriteHeader) -> Written:
+def to_written(header: common_pb2.WriteHeader) -> Written:
     """Convert a write's place in the log from protobuf."""
     return Written(header.shard, header.index, header.duplicate)
 
@@ -289,7 +289,7 @@ class QueueConfig:
         config.backoff_ms.extend(milliseconds(each) for each in self.backoff_s)
 
 
-def config_of(config: queue_pb2.QueueConfig) -> QueueConfig:
+def to_queue_config(config: queue_pb2.QueueConfig) -> QueueConfig:
     """Convert a queue's settings from protobuf."""
     default = QueueConfig()
     return QueueConfig(
@@ -331,10 +331,10 @@ class QueueInfo:
     moved: int
 
 
-def info_of(info: queue_pb2.QueueInfo) -> QueueInfo:
+def to_queue_info(info: queue_pb2.QueueInfo) -> QueueInfo:
     """Convert a queue's state from protobuf."""
     return QueueInfo(
-        info.queue, info.queue_id, config_of(info.config), info.paused,
+        info.queue, info.queue_id, to_queue_config(info.config), info.paused,
         info.ready_count, info.delayed_count, info.leased_count, info.oldest_ns,
         info.enqueued_count, info.redriven_count, info.acked_count, info.expired_count,
         info.dead_count, info.cancelled_count, info.purged_count, info.deduplicated_count,
@@ -398,14 +398,14 @@ class Schedule:
     next_ns: int
 
 
-def message_of(found: queue_pb2.Message) -> Message:
+def to_message(found: queue_pb2.Message) -> Message:
     """Convert a message from protobuf."""
     return Message(
         found.message_id,
         found.body,
         found.token,
         found.delivery_count,
-        headers_of(found.headers),
+        to_headers(found.headers),
         found.priority,
         found.group,
         found.tenant,
@@ -416,12 +416,12 @@ def message_of(found: queue_pb2.Message) -> Message:
     )
 
 
-def headers_of(headers: Any) -> Mapping[str, bytes]:
+def to_headers(headers: Any) -> Mapping[str, bytes]:
     """Convert headers from protobuf."""
     return {header.name: header.value for header in headers} if headers else {}
 
 
-def settled_of(result: queue_pb2.SettleResult) -> Settled:
+def to_settled(result: queue_pb2.SettleResult) -> Settled:
     """Convert the outcome of settling a message from protobuf."""
     return Settled(result.message_id, result.reason, result.dead)
 
@@ -439,7 +439,7 @@ def to_enqueued(found: queue_pb2.EnqueueResult) -> Enqueued:
     return Enqueued(found.message_id, found.deduplicated)
 
 
-def error_of_settled(settled: Settled) -> OnelogError:
+def to_settle_error(settled: Settled) -> OnelogError:
     """Return the exception for a message that could not be settled."""
     reason, message = settled.reason, f"message {settled.message_id} is not settled"
     if reason in ("LEASE_LOST", "LEASE_TOKEN_STALE"):
@@ -492,7 +492,7 @@ class StreamInfo:
     groups: tuple[str, ...]
 
 
-def stream_info_of(info: stream_pb2.StreamInfo) -> StreamInfo:
+def to_stream_info(info: stream_pb2.StreamInfo) -> StreamInfo:
     """Convert a stream's state from protobuf."""
     kept = info.retention
     return StreamInfo(
@@ -609,7 +609,7 @@ class GroupInfo:
     partitions: tuple[GroupPartition, ...]
 
 
-def group_info_of(answer: stream_pb2.GetGroupResponse) -> GroupInfo:
+def to_group_info(answer: stream_pb2.GetGroupResponse) -> GroupInfo:
     """Convert a consumer group's state from protobuf."""
     config = answer.config
     return GroupInfo(
@@ -632,7 +632,7 @@ def group_info_of(answer: stream_pb2.GetGroupResponse) -> GroupInfo:
     )
 
 
-def record_of(found: stream_pb2.Record) -> Record:
+def to_record(found: stream_pb2.Record) -> Record:
     """Convert a record from protobuf."""
     gap = None
     if found.HasField("gap"):
@@ -642,7 +642,7 @@ def record_of(found: stream_pb2.Record) -> Record:
         found.value,
         found.key if found.HasField("key") else None,
         found.partition,
-        headers_of(found.headers),
+        to_headers(found.headers),
         found.tag,
         found.timestamp_ns,
         found.stream,
@@ -742,7 +742,7 @@ def fill_set_json(
 ) -> None:
     """Fill in a change of a part of a document."""
     request.key = to_bytes(key)
-    put_path(request.path, path)
+    fill_path(request.path, path)
     request.json = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     request.create_parents = create_parents
 
@@ -750,10 +750,10 @@ def fill_set_json(
 def fill_delete_json(request: kv_pb2.SetJsonRequest, key: Key, path: Path) -> None:
     """Fill in the removal of a part of a document."""
     request.key = to_bytes(key)
-    put_path(request.path, path)
+    fill_path(request.path, path)
 
 
-def put_path(message: kv_pb2.JsonPath, path: Path) -> None:
+def fill_path(message: kv_pb2.JsonPath, path: Path) -> None:
     """Fill in a path into a document: member names and element numbers."""
     for step in (path,) if isinstance(path, str | int) else path:
         if isinstance(step, str):
@@ -762,7 +762,7 @@ def put_path(message: kv_pb2.JsonPath, path: Path) -> None:
             message.steps.add().element = step
 
 
-def put_range(
+def fill_range(
     message: kv_pb2.KeyRange, prefix: Key | None, start: Key | None, end: Key | None
 ) -> None:
     """Fill in a range of keys: those with a prefix, or from ``start`` to before ``end``."""
@@ -776,7 +776,7 @@ def put_range(
         message.end = to_bytes(end)
 
 
-def put_condition(
+def fill_condition(
     message: kv_pb2.Condition,
     key: Key,
     *,

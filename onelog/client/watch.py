@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onelog.client.connection import Connection
 from onelog.client.options import Scope
-from onelog.client.timeseries import SeriesData, data_of
+from onelog.client.timeseries import SeriesData, to_series_data
 from onelog.client.validation import refuse_unsendable
-from onelog.client.values import Item, Key, Record, item_of, milliseconds, record_of, to_bytes
+from onelog.client.values import Item, Key, Record, milliseconds, to_bytes, to_item, to_record
 from onelog.errors import InvalidArgument, OutOfRange
 from onelog.v1 import admin_pb2, common_pb2, log_pb2, pipeline_pb2
 
@@ -274,18 +274,18 @@ class AsyncWatch:
                     yield None
                 for event in answer.events:
                     if point.is_new(event.shard):
-                        yield event_of(event)
+                        yield to_event(event)
                 point.arrive(answer.cursor)
 
 
-def event_of(event: pipeline_pb2.Event) -> Event:
+def to_event(event: pipeline_pb2.Event) -> Event:
     """Convert an event from protobuf."""
     place = (event.namespace, event.shard, event.index, event.timestamp_ns)
     match event.WhichOneof("event"):
         case "key":
             key = event.key
-            item = item_of(key.item) if key.HasField("item") else None
-            previous = item_of(key.previous) if key.HasField("previous") else None
+            item = to_item(key.item) if key.HasField("item") else None
+            previous = to_item(key.previous) if key.HasField("previous") else None
             kind = "put" if item is not None else "expired" if key.expired else "deleted"
             return Event("kv", kind, key.key, *place, item=item, previous=previous)
         case "queue":
@@ -296,12 +296,12 @@ def event_of(event: pipeline_pb2.Event) -> Event:
         case "stream":
             stream = event.stream
             kind = _kind(pipeline_pb2.StreamEvent.Kind, stream.kind)
-            record = record_of(stream.record) if stream.HasField("record") else None
+            record = to_record(stream.record) if stream.HasField("record") else None
             return Event("stream", kind, stream.stream.encode(), *place, record=record)
         case _:
             series = event.series
             kind = _kind(pipeline_pb2.SeriesEvent.Kind, series.kind)
-            points = tuple(data_of(each) for each in series.points)
+            points = tuple(to_series_data(each) for each in series.points)
             return Event("ts", kind, series.measurement.encode(), *place, points=points)
 
 
