@@ -14,11 +14,11 @@ import typer
 from onelog.cli.command import Session, command, group
 from onelog.cli.connect import CONNECT_S, VARIABLES
 from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
-from onelog.cli.output import cell, document_of, shown_hash, word_of
+from onelog.cli.output import cell, shown_hash, to_document, to_word
 from onelog.cli.values import (
     U64_MAX,
     duration_s,
-    endpoint_of,
+    parse_endpoint,
     shown_duration,
     shown_size,
     shown_time,
@@ -53,7 +53,7 @@ def list_(
     """
     found = session.client.admin.members()
     rows = [
-        {"shard": shard.shard, **document_of(member)}
+        {"shard": shard.shard, **to_document(member)}
         for shard in found.shards
         for member in shard.members
     ]
@@ -234,7 +234,7 @@ def configure(
     limits = _limits(old, versions, value_size, keys, tombstones)
     admin.configure_namespace(name, limits)
     session.output.result(
-        {"namespace": name, "limits": document_of(limits)}, f"namespace {name} configured"
+        {"namespace": name, "limits": to_document(limits)}, f"namespace {name} configured"
     )
 
 
@@ -259,7 +259,7 @@ def namespace_list_(session: Session) -> None:
       onelog admin namespaces list
     """
     found = session.client.admin.namespaces()
-    rows = [{"namespace": name, **document_of(limits)} for name, limits in sorted(found.items())]
+    rows = [{"namespace": name, **to_document(limits)} for name, limits in sorted(found.items())]
     session.output.table(rows, (
         ("namespace", lambda row: row["namespace"]),
         ("versions", lambda row: row["versions_max"]),
@@ -357,7 +357,7 @@ def hold_list_(session: Session) -> None:
       onelog admin hold list --json
     """
     found = session.client.admin.list_holds()
-    session.output.table([document_of(hold) for hold in found], (
+    session.output.table([to_document(hold) for hold in found], (
         ("hold", lambda row: row["name"]),
         ("shard", lambda row: row["shard"]),
         ("from index", lambda row: row["index"]),
@@ -386,7 +386,7 @@ def shown_hold(hold: "admin_pb2.Hold") -> str:
     from onelog.v1 import admin_pb2
 
     if hold.cause:
-        cause = word_of(admin_pb2.HoldCause, hold.cause)
+        cause = to_word(admin_pb2.HoldCause, hold.cause)
         return f"broken by {cause} at index {hold.broken_index}"
     size = f"{shown_size(hold.bytes)} of {shown_size(hold.bytes_max)}"
     return f"from index {hold.index} on, {size}, set {shown_duration(hold.age_ms // 1000)} ago"
@@ -423,7 +423,7 @@ Node = Annotated[
     typer.Option(
         "--node",
         metavar="HOST:PORT",
-        parser=endpoint_of,
+        parser=parse_endpoint,
         help="The node to ask; default: the shard's leader.",
     ),
 ]
@@ -436,7 +436,7 @@ def status(
     *,
     node: Annotated[
         str | None,
-        typer.Option("--node", metavar="HOST:PORT", parser=endpoint_of, help="Only this node."),
+        typer.Option("--node", metavar="HOST:PORT", parser=parse_endpoint, help="Only this node."),
     ] = None,
 ) -> None:
     """Show every node with its shards: roles, terms, positions, lag, holds, alarms.
@@ -462,7 +462,7 @@ def status(
             if not output.as_json:
                 output.result(None, f"node {name} at {endpoint}: no answer: {error}")
             continue
-        documents.append(document_of(found) | {"endpoint": endpoint})
+        documents.append(to_document(found) | {"endpoint": endpoint})
         if not output.as_json:
             _print_status(session, found, endpoint)
     if output.as_json:
@@ -492,7 +492,7 @@ def _print_status(session: Session, found: "admin_pb2.GetStatusResponse", endpoi
     )
     output.table(found.shards, (
         ("shard", lambda each: each.shard),
-        ("role", lambda each: word_of(admin_pb2.Role, each.role)),
+        ("role", lambda each: to_word(admin_pb2.Role, each.role)),
         ("term", lambda each: each.term),
         ("last", lambda each: each.last_index),
         ("committed", lambda each: each.commit_index),
@@ -524,7 +524,7 @@ def topology(session: Session) -> None:
     """
     found = session.client.admin.topology()
     if session.output.as_json:
-        session.output.result(document_of(found), "")
+        session.output.result(to_document(found), "")
         return
     names = {node.node_id: node.node_name or node.node_id for node in found.nodes}
     session.output.result(
@@ -570,7 +570,7 @@ def snapshot(session: Session, shard: Shard, *, node: Node = None) -> None:
     """
     made = session.client.admin.take_snapshot(shard, endpoint=node)
     text = f"index {made.index}, {made.size} bytes, state hash {shown_hash(made.state_hash)}"
-    session.output.result(document_of(made), text)
+    session.output.result(to_document(made), text)
 
 
 @command(app, "hash")
@@ -584,7 +584,7 @@ def hash_(session: Session, shard: Shard, *, node: Node = None) -> None:
     """
     found = session.client.admin.state_hash(shard, endpoint=node)
     text = f"{shown_hash(found.state_hash)} at index {found.index}"
-    session.output.result(document_of(found), text)
+    session.output.result(to_document(found), text)
 
 
 @command(app)
@@ -623,14 +623,14 @@ def log_ranges(session: Session, shard: Shard, *, node: Node = None) -> None:
 
     found = session.client.admin.log_ranges(shard, endpoint=node)
     if session.output.as_json:
-        session.output.result(document_of(found), "")
+        session.output.result(to_document(found), "")
         return
     session.output.table(found.ranges, (
         ("first", lambda each: each.first_index),
         ("last", lambda each: each.last_index),
         ("entries", lambda each: each.entry_count),
         ("bytes", lambda each: each.size),
-        ("tier", lambda each: word_of(common_pb2.Tier, each.tier)),
+        ("tier", lambda each: to_word(common_pb2.Tier, each.tier)),
         ("from", lambda each: shown_time(each.first_timestamp_ns)),
         ("to", lambda each: shown_time(each.last_timestamp_ns)),
     ))  # fmt: skip
@@ -671,6 +671,6 @@ def read_log(
             f"{entry.index:>10}  {entry.term:>5}  {shown_time(entry.timestamp_ns):<30}  "
             f"0x{entry.entry_type:04x}  {cell(entry.payload)}"
         )
-        session.output.line(document_of(entry), text)
+        session.output.line(to_document(entry), text)
         if count == limit:
             return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 from typer.core import TyperCommand
 
-from onelog.cli.connect import connect, settings_of, timeout_of
+from onelog.cli.connect import connect, find_settings, parse_timeout
 from onelog.cli.output import Output
 from onelog.cli.values import duration_s
 
@@ -125,7 +125,7 @@ class Session:
         if "tls" in flags:
             flags["tls"] = "yes"
         config = flags.pop("config", None)
-        self.settings = settings_of(flags, config, os.environ)
+        self.settings = find_settings(flags, config, os.environ)
         self._given = given
         self._client: Client | None = None
 
@@ -139,7 +139,7 @@ class Session:
     @property
     def timeout_s(self) -> float:
         """How long a call may take."""
-        return timeout_of(self.settings["timeout"])
+        return parse_timeout(self.settings["timeout"])
 
     @property
     def read(self) -> "Read | None":

@@ -72,7 +72,7 @@ class Setting:
         return CommandFailed("USAGE", f"{self.name} '{self.text}' of {self.origin} {why}")
 
 
-def settings_of(
+def find_settings(
     flags: Mapping[str, str], config: Path | None, environment: Mapping[str, str]
 ) -> dict[str, Setting]:
     """Return every setting, from the first source that has it."""
@@ -128,8 +128,8 @@ def connect(settings: Mapping[str, Setting]) -> "Client":
     """Return a client that has reached a server; the caller closes it."""
     from onelog import Client
 
-    options, durability = options_of(settings), durability_of(settings["durability"])
-    client = Client(endpoints_of(settings["endpoints"]), options=options)
+    options, durability = to_options(settings), parse_durability(settings["durability"])
+    client = Client(parse_endpoints(settings["endpoints"]), options=options)
     try:
         client.scoped(timeout_s=min(CONNECT_S, options.timeout_s)).connect()
     except BaseException:
@@ -140,7 +140,7 @@ def connect(settings: Mapping[str, Setting]) -> "Client":
     return view.namespace(namespace) if namespace else view
 
 
-def options_of(settings: Mapping[str, Setting]) -> "ClientOptions":
+def to_options(settings: Mapping[str, Setting]) -> "ClientOptions":
     """Return the options of a client with these settings."""
     from onelog import ClientOptions
 
@@ -149,18 +149,18 @@ def options_of(settings: Mapping[str, Setting]) -> "ClientOptions":
         # Not shown: it is a secret.
         raise CommandFailed("USAGE", f"the token of {token.origin} has characters that it may not")
     return ClientOptions(
-        timeout_s=timeout_of(settings["timeout"]), token=token.text or None, tls=tls
+        timeout_s=parse_timeout(settings["timeout"]), token=token.text or None, tls=tls
     )
 
 
-def durability_of(setting: Setting) -> "Durability":
+def parse_durability(setting: Setting) -> "Durability":
     """Parse the durability of writes."""
     if setting.text not in ("sync", "async"):
         raise setting.wrong("is neither sync nor async")
     return "async" if setting.text == "async" else "sync"
 
 
-def endpoints_of(setting: Setting) -> Sequence[str]:
+def parse_endpoints(setting: Setting) -> Sequence[str]:
     """Parse a list of ``host:port``, separated by commas."""
     endpoints = [each.strip() for each in setting.text.split(",") if each.strip()]
     for each in endpoints:
@@ -171,7 +171,7 @@ def endpoints_of(setting: Setting) -> Sequence[str]:
     return endpoints
 
 
-def timeout_of(setting: Setting) -> float:
+def parse_timeout(setting: Setting) -> float:
     """Parse how long a call may take, in seconds."""
     try:
         timeout_s = duration_s(setting.text)

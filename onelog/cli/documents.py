@@ -14,7 +14,7 @@ import typer
 
 from onelog.cli.failure import CommandFailed
 from onelog.cli.output import plain
-from onelog.cli.values import duration_s, json_of, time_ns
+from onelog.cli.values import duration_s, parse_json, time_ns
 
 Entry = dict[str, Any]
 # Of each field of an operation: the function that reads it, and whether it is required.
@@ -28,7 +28,7 @@ def wrong(where: str, why: str) -> CommandFailed:
 
 def read(data: bytes, parts: Sequence[str]) -> dict[str, list[Entry]]:
     """Return the parts of a document, each a list of objects."""
-    document = json_of(data, "the document")
+    document = parse_json(data, "the document")
     if not isinstance(document, dict):
         raise wrong("the document", "is no object")
     unknown = sorted(set(document) - set(parts))
@@ -196,7 +196,7 @@ _PARAMETERS = {"ttl": "ttl_s", "delay": "delay_s", "at": "at_ns", "lease": "leas
                "times": "times_ns"}  # fmt: skip
 
 
-def put_conditions(target: Any, entries: Iterable[Entry]) -> None:
+def add_conditions(target: Any, entries: Iterable[Entry]) -> None:
     """Add conditions to a transaction or a batch."""
     for number, entry in enumerate(entries):
         where = f"when[{number}]"
@@ -211,7 +211,7 @@ def put_conditions(target: Any, entries: Iterable[Entry]) -> None:
         target.when(key, **tests, comparison=_text({"is": "=="} | entry, "is", where))
 
 
-def put_operations(
+def add_operations(
     target: Any, entries: Iterable[Entry], part: str, operations: Mapping[str, Fields]
 ) -> None:
     """Add operations to a branch of a transaction, or to a batch."""

@@ -42,7 +42,7 @@ class CommandFailed(Exception):
         self.code = code or (EXIT_USAGE if reason == "USAGE" else EXIT_ERROR)
 
 
-def code_of_answer(error: Exception) -> int:
+def find_exit_code(error: Exception) -> int:
     """Return the exit code for an error of the API."""
     from onelog import errors
 

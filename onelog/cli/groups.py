@@ -12,7 +12,7 @@ import typer
 from onelog.cli.command import Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
 from onelog.cli.output import cell
-from onelog.cli.values import duration_s, number_pairs_of, shown_time, time_ns
+from onelog.cli.values import duration_s, parse_number_pairs, shown_time, time_ns
 
 if TYPE_CHECKING:
     from onelog import Record
@@ -58,7 +58,7 @@ def _records(places: Sequence[str]) -> "list[Record]":
 
     return [
         Record(offset, b"", partition=partition)
-        for partition, offset in number_pairs_of(places, "a place like 0:17")
+        for partition, offset in parse_number_pairs(places, "a place like 0:17")
     ]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onelog.cli.command import Session, command
-from onelog.cli.connect import CONNECT_S, endpoints_of, options_of
+from onelog.cli.connect import CONNECT_S, parse_endpoints, to_options
 from onelog.cli.failure import CommandFailed
 from onelog.cli.values import duration_s
 
@@ -163,8 +163,8 @@ def _settings(
         given["job"] = job
     return replace(
         parse_write(given),
-        endpoints=tuple(endpoints_of(session.settings["endpoints"])),
-        options=options_of(session.settings),
+        endpoints=tuple(parse_endpoints(session.settings["endpoints"])),
+        options=to_options(session.settings),
         limits=Limits(timeout_s, progress_ttl_s, connect_timeout_s=CONNECT_S),
     )
 

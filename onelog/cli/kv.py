@@ -13,18 +13,18 @@ import typer
 
 from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, EXIT_REFUSED, CommandFailed
-from onelog.cli.output import progress, text_of
+from onelog.cli.output import progress, to_text
 from onelog.cli.values import (
     duration_s,
-    json_of,
     lifetime_s,
-    lines_of,
-    path_of,
+    parse_json,
+    parse_path,
     read_file,
+    read_lines,
+    read_value,
     shown_duration,
     shown_time,
     to_bytes,
-    value_of,
 )
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def json_get(
       onelog kv json get profile
       onelog kv json get profile tags[0]
     """
-    found = session.client.kv.json(to_bytes(key)).get(path_of(path), read=session.read)
+    found = session.client.kv.json(to_bytes(key)).get(parse_path(path), read=session.read)
     if found is None and session.client.kv.get(to_bytes(key), read=session.read) is None:
         raise CommandFailed("KEY_NOT_FOUND", f"there is no key {key}", EXIT_NOT_FOUND)
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
@@ -244,10 +244,10 @@ def set_(
       onelog kv json set profile tags[-1] '"new"'
       onelog kv json set profile address.city --text Oslo
     """
-    data = value_of(value, file)
-    part = data.decode(errors="replace") if is_text else json_of(data, "the value")
+    data = read_value(value, file)
+    part = data.decode(errors="replace") if is_text else parse_json(data, "the value")
     version = session.client.kv.json(to_bytes(key)).set(
-        path_of(path), part, create_parents=not no_parents
+        parse_path(path), part, create_parents=not no_parents
     )
     session.output.result({"version": version}, f"version {version}")
 
@@ -260,7 +260,7 @@ def json_delete(session: Session, key: KeyText, path: PathText) -> None:
     Examples:
       onelog kv json delete profile tags[0]
     """
-    version = session.client.kv.json(to_bytes(key)).delete(path_of(path))
+    version = session.client.kv.json(to_bytes(key)).delete(parse_path(path))
     session.output.result({"version": version}, f"version {version}")
 
 
@@ -332,7 +332,7 @@ def put(
       onelog kv put created-once yes --expect 0
       onelog kv put -x 'bin\\x00key' '\\xff\\x00'
     """
-    data = value_of(value, file, escaped=escaped)
+    data = read_value(value, file, escaped=escaped)
     version = session.client.kv.put(
         to_bytes(key, escaped=escaped), data, ttl_s=ttl, lease=lease, expected_version=expect
     )
@@ -384,7 +384,7 @@ def get(
         output.table(there, ITEM_COLUMNS)
     missing = [name for name, item in zip(names, found, strict=True) if item is None]
     if missing:
-        shown = ", ".join(map(text_of, missing[:3])) + (", …" if len(missing) > 3 else "")
+        shown = ", ".join(map(to_text, missing[:3])) + (", …" if len(missing) > 3 else "")
         raise CommandFailed("KEY_NOT_FOUND", f"there is no key {shown}", EXIT_NOT_FOUND)
 
 
@@ -500,10 +500,10 @@ def import_(
     from onelog.cli.documents import bytes_field
 
     def pairs() -> Iterator[tuple[bytes, bytes]]:
-        for number, line in enumerate(lines_of(file), 1):
+        for number, line in enumerate(read_lines(file), 1):
             if line.strip():
                 where = f"line {number}"
-                entry = json_of(line, where)
+                entry = parse_json(line, where)
                 if not isinstance(entry, dict):
                     raise CommandFailed("JSON_INVALID", f"{where} is no object")
                 yield bytes_field(entry, "key", where), bytes_field(entry, "value", where)
@@ -589,7 +589,7 @@ def append(
       onelog kv append notes 'one more'
       onelog kv append -x notes '\\n'
     """
-    data = value_of(value, file, escaped=escaped)
+    data = read_value(value, file, escaped=escaped)
     size = session.client.kv.append(to_bytes(key, escaped=escaped), data)
     session.output.result({"size": size}, f"{size} bytes")
 
@@ -641,9 +641,9 @@ def txn(
 
     document = documents.read(read_file(file), ("when", "then", "otherwise"))
     new = session.client.kv.txn()
-    documents.put_conditions(new, document["when"])
+    documents.add_conditions(new, document["when"])
     for name, branch in (("then", new.then), ("otherwise", new.otherwise)):
-        documents.put_operations(branch, document[name], name, documents.TXN_OPERATIONS)
+        documents.add_operations(branch, document[name], name, documents.TXN_OPERATIONS)
     result = new.commit()
     what = "then" if result.succeeded else "otherwise"
     shown = "".join(f"\n  {entry['op']}: {json.dumps(each)}"

@@ -25,7 +25,7 @@ from onelog.cli.failure import (
     EXIT_USAGE,
     CommandFailed,
     advice_for,
-    code_of_answer,
+    find_exit_code,
 )
 
 # Typer's messages about values that it cannot use, and plainer ones.
@@ -85,7 +85,7 @@ def _report(error: Exception) -> int:
         message = "; ".join([error.message or "no more is known", *getattr(error, "__notes__", ())])
         if isinstance(error, Unimplemented):
             message += "; is this an endpoint for clients, and not a port for peers?"
-        return _fail(error.reason, message, code_of_answer(error))
+        return _fail(error.reason, message, find_exit_code(error))
     if isinstance(error, UalError):
         return _fail(error.reason, str(error), EXIT_ERROR)
     if isinstance(error, ModuleNotFoundError) and (advice := advice_for(error.name)):

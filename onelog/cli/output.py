@@ -76,7 +76,7 @@ class Output:
     def raw(self, data: bytes, *, with_newline: bool) -> None:
         """Print the bytes of a value; escaped if the output is a terminal."""
         if sys.stdout.isatty():
-            self._write("\n".join(printable(line) for line in text_of(data).split("\n")))
+            self._write("\n".join(printable(line) for line in to_text(data).split("\n")))
             return
         sys.stdout.flush()
         sys.stdout.buffer.write(data + (b"\n" if with_newline else b""))
@@ -106,7 +106,7 @@ def _width_max(column: Sequence[str]) -> int:
     return 2 * max(map(len, column)) + 2
 
 
-def text_of(data: bytes) -> str:
+def to_text(data: bytes) -> str:
     """Return bytes as printable text."""
     return data.decode("utf-8", "backslashreplace")
 
@@ -117,7 +117,7 @@ def cell(value: Any) -> str:
         case None:
             return ""
         case bytes():
-            shown = printable(text_of(value))
+            shown = printable(to_text(value))
         case bool():
             shown = "yes" if value else "no"
         case float():
@@ -154,7 +154,7 @@ def plain(value: Any) -> Any:
 
 def _field(name: Any, value: Any) -> tuple[str, Any]:
     if isinstance(name, bytes):
-        name = text_of(name)
+        name = to_text(name)
     if isinstance(value, bytes):
         found = _bytes(value)
         return (name, found) if isinstance(found, str) else (f"{name}_base64", found[0])
@@ -195,12 +195,12 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
 # Protobuf messages
 
 
-def document_of(message: Any) -> dict[str, Any]:
+def to_document(message: Any) -> dict[str, Any]:
     """Convert a protobuf message to a document, with all of its fields by their proto names."""
     return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
 
 
-def word_of(enum: Any, value: int) -> str:
+def to_word(enum: Any, value: int) -> str:
     """Return a value of an enum as a word: ``leader`` for ROLE_LEADER."""
     return _word(enum.DESCRIPTOR, value)
 
@@ -224,7 +224,7 @@ def _value(message: Any, field: Any) -> Any:
 
 def _one(field: Any, value: Any) -> Any:
     if field.message_type is not None:
-        return document_of(value)
+        return to_document(value)
     if field.enum_type is not None:
         return _word(field.enum_type, value)
     # The fixed64 fields of the API are hashes, which are shown in hex.

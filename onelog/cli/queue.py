@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli.command import RoutingKey, Session, command, group
-from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, code_of_answer
+from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed, find_exit_code
 from onelog.cli.output import cell, progress
 from onelog.cli.values import (
     duration_s,
-    headers_of,
-    lines_of,
-    number_pairs_of,
+    parse_headers,
+    parse_number_pairs,
+    read_lines,
+    read_value,
     shown_duration,
     shown_time,
     time_ns,
     to_bytes,
-    value_of,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def enqueue(
     settings: dict[str, Any] = {
         "priority": priority, "delay_s": delay, "at_ns": at, "ttl_s": ttl,
         "dedup_id": to_bytes(dedup_id), "group": to_bytes(group), "tenant": to_bytes(tenant),
-        "headers": headers_of(header),
+        "headers": parse_headers(header),
     }  # fmt: skip
     if lines:
         if body not in (None, "-") or dedup_id:
@@ -121,14 +121,14 @@ def enqueue(
         count = _enqueue_lines(target, file, settings)
         session.output.result({"enqueued": count}, f"{count} enqueued")
         return
-    (enqueued,) = target.enqueue_many([NewMessage(value_of(body, file), **settings)])
+    (enqueued,) = target.enqueue_many([NewMessage(read_value(body, file), **settings)])
     session.output.result(enqueued, str(enqueued.message_id))
 
 
 def _enqueue_lines(target: "Queue", file: Path | None, settings: dict[str, Any]) -> int:
     from onelog import NewMessage
 
-    count, source = 0, lines_of(file)
+    count, source = 0, read_lines(file)
     with progress("enqueueing") as advance:
         while chunk := list(islice(source, ENQUEUE_CHUNK)):
             target.enqueue_many(NewMessage(line, **settings) for line in chunk)
@@ -261,7 +261,7 @@ def _messages(receipts: Sequence[str]) -> "list[Message]":
 
     return [
         Message(number, b"", token)
-        for number, token in number_pairs_of(receipts, "a receipt like 12:3456")
+        for number, token in parse_number_pairs(receipts, "a receipt like 12:3456")
     ]
 
 
@@ -279,7 +279,7 @@ def show_settled(session: Session, settled: "list[Settled]", what: str) -> None:
         raise CommandFailed(
             refused[0].reason,
             f"{len(refused)} of {len(settled)} were not {what}",
-            code_of_answer(to_settle_error(refused[0])),
+            find_exit_code(to_settle_error(refused[0])),
         )
 
 
@@ -759,7 +759,7 @@ def add(
     """
     from onelog import NewMessage
 
-    message = NewMessage(value_of(body, file), priority=priority, headers=headers_of(header))
+    message = NewMessage(read_value(body, file), priority=priority, headers=parse_headers(header))
     schedule_id = session.client.queue(queue).schedule(cron, message)
     session.output.result({"schedule_id": schedule_id}, str(schedule_id))
 

@@ -15,13 +15,13 @@ from onelog.cli.failure import CommandFailed
 from onelog.cli.output import cell, progress
 from onelog.cli.values import (
     duration_s,
-    headers_of,
-    lines_of,
+    parse_headers,
+    read_lines,
+    read_value,
     shown_duration,
     shown_time,
     time_ns,
     to_bytes,
-    value_of,
 )
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def append(
 
     target = session.client.stream(stream)
     settings: dict[str, Any] = {
-        "key": None if key is None else to_bytes(key), "headers": headers_of(header), "tag": tag,
+        "key": None if key is None else to_bytes(key), "headers": parse_headers(header), "tag": tag,
         "partition": partition,
     }  # fmt: skip
     if lines:
@@ -245,14 +245,14 @@ def append(
         count = _append_lines(target, file, settings)
         session.output.result({"appended": count}, f"{count} appended")
         return
-    (appended,) = target.append_many([NewRecord(value_of(value, file), **settings)])
+    (appended,) = target.append_many([NewRecord(read_value(value, file), **settings)])
     session.output.result(appended, f"offset {appended.offset} of partition {appended.partition}")
 
 
 def _append_lines(target: "Stream", file: Path | None, settings: dict[str, Any]) -> int:
     from onelog import NewRecord
 
-    count, source = 0, lines_of(file)
+    count, source = 0, read_lines(file)
     with progress("appending") as advance:
         while chunk := list(islice(source, APPEND_CHUNK)):
             target.append_many(NewRecord(line, **settings) for line in chunk)
@@ -286,7 +286,7 @@ def _filter(
     if not (keys or tags or headers):
         return None
     wanted = tuple(to_bytes(key) for key in keys or ())
-    return RecordFilter(wanted, tuple(tags or ()), headers_of(headers))
+    return RecordFilter(wanted, tuple(tags or ()), parse_headers(headers))
 
 
 @command(app, reads=True)
@@ -358,9 +358,9 @@ def tail(
       onelog stream tail events --from 0 --limit 3
       onelog stream tail events clicks --json
     """
-    from onelog.cli.watch import cursor_of, note_cursor, shown_cursor
+    from onelog.cli.watch import note_cursor, parse_cursor, shown_cursor
 
-    token, only = None if cursor is None else cursor_of(cursor), _filter(keys, tags, headers)
+    token, only = None if cursor is None else parse_cursor(cursor), _filter(keys, tags, headers)
     if len(streams) == 1:
         tailing = session.client.stream(streams[0]).tail(
             from_offset=from_offset, from_ns=since, partition=partition, only=only, cursor=token

@@ -24,7 +24,7 @@ import typer
 from onelog.cli.command import RoutingKey, Session, command, group
 from onelog.cli.failure import EXIT_NOT_FOUND, CommandFailed
 from onelog.cli.output import cell, note, progress
-from onelog.cli.values import duration_s, lines_of, shown_duration, shown_time, time_ns
+from onelog.cli.values import duration_s, read_lines, shown_duration, shown_time, time_ns
 
 if TYPE_CHECKING:
     from onelog import Rule
@@ -137,7 +137,7 @@ Where = Annotated[
 ]
 
 
-def matchers_of(texts: Sequence[str] | None) -> dict[str, tuple[str, str]]:
+def parse_matchers(texts: Sequence[str] | None) -> dict[str, tuple[str, str]]:
     """Parse conditions on tags; return each tag's operator and value."""
     matchers: dict[str, tuple[str, str]] = {}
     for text in texts or ():
@@ -296,10 +296,10 @@ def write(
     if points and points != ["-"]:
         texts: Iterable[str] = points
     else:
-        texts = (line.decode("utf-8", "replace") for line in lines_of(file))
+        texts = (line.decode("utf-8", "replace") for line in read_lines(file))
     source = (
         # Points without a time get different ones, else they would replace each other.
-        point_of_line(text, f"point {number}", now_ns + number)
+        parse_point(text, f"point {number}", now_ns + number)
         for number, text in enumerate(texts, 1)
         if text.strip() and not text.startswith("#")
     )
@@ -338,7 +338,7 @@ def import_(
       onelog ts import cpu loads.csv --tag host
     """
 
-    points = points_of_csv(lines_of(file), measurement, time_column, tags or (), integers or ())
+    points = parse_csv(read_lines(file), measurement, time_column, tags or (), integers or ())
     _write(session, points)
 
 
@@ -409,7 +409,7 @@ def query(
         raise CommandFailed("USAGE", "--to is not after --from: the range ends before it begins")
     kind: Any = "percentile" if percentile and not aggregate else aggregate
     results = session.client.ts.query(
-        measurement, field, first, last, where=matchers_of(where), aggregate=kind,
+        measurement, field, first, last, where=parse_matchers(where), aggregate=kind,
         percentile=percentile, window_s=window, group_by=by or (), by_series=by_series, top=top,
         limit=limit, read=session.read,
     )  # fmt: skip
@@ -451,7 +451,7 @@ def series(session: Session, measurement: MeasurementName, *, where: Where = Non
       onelog ts series cpu
       onelog ts series cpu --where host=a --json
     """
-    found = session.client.ts.series(measurement, where=matchers_of(where), read=session.read)
+    found = session.client.ts.series(measurement, where=parse_matchers(where), read=session.read)
     rows = ({"tags": tags} for tags in found)
     session.output.table(
         rows, (("tags", lambda row: row["tags"] or "no tags"),), nothing="no series matches"
@@ -484,7 +484,7 @@ def delete_points(
     if (where is None and first is None and last is None) != everything:
         raise CommandFailed("USAGE", "give --where, --from, --to, or --all")
     count = session.client.ts.delete(
-        measurement, where=matchers_of(where), first_ns=first, last_ns=last
+        measurement, where=parse_matchers(where), first_ns=first, last_ns=last
     )
     session.output.result({"series": count}, f"points of {count} series deleted")
     if not count:
@@ -509,18 +509,18 @@ class Point(NamedTuple):
     time_ns: int
 
 
-def point_of_line(text: str, where: str, now_ns: int) -> Point:
+def parse_point(text: str, where: str, now_ns: int) -> Point:
     """Parse the point of a line."""
     parts = [part for part in _split(text, " ") if part]
     if len(parts) not in (2, 3):
         raise _wrong(where, f"'{text}' is not MEASUREMENT[,TAG=VALUE] FIELD=VALUE [TIME]")
     name, *tags = _split(parts[0], ",")
     fields = {field: _value(value, where) for field, value in _pairs(_split(parts[1], ","), where)}
-    at = time_of(parts[2], where) if len(parts) == 3 else now_ns
+    at = parse_time(parts[2], where) if len(parts) == 3 else now_ns
     return Point(_plain(name), tuple(sorted(_pairs(tags, where))), fields, at)
 
 
-def points_of_csv(
+def parse_csv(
     lines: Iterable[bytes],
     measurement: str,
     time_column: str,
@@ -550,7 +550,7 @@ def points_of_csv(
         }
         if fields:
             tags = tuple(sorted((name, row[name]) for name in tag_columns if row[name]))
-            yield Point(measurement, tags, fields, time_of(row[time_column], where))
+            yield Point(measurement, tags, fields, parse_time(row[time_column], where))
 
 
 def _rows(lines: Iterable[bytes]) -> Iterator[tuple[int, list[str]]]:
@@ -590,7 +590,7 @@ def _arrays(points: Sequence[Point], make: Any) -> Any:
     )
 
 
-def time_of(text: str, where: str) -> int:
+def parse_time(text: str, where: str) -> int:
     """Parse a time of the input."""
     try:
         found = time_ns(text)

@@ -54,8 +54,8 @@ def transact(
 
     document = documents.read(read_file(file), ("when", "do"))
     batch = session.client.transact()
-    documents.put_conditions(batch, document["when"])
-    documents.put_operations(batch, document["do"], "do", documents.BATCH_OPERATIONS)
+    documents.add_conditions(batch, document["when"])
+    documents.add_operations(batch, document["do"], "do", documents.BATCH_OPERATIONS)
     written = batch.commit()
     results = documents.shown(batch.results)
     if session.output.as_json:

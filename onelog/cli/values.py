@@ -129,7 +129,7 @@ def is_endpoint(text: str) -> bool:
     return found is not None and 0 < int(found[1]) < 1 << 16
 
 
-def endpoint_of(text: str) -> str:
+def parse_endpoint(text: str) -> str:
     """Check that this is ``host:port``, and return it."""
     if not is_endpoint(text):
         raise typer.BadParameter(f"'{text}' is not HOST:PORT")
@@ -148,7 +148,7 @@ def to_bytes(text: str, *, escaped: bool = False) -> bytes:
     return bytes(found)
 
 
-def value_of(text: str | None, file: Path | None, *, escaped: bool = False) -> bytes:
+def read_value(text: str | None, file: Path | None, *, escaped: bool = False) -> bytes:
     """Return a value from the argument, from stdin (``-``) or from a file; exactly one of them."""
     if (text is None) == (file is None):
         raise CommandFailed("USAGE", "give a value, - for stdin, or --file")
@@ -163,7 +163,7 @@ def read_file(file: Path) -> bytes:
     return sys.stdin.buffer.read() if str(file) == STDIN else file.read_bytes()
 
 
-def lines_of(file: Path | None) -> Iterator[bytes]:
+def read_lines(file: Path | None) -> Iterator[bytes]:
     """Yield the lines of a file, or of stdin, without their ends."""
     if file is None or str(file) == STDIN:
         yield from _stripped(sys.stdin.buffer)
@@ -177,7 +177,7 @@ def _stripped(source: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def json_of(data: bytes, what: str) -> Any:
+def parse_json(data: bytes, what: str) -> Any:
     """Parse a JSON document; ``what`` names it in errors."""
     try:
         return json.loads(data)
@@ -187,12 +187,12 @@ def json_of(data: bytes, what: str) -> Any:
         raise CommandFailed("JSON_INVALID", f"{what} is nested too deeply") from None
 
 
-def path_of(text: str) -> list[str | int]:
+def parse_path(text: str) -> list[str | int]:
     """Parse the path ``tags[0].name``; with dots or brackets in names ``["a.b", 0]``."""
     if text in ("", "."):
         return []
     if text.startswith(("[", '"')) and not re.match(r"\[-?\d+\](?:$|[.\[])", text):
-        steps = json_of(text.encode(), f"the path {text}")
+        steps = parse_json(text.encode(), f"the path {text}")
         steps = steps if isinstance(steps, list) else [steps]
         if all(type(step) in (str, int) for step in steps):
             return steps
@@ -208,7 +208,7 @@ def path_of(text: str) -> list[str | int]:
     return steps
 
 
-def pairs_of(texts: Sequence[str] | None, what: str) -> dict[str, str]:
+def parse_pairs(texts: Sequence[str] | None, what: str) -> dict[str, str]:
     """Parse ``NAME=VALUE`` arguments."""
     pairs: dict[str, str] = {}
     for text in texts or ():
@@ -219,12 +219,12 @@ def pairs_of(texts: Sequence[str] | None, what: str) -> dict[str, str]:
     return pairs
 
 
-def headers_of(texts: Sequence[str] | None) -> dict[str, str | bytes]:
+def parse_headers(texts: Sequence[str] | None) -> dict[str, str | bytes]:
     """Parse headers, whose values may be any bytes."""
-    return {name: to_bytes(value) for name, value in pairs_of(texts, "header").items()}
+    return {name: to_bytes(value) for name, value in parse_pairs(texts, "header").items()}
 
 
-def number_pairs_of(texts: Iterable[str], what: str) -> list[tuple[int, int]]:
+def parse_number_pairs(texts: Iterable[str], what: str) -> list[tuple[int, int]]:
     """Parse arguments like ``12:3``: a message and its token, a partition and an offset."""
     pairs = []
     for text in texts:

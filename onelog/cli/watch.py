@@ -8,7 +8,7 @@ import typer
 
 from onelog.cli.command import Session, command
 from onelog.cli.failure import CommandFailed
-from onelog.cli.output import Output, cell, note, plain, text_of
+from onelog.cli.output import Output, cell, note, plain, to_text
 from onelog.cli.values import duration_s, shown_time, to_bytes
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def print_events(
     output, count = session.output, 0
     watch = session.client.watch(
         *watched,
-        cursor=None if cursor in (None, START) else cursor_of(cursor),
+        cursor=None if cursor in (None, START) else parse_cursor(cursor),
         from_start=cursor == START,
         with_previous=with_previous,
         progress_s=progress_s,
@@ -123,7 +123,7 @@ def shown_cursor(token: bytes) -> str:
     return base64.urlsafe_b64encode(token).decode()
 
 
-def cursor_of(text: str) -> bytes:
+def parse_cursor(text: str) -> bytes:
     """Parse a cursor that was pasted."""
     try:
         return base64.b64decode(text, altchars=b"-_", validate=True)
@@ -158,7 +158,7 @@ def _document(event: "Event") -> dict[str, Any]:
 
 
 def _text(event: "Event") -> str:
-    name = text_of(event.name)
+    name = to_text(event.name)
     if event.namespace not in ("", "default"):
         name = f"{event.namespace}/{name}"
     shown = f"{shown_time(event.timestamp_ns)}  {event.model:<6}  {event.kind:<9}  {name}"

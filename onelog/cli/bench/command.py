@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onelog.cli.command import Session, command
-from onelog.cli.connect import CONNECT_S, FLAG_ORIGIN, durability_of, endpoints_of, options_of
+from onelog.cli.connect import CONNECT_S, FLAG_ORIGIN, parse_durability, parse_endpoints, to_options
 from onelog.cli.failure import CommandFailed
 from onelog.cli.values import duration_s
 
@@ -37,7 +37,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @dataclass(frozen=True)
-class Wish:
+class BenchRequest:
     """The arguments of the command."""
 
     workloads: Sequence[str]
@@ -147,10 +147,10 @@ def bench(
         raise CommandFailed("USAGE", f"--seconds is above 0 and at most {SECONDS_MAX:g}s")
     if seconds is None:
         seconds = SECONDS if count is None else SECONDS_MAX
-    wish = Wish(workloads or list(WORKLOADS), callers, seconds, count, value_size, batch)
+    request = BenchRequest(workloads or list(WORKLOADS), callers, seconds, count, value_size, batch)
     import uvloop
 
-    rows = uvloop.run(_bench(session, wish))
+    rows = uvloop.run(_bench(session, request))
     if not session.output.as_json:
         _print_table(session, rows)
     failed = sum(row["errors"] for row in rows)
@@ -159,20 +159,22 @@ def bench(
         raise CommandFailed("CALLS_FAILED", f"{failed} calls failed, the first with {reason}")
 
 
-async def _bench(session: Session, wish: Wish) -> list[dict[str, Any]]:
+async def _bench(session: Session, request: BenchRequest) -> list[dict[str, Any]]:
     from onelog.cli.bench.workloads import WORKLOADS, Load, Run
 
     rows: list[dict[str, Any]] = []
     async with _namespace(session) as client:
-        value = bytes(wish.value_size)
-        for name in wish.workloads:
+        value = bytes(request.value_size)
+        for name in request.workloads:
             workload = WORKLOADS[name]
-            batch = wish.batch or workload.batch
-            step = await workload.begin(Load(client, value, batch, wish.amount(batch)))
+            batch = request.batch or workload.batch
+            step = await workload.begin(Load(client, value, batch, request.amount(batch)))
             run = Run()
-            async with _shown(session, rows, name, wish.callers, run):
-                await run.repeat(step, wish.callers, seconds=wish.seconds, calls=wish.calls)
-            rows.append(_row(name, wish.callers, run))
+            async with _shown(session, rows, name, request.callers, run):
+                await run.repeat(
+                    step, request.callers, seconds=request.seconds, calls=request.calls
+                )
+            rows.append(_row(name, request.callers, run))
             if session.output.as_json:
                 session.output.line(rows[-1])
     return rows
@@ -185,8 +187,8 @@ async def _namespace(session: Session) -> AsyncIterator["AsyncClient"]:
     from onelog.errors import NotFound
 
     settings = session.settings
-    options, durability = options_of(settings), durability_of(settings["durability"])
-    root = AsyncClient(endpoints_of(settings["endpoints"]), options=options)
+    options, durability = to_options(settings), parse_durability(settings["durability"])
+    root = AsyncClient(parse_endpoints(settings["endpoints"]), options=options)
     name = f"bench-{secrets.token_hex(8)}"
     try:
         await root.scoped(timeout_s=min(CONNECT_S, options.timeout_s)).connect()

@@ -16,7 +16,7 @@ import typer
 
 from onelog.cli.cluster.lifecycle import (
     STOP_S_MAX,
-    Wish,
+    UpRequest,
     kill_node,
     remember_flags,
     restart_node,
@@ -111,8 +111,8 @@ def up(
     directory = ClusterDirectory(path)
     known = directory.find()
     with ExitStack() as held, ExitStack() as failing:
-        wish = Wish(nodes, shards, port, tuple(flags or ()))
-        start_cluster(directory, wish, held)
+        request = UpRequest(nodes, shards, port, tuple(flags or ()))
+        start_cluster(directory, request, held)
         # Flags are remembered only when the nodes got ready with them.
         failing.callback(remember_flags, directory, () if known is None else known.flags)
         if known is not None and known.is_up:

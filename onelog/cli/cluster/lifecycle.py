@@ -42,7 +42,7 @@ _OWN_FLAGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class UpRequest:
     """The arguments of ``up``; None: the remembered value, or the default."""
 
     nodes: int | None = None
@@ -51,9 +51,9 @@ class Wish:
     flags: tuple[str, ...] = ()
 
 
-def start_cluster(directory: ClusterDirectory, wish: Wish, held: ExitStack) -> LocalCluster:
+def start_cluster(directory: ClusterDirectory, request: UpRequest, held: ExitStack) -> LocalCluster:
     """Start every node; the caller closes ``held``, which holds ports, when all are ready."""
-    for flag in wish.flags:
+    for flag in request.flags:
         if flag.partition("=")[0] in _OWN_FLAGS:
             raise CommandFailed("USAGE", f"{flag} is decided by onelog cluster itself")
     with directory.changing():
@@ -64,14 +64,14 @@ def start_cluster(directory: ClusterDirectory, wish: Wish, held: ExitStack) -> L
                 f"{len(known.running)} of {len(known.nodes)} nodes of {directory.path} run; "
                 f"see: {directory.line('status')}, restart N, down",
             )
-        nodes, shards = _shape(directory, known, wish)
+        nodes, shards = _shape(directory, known, request)
         block = held.enter_context(
             hold_ports(
-                nodes, asked=wish.port, remembered=None if known is None else known.base_port
+                nodes, asked=request.port, remembered=None if known is None else known.base_port
             )
         )
         flags_before = () if known is None else known.flags
-        flags = wish.flags or flags_before
+        flags = request.flags or flags_before
         cluster = LocalCluster(True, block.base, shards, flags, (None,) * nodes)
         directory.save(cluster)
         try:
@@ -85,12 +85,14 @@ def start_cluster(directory: ClusterDirectory, wish: Wish, held: ExitStack) -> L
     return cluster
 
 
-def _shape(directory: ClusterDirectory, known: LocalCluster | None, wish: Wish) -> tuple[int, int]:
+def _shape(
+    directory: ClusterDirectory, known: LocalCluster | None, request: UpRequest
+) -> tuple[int, int]:
     """Return the numbers of nodes and shards, which are fixed when a cluster is founded."""
     if known is None:
-        return wish.nodes or NODES_DEFAULT, wish.shards or SHARDS_DEFAULT
+        return request.nodes or NODES_DEFAULT, request.shards or SHARDS_DEFAULT
     nodes, shards = len(known.nodes), known.shards
-    if (wish.nodes or nodes) != nodes or (wish.shards or shards) != shards:
+    if (request.nodes or nodes) != nodes or (request.shards or shards) != shards:
         raise CommandFailed(
             "TOPOLOGY_MISMATCH",
             f"{directory.path} holds a cluster with --nodes {nodes} --shards {shards}, which "

@@ -290,8 +290,8 @@ class History:
         found: list[tuple[str, bool]] = []
         for node in status.nodes:
             before = None if self._last is None else self._last.nodes[node.number - 1]
-            found += self._of_node(before, node, status)
-        found += self._of_leaders(status)
+            found += self._node_events(before, node, status)
+        found += self._leader_events(status)
         self._last = status
         # A status without any answer says nothing about progress.
         if any(shard.applied_index for shard in status.shards):
@@ -302,7 +302,7 @@ class History:
         self.events.extend(events)
         return events
 
-    def _of_node(
+    def _node_events(
         self, before: NodeStatus | None, node: NodeStatus, status: ClusterStatus
     ) -> list[tuple[str, bool]]:
         found: list[tuple[str, bool]] = []
@@ -323,7 +323,7 @@ class History:
         found += [(f"{name}: {alarm}", True) for alarm in node.alarms if alarm not in known]
         return found
 
-    def _of_leaders(self, status: ClusterStatus) -> list[tuple[str, bool]]:
+    def _leader_events(self, status: ClusterStatus) -> list[tuple[str, bool]]:
         found: list[tuple[str, bool]] = []
         led_before = (
             {} if self._last is None else {s.shard: s.leader_name for s in self._last.shards}

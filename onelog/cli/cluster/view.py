@@ -38,7 +38,7 @@ from onelog.cli.cluster.status import (
     Observer,
 )
 from onelog.cli.failure import CommandFailed
-from onelog.cli.output import document_of, printable
+from onelog.cli.output import printable, to_document
 from onelog.v1 import admin_pb2
 
 EVENTS_SHOWN_MAX = 8
@@ -189,7 +189,7 @@ def as_json(path: Path, status: ClusterStatus, history: History | None = None) -
                 "applied_index": shard.applied_index,
                 "entries_per_s": None if history is None else history.entries_per_s(shard.shard),
                 "behind": {str(number): behind for number, behind in shard.behind.items()},
-                "holds": [document_of(hold) for hold in shard.holds],
+                "holds": [to_document(hold) for hold in shard.holds],
             }
             for shard in status.shards
         ],
