@@ -23,18 +23,25 @@ Calls that another node, or another worker of this one, has to carry out.
 
 A call is forwarded once. Whoever receives it marked does it or says NOT_LEADER with what it knows:
 two nodes that each take the other for the leader must not play ball. Bytes pass through as they
-are, and so does whatever the other side answers, errors included. Forwarded calls may stay for long
-like any other, so they are spread over several connections (onelog/spread.py).
+are, and so does whatever the other side answers, errors included.
+
+Clients share the connections between nodes. So that none of them suffers from another, a forwarded
+call says whose it is (``CLIENT_KEY``), which the other side's limits go by. Answers of unary calls
+are taken at once, however slow their client is. Streams wait for theirs and may use up the window
+of a connection, so those of different clients travel on different ones, as far as ``STREAM_LANES``
+go. Forwarded calls may stay for long, so they are spread over several connections
+(onelog/spread.py).
 """
 
 import asyncio
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
+from crc32c import crc32c
 from google.protobuf import message_factory  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
@@ -49,18 +56,29 @@ from onelog.errors import (
     Unavailable,
 )
 from onelog.node.context import Kind, Method, NodeContext, Service
-from onelog.node.edge.exchange import STALL_S, Exchange
+from onelog.node.edge.exchange import CLIENT_KEY, STALL_S, Exchange
 from onelog.node.edge.gate import Admission
 from onelog.node.public_errors import answer_too_large, error_of_exception, too_large
 from onelog.node.tracing import Metadata, Span, with_parent
 from onelog.spread import Spread
 from onelog.status import error_of
+from onelog.wire.grpc import (
+    CANCELLED,
+    INTERNAL,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    UNKNOWN,
+)
 
 FORWARDED_KEY = "onelog-forwarded"
 SHARD_KEY = "onelog-shard"
 # Who the caller is must arrive with what it wants, and the trace that it is part of.
 PASSED_KEYS = frozenset(("authorization", traceparent.KEY))
 RETRY_S = 0.1
+# Connections for streams to one endpoint, at least; a client always uses the same.
+STREAM_LANES = 256
+# Statuses that the transport itself makes. They say nothing of what became of a call.
+TRANSPORT_CODES = frozenset((CANCELLED, INTERNAL, RESOURCE_EXHAUSTED, UNAVAILABLE, UNKNOWN))
 
 
 class Elsewhere(Exception):
@@ -88,7 +106,8 @@ class Forwarder:
 
     def __init__(self, tls: ssl.SSLContext | None, message_bytes_max: int) -> None:
         self._connect = partial(Channel, tls=tls, message_bytes_max=message_bytes_max)
-        self._channels: dict[str, Spread[Channel]] = {}
+        self._unary: dict[str, Spread[Channel]] = {}  # by endpoint
+        self._streams: dict[tuple[str, int], Spread[Channel]] = {}  # by endpoint and lane
         self.count = 0
 
     async def unary(
@@ -97,15 +116,17 @@ class Forwarder:
         method: str,
         request: bytes,
         timeout_s: float,
-        metadata: tuple[tuple[str, str], ...] = (),
+        client: str,
+        metadata: Metadata = (),
     ) -> bytes:
         """Return the bytes of the answer; raises what the other side answers."""
         self.count += 1
-        with self._place(endpoint) as channel:
+        spread = self._unary.get(endpoint)
+        if spread is None:
+            spread = self._unary[endpoint] = Spread(partial(self._connect, endpoint))
+        with spread.place() as channel:
             try:
-                return await channel.unary(
-                    method, request, timeout_s, ((FORWARDED_KEY, "1"), *metadata)
-                )
+                return await channel.unary(method, request, timeout_s, _mark(client, metadata))
             except RpcError as error:
                 raise _error(error) from error
 
@@ -114,12 +135,17 @@ class Forwarder:
         endpoint: str,
         method: str,
         request: bytes,
-        metadata: tuple[tuple[str, str], ...] = (),
+        client: str,
+        metadata: Metadata = (),
     ) -> AsyncIterator[bytes]:
         """Yield the answers, each when the one before was taken; ends the call with itself."""
         self.count += 1
-        with self._place(endpoint) as channel:
-            call = channel.stream(method, request, ((FORWARDED_KEY, "1"), *metadata))
+        lane = endpoint, crc32c(client.encode()) % STREAM_LANES
+        spread = self._streams.get(lane)
+        if spread is None:
+            spread = self._streams[lane] = Spread(partial(self._connect, endpoint))
+        with spread.place() as channel:
+            call = channel.stream(method, request, _mark(client, metadata))
             try:
                 async for message in call:
                     yield message
@@ -130,25 +156,26 @@ class Forwarder:
 
     async def close(self) -> None:
         """Close the connections."""
-        channels, self._channels = self._channels, {}
-        for spread in channels.values():
+        spreads = [*self._unary.values(), *self._streams.values()]
+        self._unary, self._streams = {}, {}
+        for spread in spreads:
             for channel in spread.connections:
                 await channel.close()
 
-    def _place(self, endpoint: str) -> AbstractContextManager[Channel]:
-        spread = self._channels.get(endpoint)
-        if spread is None:
-            spread = self._channels[endpoint] = Spread(partial(self._connect, endpoint))
-        return spread.place()
+
+def _mark(client: str, metadata: Metadata) -> Metadata:
+    """Return the metadata of a call that is forwarded for a client."""
+    return ((FORWARDED_KEY, "1"), (CLIENT_KEY, client), *metadata)
 
 
 def _error(error: RpcError) -> OnelogError:
     """Return what a client is told of a forwarded call that failed.
 
-    Without details it was the connection. If the leader has not looked at the request, nothing was
-    done. Otherwise it may have been carried out: nobody may say that nothing happened.
+    Without details it was the connection, or the leader's port. If the leader has not looked at the
+    request, nothing was done. Otherwise it may have been carried out: nobody may say that nothing
+    happened.
     """
-    if error.details is not None or error.code != Unavailable.code:
+    if error.details is not None or error.code not in TRANSPORT_CODES:
         return error_of(error)
     if error.is_unprocessed:
         return Unavailable(
@@ -242,7 +269,7 @@ class Calls:
             )
         return Service(descriptor.full_name, tuple(methods))
 
-    async def somewhere(
+    async def run_on_leader(
         self,
         call: Call,
         attempt: Callable[[], Awaitable[Any]],
@@ -290,7 +317,7 @@ class Calls:
             metadata = (*metadata, (SHARD_KEY, str(shard)))
         data = request.SerializeToString()
         return await self.forwarder.unary(
-            elsewhere.endpoint, call.method, data, timeout_s, metadata
+            elsewhere.endpoint, call.method, data, timeout_s, call.client, metadata
         )
 
     def begin_span(self, call: Call, parents: Sequence[str] = ()) -> Span | None:
@@ -313,7 +340,7 @@ class Calls:
     ) -> bytes:
         call = self._open(exchange, response)
         with _Admitted(self, exchange, call, size) as call.span:
-            answer = await self.somewhere(
+            answer = await self.run_on_leader(
                 call,
                 lambda: handler(request, call),
                 lambda elsewhere: self.forward(call, elsewhere, request),
@@ -337,7 +364,7 @@ class Calls:
                 if call.is_forwarded or elsewhere.endpoint is None:
                     raise elsewhere.error() from None
                 messages = self.forwarder.stream(
-                    elsewhere.endpoint, call.method, data, call.metadata
+                    elsewhere.endpoint, call.method, data, call.client, call.metadata
                 )
                 await self._send_all(messages, exchange)
 

@@ -155,6 +155,11 @@ class Stream:
         # Bytes that ``content-length`` has promised and that have not come; None: nothing promised.
         self.content_left: int | None = None
 
+    @property
+    def kept_bytes(self) -> int:
+        """What this stream holds: headers, and data on its way in or out."""
+        return self.head_bytes + self.buffered + self.unsent_bytes
+
 
 class Http2Connection:
     """See the module's text. Subclasses have the hooks at the end."""
