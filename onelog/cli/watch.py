@@ -115,7 +115,7 @@ def print_events(
 def note_cursor(output: Output, flag: str, token: bytes, begun: bytes) -> None:
     """Print where to continue, if the cursor has moved; in JSON every line has it."""
     if not output.as_json and token != begun:
-        note(f"to go on here: {flag} {shown_cursor(token)}")
+        note(f"to continue here: {flag} {shown_cursor(token)}")
 
 
 def shown_cursor(token: bytes) -> str:

@@ -253,7 +253,7 @@ class AsyncKV:
         return await gather_results(answers)
 
     async def exists(self, key: Key, *, read: Read | None = None) -> bool:
-        """Tell whether a key exists."""
+        """Return whether a key exists."""
         return await self.get(key, read=read) is not None
 
     async def delete(self, key: Key, *, expected_version: int | None = None) -> bool:

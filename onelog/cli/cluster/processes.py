@@ -193,7 +193,7 @@ class PortBlock:
 
 
 class PortTaken(Exception):
-    """Somebody listens on ``port``."""
+    """Another process listens on ``port``."""
 
     def __init__(self, port: int) -> None:
         super().__init__(f"port {port} is taken")

@@ -82,7 +82,7 @@ def demo(
             for number, step in enumerate(STEPS, 1):
                 _show(console, shell, number, step, known)
                 if has_pauses and number < len(STEPS):
-                    console.input("\nEnter goes on, Ctrl-C ends it. ")
+                    console.input("\nEnter continues, Ctrl-C ends it. ")
     console.print("\nAll of it held. The server and its directory are gone.", style="bold")
 
 

@@ -333,8 +333,8 @@ def print_findings(data_dir: Path, findings: Sequence[Finding], *, as_json: bool
         _line(console, message, style)
         _line(console, f"    {finding.advice}")
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    told = [f"{count} {level.value}" for level, count in counts.items() if count]
-    _line(console, ", ".join(told) if told else "clean")
+    shown = [f"{count} {level.value}" for level, count in counts.items() if count]
+    _line(console, ", ".join(shown) if shown else "clean")
 
 
 def print_plan(data_dir: Path, plan: Sequence[Repair]) -> None:

@@ -85,7 +85,7 @@ class KV(Facade):
         return found
 
     def exists(self, key: Key, *, read: Read | None = None) -> bool:
-        """Tell whether a key exists."""
+        """Return whether a key exists."""
         found: bool = self._thread.run(self._core.exists(key, read=read))
         return found
 
