@@ -1,36 +1,31 @@
-"""From exchanges to handlers: what every call of the API has in common, in one place.
+"""What every call of the API has in common: deadlines, admission, tracing, forwarding.
 
 A service is an object with a coroutine for each unary call and an async generator for each stream,
-named as in the proto but in snake case, taking (request, call); where both sides stream it is a
-coroutine that takes (messages, call, send). Handlers know nothing of the wire: they raise, and what
-they raise becomes a status (node/edge/exchange.py). ``Elsewhere`` means that nothing was done yet
-and another node has to: the call is forwarded, once. While nobody leads, it waits a little for who
-will.
+named as in the proto but in snake case, taking (request, call). Where both sides stream, it is a
+coroutine that takes (messages, call, send). Handlers know nothing of the wire: they raise, and
+node/edge/exchange.py turns the exception into a status. A unary handler runs without a task until
+it waits for something other than its shard; code that needs a task, ``asyncio.timeout`` above all,
+awaits ``own_task`` first (node/edge/waits.py).
 
-A unary handler runs without a task until it waits for something else than its shard
-(node/edge/exchange.py). What needs one, ``asyncio.timeout`` above all, awaits ``own_task`` before
-(node/edge/waits.py).
+* Every unary call has a deadline: the client's, within bounds, or the default. Streams have none.
+* Requests under way are counted and limited (node/edge/gate.py).
+* A stream whose client does not read for ``STALL_S`` is dropped (SLOW_READER). The next message is
+  requested from the handler when the last one has left, so nothing piles up.
+* When the node stops, new calls are refused and streams end with STOPPING; clients reconnect to
+  another node.
 
-* A call has a deadline always: the client's, within bounds, else the default. Streams have none.
-* What is under way is counted (node/edge/gate.py), and refused when it is too much.
-* A stream whose client does not read gets ``STALL_S`` for each message, then it is dropped
-  (SLOW_READER). The next message is asked for when the last has left, so nothing piles up.
-* When the node stops, new calls are refused, and streams end with STOPPING: go elsewhere.
+**Forwarding.** A handler raises ``Elsewhere`` before it has done anything if another node, or
+another worker of this one, leads the shard. ``run_on_leader`` then forwards the call; during an
+election it waits up to ``LEADER_WAIT_S`` for the new leader. A call is forwarded only once: the
+receiver of a forwarded call carries it out or answers NOT_LEADER, so that two nodes with a wrong
+idea of each other do not pass it back and forth. Bytes pass through unchanged in both directions,
+errors included.
 
-Forwarding
-----------
-Calls that another node, or another worker of this one, has to carry out.
-
-A call is forwarded once. Whoever receives it marked does it or says NOT_LEADER with what it knows:
-two nodes that each take the other for the leader must not play ball. Bytes pass through as they
-are, and so does whatever the other side answers, errors included.
-
-Clients share the connections between nodes. So that none of them suffers from another, a forwarded
-call says whose it is (``CLIENT_KEY``), which the other side's limits go by. Answers of unary calls
-are taken at once, however slow their client is. Streams wait for theirs and may use up the window
-of a connection, so those of different clients travel on different ones, as far as ``STREAM_LANES``
-go. Forwarded calls may stay for long, so they are spread over several connections
-(onelog/spread.py).
+Clients share the connections between nodes. To keep them apart, a forwarded call names its client
+(``CLIENT_KEY``), and the receiver's limits go by that name. Answers of unary calls are read at
+once, however slow the client is. Streams may use up the window of a connection, so the streams of
+different clients travel on different connections, as far as ``STREAM_LANES`` go. Forwarded calls
+may last long, so they are spread over several connections (onelog/spread.py).
 """
 
 import asyncio
@@ -90,7 +85,7 @@ class Elsewhere(Exception):
         self.endpoint = endpoint
 
     def error(self) -> OnelogError:
-        """Return what a client is told that has to go there itself."""
+        """Return the error for a client that has to call that endpoint itself."""
         metadata = {"shard": str(self.shard)}
         if self.endpoint is None:
             message = f"shard {self.shard} has no leader at the moment"
@@ -169,11 +164,11 @@ def _mark(client: str, metadata: Metadata) -> Metadata:
 
 
 def _error(error: RpcError) -> OnelogError:
-    """Return what a client is told of a forwarded call that failed.
+    """Return the public error of a forwarded call that failed.
 
-    Without details it was the connection, or the leader's port. If the leader has not looked at the
-    request, nothing was done. Otherwise it may have been carried out: nobody may say that nothing
-    happened.
+    Without details it was the connection, or the leader's port. If the leader has not processed
+    the request, nothing was done. Otherwise it may have been carried out, and the error must not
+    say that nothing happened.
     """
     if error.details is not None or error.code not in TRANSPORT_CODES:
         return error_of(error)
@@ -191,14 +186,14 @@ DEADLINE_MAX_S = 300.0
 # How long a request that arrives during an election waits for the winner, and in which pauses.
 LEADER_WAIT_S = 1.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.005, 0.05
-# What a node answers that has not begun.
+# Reasons which prove that a node has not begun to carry out a call.
 NOTHING_DONE = frozenset(("NOT_LEADER", "NO_LEADER", "LEADER_UNREACHABLE", "STOPPING"))
 
 MessageT = TypeVar("MessageT")
 
 
 class Call:
-    """One call: whose, until when, and what another node said about it."""
+    """One call: its client, its deadline, and the metadata that forwarding needs."""
 
     __slots__ = (
         "arrived_s", "client", "client_deadline_s", "deadline_s", "is_forwarded", "metadata",
@@ -224,7 +219,7 @@ class Call:
 
 
 class Calls:
-    """Makes services of handlers; see the module's text. One for each process."""
+    """Turns handlers into services; see the module's text. One for each process."""
 
     def __init__(self, context: NodeContext) -> None:
         limits = context.config.limits
@@ -275,7 +270,7 @@ class Calls:
         attempt: Callable[[], Awaitable[Any]],
         forward: Callable[[Elsewhere], Awaitable[Any]],
     ) -> Any:
-        """Do something here if its shard is led here, else where it is; wait for an election.
+        """Run ``attempt`` if this node leads the shard, else ``forward``; wait out an election.
 
         ``attempt`` raises ``Elsewhere`` before it has done anything, and ``forward`` one of
         ``NOTHING_DONE``; so both can be repeated. Only the pauses count as waiting: a leader that
@@ -442,7 +437,7 @@ class Calls:
             task.cancel()
 
     async def close(self) -> None:
-        """Let go of the connections to others."""
+        """Close the connections to other nodes."""
         if self._ending is not None:
             self._ending.cancel()
         await self.forwarder.close()
@@ -509,7 +504,7 @@ class _Admitted:
             self._end_span(error)
 
     def _end_span(self, error: BaseException | None) -> None:
-        """End the span, if there is one; raises what the client is told, as the span says it."""
+        """End the span, if there is one; raises the public error that the span records."""
         span = self._span
         if span is None:
             return
@@ -545,7 +540,7 @@ def snake_case(name: str) -> str:
 
 def stopping() -> Unavailable:
     """Return the error of a call that the end of the node cuts short."""
-    message = "this node is shutting down; another one goes on"
+    message = "this node is shutting down; call another one"
     return Unavailable(message, reason="STOPPING", retry_after_s=0.1)
 
 

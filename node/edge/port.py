@@ -1,10 +1,10 @@
-"""The port that clients call: sockets, TLS and time around the core of HTTP/2 (onelog/wire).
+"""The port that clients call: sockets, TLS and timers around the HTTP/2 core (onelog/wire).
 
-A ``Connection`` feeds what it reads to the core and hands what that says to the exchanges of its
-calls (node/edge/exchange.py). Answers are written once for each read, and once for each turn of the
-loop in which others became ready, so those that are ready together leave together.
+A ``Connection`` feeds the bytes that it reads to the core, and passes the core's events to the
+exchanges of its calls (node/edge/exchange.py). Answers are written once per read, and once per turn
+of the loop in which more became ready, so answers that are ready together leave together.
 
-Nothing that a peer does, or does not do, takes more than a share that has a name:
+Everything that a peer can use up has a named limit:
 
 * connections: ``limits.connections_max``, counted from ``accept`` on, before any TLS;
 * time without a preface, for TLS and HTTP/2 together: ``PREFACE_S``. An idle connection may stay;
@@ -67,14 +67,14 @@ KEEPALIVE_TIMEOUT_S = 20.0
 KEEPALIVE_IDLE_S = 60.0
 PREFACE_S = 10.0
 PREFACE_BYTES = 24
-# How often a connection with something under way is looked at.
+# How often a connection with calls under way is checked.
 LOOK_S = 1.0
 # Connections that wait to be accepted; the system may allow fewer.
 BACKLOG = 1024
 # What may wait in a socket's buffer before its connection is held back, and until when it is.
 WRITE_BUFFER_HIGH, WRITE_BUFFER_LOW = 256 << 10, 64 << 10
 # How long the frames of one connection are handled before everybody else has a turn, and after how
-# many frames the clock is looked at.
+# many frames the clock is read.
 TURN_S = 0.003
 FRAMES_PER_LOOK = 32
 # The loop reads a socket again at once that fills its buffer of 250 KiB, 32 times before others.
@@ -243,7 +243,7 @@ class ApiServer:
         self._close_sockets()
         self.drain()
         await self._ended(grace_s)
-        message = "this node is shutting down; another one goes on"
+        message = "this node is shutting down; call another one"
         for connection in self.connections:
             connection.cut(Unavailable(message, reason="STOPPING", retry_after_s=CUT_S))
         await self._ended(CUT_S)
