@@ -1,8 +1,8 @@
-"""Tables of immutable values that hash themselves and can be taken back.
+"""Tables of immutable values that hash their rows and can be rolled back.
 
-All state of streams but the counters of a partition is in such tables. ``set`` is the one way to
-change one, and everything that follows from a change (hash, undo, indexes kept by subclasses) is
-done there, so a rollback is nothing but a ``set`` of what was before.
+All state of streams except the counters of a partition is in such tables. ``set`` is the only way
+to change one. It also updates everything derived from a change (hash, undo, indexes of subclasses),
+so a rollback is a ``set`` of the old value.
 
 Invariants: ``total`` is the sum of the items of the rows; ``Books.total`` is the sum over all
 tables and settled partitions that are attached, that is, belong to a stream that exists.
@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 
 class Books:
-    """What the tables of all streams share: the undo log, the hash, and indexes across streams."""
+    """Shared by the tables of all streams: the undo log, the hash, and indexes across streams."""
 
     __slots__ = (
         "dead_groups",
@@ -46,11 +46,11 @@ class Books:
         self.partitions: dict[int, Partition] = {}  # by their ids in the log
         self.member_deadlines: Deadlines[int] = Deadlines()
         self.member_groups: dict[int, Group] = {}
-        self.retention: Deadlines[int] = Deadlines()  # never after the time when a trim is due
+        self.retention: Deadlines[int] = Deadlines()  # at or before the time when a trim is due
         self.dead_groups: dict[int, Group] = {}  # groups with records that wait to be moved
 
     def settle(self) -> int:
-        """Return the hash of everything, unreduced, after hashing what moved."""
+        """Hash the dirty partitions; return the unreduced hash of all streams."""
         for partition in self.dirty:
             partition.dirty = False
             if partition.attached:
@@ -103,14 +103,14 @@ class Rows(Generic[Key, Value]):
             self._books.undo.note(partial(self.set, key, before))
 
     def follow(self, key: Key, before: Value | None, value: Value | None) -> None:
-        """Keep in step what a subclass derives from the rows."""
+        """Update what a subclass derives from the rows."""
 
     def attach(self) -> None:
-        """Count in the hash of everything again."""
+        """Count in the hash of all streams again."""
         self._books.total += self.total
 
     def detach(self) -> None:
-        """Stop counting: the stream is gone."""
+        """Stop counting in the hash: the stream is deleted."""
         self._books.total -= self.total
 
     def check(self) -> None:

@@ -1,16 +1,15 @@
-"""Consumer groups: cursors, members, who has which partition, and what is pending.
+"""Consumer groups: cursors, members, the assignment of partitions, and pending records.
 
-Per partition a group has *delivered* up to an offset; of what was delivered some is *pending*:
-handed to a member and not acknowledged. The *committed* cursor of a partition is its first pending
-record, or how far was delivered where nothing is pending: everything below it is done. It is
-published as a key of KV.
+Per partition a group has *delivered* up to an offset. A delivered record that is not acknowledged
+is *pending*. The *committed* cursor of a partition is its first pending record, or the delivered
+offset where nothing is pending: everything below it is done. It is published as a key of KV.
 
-Members come and go; each change, and each seek, begins a new *generation*, and commits and
-deliveries of an older one are refused. Partitions are assigned in the same apply: who has one
-keeps it as far as the shares stay even, the rest goes to whoever has fewest.
+Each join, leave and seek begins a new *generation*; commits and deliveries of an older one are
+refused. Partitions are assigned in the same apply: a member keeps its partitions as far as the
+shares stay even, the rest goes to the members with fewest.
 
-A pending record whose member has left belongs to nobody: any member may claim it. That costs
-nothing when a member goes, because ids of members (indexes) are never used again.
+A pending record whose member has left belongs to nobody: any member may claim it. No work is done
+for it when the member leaves, because ids of members (indexes) are never reused.
 """
 
 import struct
@@ -49,7 +48,7 @@ _PENDING = struct.Struct("<BQQQQHQB")  # kind, group, place, member, since, deli
 
 
 class GroupInfo(NamedTuple):
-    """What is known of a group as a whole; ``owners`` has a member, or 0, per partition."""
+    """The properties of a group; ``owners`` has a member, or 0, per partition."""
 
     config: GroupConfig
     generation: int
@@ -57,17 +56,17 @@ class GroupInfo(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A consumer that is expected to send a heartbeat before its deadline."""
+    """A consumer that must send a heartbeat before its deadline."""
 
     session_ns: int
     deadline_ns: int
 
 
 class Pending(NamedTuple):
-    """A record that was delivered and is not done.
+    """A record that was delivered and is not acknowledged.
 
-    ``member`` is 0 after it was given back, and then ``ready_ns`` is when it may be claimed. A
-    dead one was delivered as often as the group allows, and waits to be moved.
+    ``member`` is 0 after a nack, and then ``ready_ns`` is when it may be claimed. A dead one was
+    delivered as often as the group allows, and waits to be moved.
     """
 
     member: int
@@ -114,7 +113,7 @@ class _PendingRows(Rows[int, Pending]):
         self.dead: Any = SortedList()
 
     def follow(self, key: int, before: Pending | None, value: Pending | None) -> None:
-        """Keep the list of dead records, and who has any."""
+        """Update the list of dead records, and the index of groups that have any."""
         was_dead = before is not None and before.dead
         is_dead = value is not None and value.dead
         if is_dead and not was_dead:
@@ -172,32 +171,32 @@ class Group:
 
     @property
     def head(self) -> GroupInfo:
-        """What is known of the group as a whole."""
+        """The properties of the group."""
         return self.info.rows[0]
 
     def committed_at(self, partition: int) -> int:
-        """Work out the committed cursor of a partition."""
+        """Compute the committed cursor of a partition."""
         first = self.pending.first(partition)
         delivered = self.cursors.rows[partition]
         return delivered if first is None else min(first, delivered)
 
     def set_committed(self, committed: tuple[int, ...]) -> None:
-        """Replace the committed cursors by what was worked out."""
+        """Replace the committed cursors."""
         if self._books.undo.active:
             self._books.undo.note(partial(self.set_committed, self.committed))
         self.committed = committed
 
     def owned(self, member: int) -> list[int]:
-        """Return the partitions that a member may take from."""
+        """Return the partitions that a member may consume."""
         head = self.head
         return [p for p, owner in enumerate(head.owners) if owner == member or head.config.shared]
 
     def tables(self) -> tuple[Rows[int, Any], ...]:
-        """Return everything that is hashed."""
+        """Return all tables, which are what is hashed."""
         return (self.info, self.members, self.cursors, self.pending)
 
     def attach(self) -> None:
-        """Belong to a stream that exists (again)."""
+        """Count in the hash: the stream exists (again)."""
         for table in self.tables():
             table.attach()
         for member, value in self.members.rows.items():
@@ -206,7 +205,7 @@ class Group:
             self._books.dead_groups[self.id] = self
 
     def detach(self) -> None:
-        """The group or its stream is gone."""
+        """Stop counting in the hash: the group or its stream is deleted."""
         for table in self.tables():
             table.detach()
         for member, value in self.members.rows.items():
@@ -246,7 +245,7 @@ class Group:
         assert (books.dead_groups.get(self.id) is self) == bool(dead)
         for place in self.pending.rows:
             partition, offset = split_place(place)
-            # A seek to a trimmed offset leaves the dead behind it, as they would not come again.
+            # A seek to a trimmed offset keeps the dead records before it: they are not redelivered.
             end = max(self.cursors.rows[partition], first_offsets[partition])
             assert offset < end, "pending, but not delivered"
 
@@ -265,9 +264,9 @@ def split_place(place: int) -> tuple[int, int]:
 
 
 def assign(owners: tuple[int, ...], members: list[int]) -> tuple[int, ...]:
-    """Return who has which partition: even shares, and as few moves as they allow.
+    """Assign partitions to members: even shares, and as few moves as these allow.
 
-    ``members`` ascend. Partitions are looked at in order, so that the answer has one way only.
+    ``members`` ascend. Partitions are visited in order, so that every replica assigns the same.
     """
     if not members:
         return (0,) * len(owners)

@@ -1,11 +1,11 @@
-"""The stream projection: append-only sequences of records with consumer groups, owner 0x04.
+"""The stream projection, owner 0x04: append-only sequences of records with consumer groups.
 
 Records are entries of the log and stay there: a record's offset is its index, and applying it
-moves a few counters and tells the log which entry it is. The state holds what is known of streams,
+updates a few counters and notes in the log that the entry is a record. The state holds streams,
 producers and groups; reads are in reads.py and take the log as an argument.
 
 Records are appended in one loop over a span; other commands are decoded and executed one by one
-(operations.py, operations.py).
+(operations.py).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ from onelog.projections.stream.state import Streams, StreamState
 from onelog.ual.entry import OWNER_STREAM, Draft
 
 EXPIRE_MEMBER = 1  # the first byte of an item that may expire; the member's id follows
-_TRIMS_DUE_MAX = 1_000  # partitions that one call of chores looks at
+_TRIMS_DUE_MAX = 1_000  # partitions that one call of chores visits
 
 
 class Stream(StreamReads):
@@ -104,11 +104,11 @@ class Stream(StreamReads):
                 return execute(streams, namespace, command, moment)
 
     def begin_batch(self) -> None:
-        """From now on, be able to take everything back."""
+        """Record every change from now on, so that it can be rolled back."""
         self._books.undo.begin()
 
     def commit_batch(self) -> None:
-        """Keep what was applied since ``begin_batch``, and tell the log of its records."""
+        """Keep what was applied since ``begin_batch``, and note its records in the log."""
         self._books.undo.commit()
 
     def rollback_batch(self) -> None:
@@ -116,19 +116,19 @@ class Stream(StreamReads):
         self._books.undo.rollback()
 
     def namespace_created(self, namespace: Namespace) -> None:
-        """Make room for streams."""
+        """Prepare an empty namespace."""
         self._streams.configure_namespace(namespace)
 
     def namespace_configured(self, namespace: Namespace) -> None:
-        """Take over the limits."""
+        """Apply new limits."""
         self._streams.configure_namespace(namespace)
 
     def namespace_deleted(self, namespace: Namespace) -> None:
-        """Let go of all streams; KV does the same with their keys."""
+        """Drop all streams; KV drops their keys."""
         self._streams.remove_namespace(namespace)
 
     def next_deadline(self) -> int | None:
-        """Return when the next member is due, or 0 while there is something to move or trim."""
+        """Return when the next member expires, or 0 while there is something to move or trim."""
         if any(self._target_of(group) for group in self._books.dead_groups.values()):
             return 0
         deadlines = (self._books.member_deadlines.first(), self._first_trim_ns())
@@ -148,7 +148,7 @@ class Stream(StreamReads):
         ]
 
     def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:  # noqa: ARG002
-        """Let a member go whose session is over; anything else is left alone."""
+        """Remove a member whose session is over; ignore anything else."""
         if len(item) != 1 + U64.size or item[0] != EXPIRE_MEMBER:
             return False
         (member,) = U64.unpack_from(item, 1)
@@ -159,7 +159,7 @@ class Stream(StreamReads):
         return True
 
     def chores(self, now_ns: int, limit: int) -> list[Draft]:
-        """Return the trims that policies ask for, and the moves of dead letters."""
+        """Return the trims that policies require, and the moves of dead letters."""
         drafts: list[Draft] = []
         for stream, cuts in self._due_trims(now_ns, limit):
             drafts.append(encode_command(Retain(stream.id, tuple(cuts)), stream.namespace))
@@ -181,16 +181,16 @@ class Stream(StreamReads):
         return min(self._pinned(), default=None)
 
     def pinned(self, first_index: int, last_index: int) -> Sequence[int]:
-        """Return what is kept besides ``kept_streams``: records below it that are still needed.
+        """Return the records below ``kept_streams`` that are still needed.
 
         These are the originals of dead letters, and pending records that were trimmed.
         """
         return sorted({each for each in self._pinned() if first_index <= each <= last_index})
 
     def kept_streams(self) -> dict[int, int]:
-        """Return by partition id the offset from which its records must be kept.
+        """Return, by partition id, the offset from which on its records must be kept.
 
-        Together with a segment's stream table it tells which entries those are.
+        With a segment's stream table this gives the entries to keep.
         """
         return {
             partition.id: partition.first_offset for partition in self._books.partitions.values()
@@ -208,12 +208,12 @@ class Stream(StreamReads):
                 total[kind] = total.get(kind, 0) + size
         return total
 
-    def evict(self, size: int) -> int:  # noqa: ARG002 - a projection's
+    def evict(self, size: int) -> int:  # noqa: ARG002 - of the Protocol
         """Return 0: records are in the log, and what is here is needed by each apply."""
         return 0
 
     def counts(self) -> dict[str, int]:
-        """Return how many things there are, by kind."""
+        """Return the number of objects, by kind."""
         streams = self._streams.by_id.values()
         groups = [group for stream in streams for group in stream.groups.values()]
         return {
@@ -232,7 +232,7 @@ class Stream(StreamReads):
         return chunked(dump_parts(self._streams))
 
     def load(self, chunks: Iterable[bytes]) -> None:
-        """Take over the content of a section; the namespaces are known already."""
+        """Load a section; the namespaces exist already."""
         load_section(chunks, self._streams)
 
     def check(self) -> None:
@@ -241,13 +241,13 @@ class Stream(StreamReads):
         self._streams.check()
 
     def _target_of(self, group: Group) -> StreamState | None:
-        """Return the stream that takes the dead letters of a group, if it can take one more."""
+        """Return the dead-letter stream of a group, if it can take one more record."""
         namespace = self._streams.by_id[group.stream_id].namespace
         target = self._streams.names[namespace].get(group.head.config.dead_letter)
         return target if target is not None and len(target.dead) < DEAD_LETTERS_MAX else None
 
     def _first_trim_ns(self) -> int | None:
-        """Return when a policy lets something go next; the books may know too early a time."""
+        """Return the time of the next trim, correcting scheduled times that are too early."""
         retention = self._books.retention
         while True:
             first_ns = retention.first()
@@ -258,7 +258,7 @@ class Stream(StreamReads):
                 return first_ns
 
     def _correct(self, partition_id: int, scheduled_ns: int) -> bool:
-        """Put right when a partition is due; return whether that was wrong."""
+        """Correct the scheduled time of a partition; return whether it was wrong."""
         partition = self._books.partitions[partition_id]
         stream = self._streams.by_id[partition.stream_id]
         if partition.due_ns(stream.floor(partition.number)) == scheduled_ns:
@@ -300,5 +300,5 @@ class Stream(StreamReads):
 
 
 def _weight(group: Group) -> int:
-    """Return what removing a member costs: all members and partitions are looked at."""
+    """Return the cost of removing a member: all members and partitions are visited."""
     return 1 + (len(group.members) + len(group.head.owners)) // 8

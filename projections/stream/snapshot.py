@@ -1,8 +1,8 @@
 """The stream section of a snapshot: streams with partitions, producers, dead letters and groups.
 
-docs/streams.md has the table. Records are not in it: they are in the log. Hashes are not in it
-either: loading computes each from what it read. Streams are in the order of namespace and id, all
-else in the order of its keys, so equal states give equal bytes.
+docs/streams.md has the table. Records are not saved: they are in the log. Hashes are not saved
+either: loading computes each from what it read. Streams are in the order of namespace and id,
+everything else in the order of its keys, so equal states give equal bytes.
 """
 
 import struct
@@ -108,7 +108,7 @@ def _dump_group(group: Group) -> Iterator[bytes]:
 
 
 def load_section(chunks: Iterable[bytes], streams: Streams) -> None:
-    """Fill fresh streams from a section; the namespaces are known already."""
+    """Load a section into fresh streams; the namespaces exist already."""
     reader = SectionReader(OWNER_STREAM, chunks)
     version = reader.number(U8)
     reader.expect(version == SECTION_VERSION, f"section version {version}")

@@ -1,34 +1,23 @@
-"""Streams and where to find them: by namespace and name, by id, by the head of a payload.
+"""Streams and how they are found: by namespace and name, by id, by the head of a payload.
 
 ``StreamState`` is one stream with its partitions, producers, dead letters and groups. ``Streams``
-holds all of them, and is the only one here who speaks to the outside: to the log (which entry is a
-record) and to KV (where a group's cursors are published). Notes for the log cannot be taken back,
-so inside of a batch they wait for its commit.
+holds all of them. It alone writes to the outside: to the log (which entries are records) and to KV
+(the published cursors of groups). Notes in the log cannot be rolled back, so inside a batch they
+wait for its commit. Invariants: a stream is in all three indexes or in none; for each attached
+partition the scheduled time is not after the one at which its policy allows a trim.
 
-Invariants: a stream is in all three indexes or in none; for each attached partition the books hold
-a time that is not after the one at which its policy lets something go.
+``Producers`` makes appends idempotent. A producer numbers its records from 0 in each epoch. The
+next number is accepted; a number that was used gets the offset that it got then; a number beyond
+the next is a gap; an epoch below the known one belongs to a producer that was replaced. Per
+producer the last PRODUCER_WINDOW offsets are kept, per stream PRODUCERS_MAX producers. Above that,
+those that wrote longest ago are dropped; one of them that comes back is refused and begins again.
 
-Gone
-----
-Streams that were deleted: what the entries about them need to be understood afterwards.
-
-A record's entry says everything but its partition, which follows from how many its stream had, and
-retention names a stream by its id. Whoever tells later what such entries did asks here for streams
-that are gone. Like other notes this is no part of the state: a replica that began with a snapshot
-knows of those that went since, and who is not told asks a state of the past (node/watch/past.py).
-
-Invariant: whoever is forgotten went before everybody who is remembered. So of the streams that had
-one name, the newest are known, and the one that had it at an index is never mistaken for another.
-
-Producers
----------
-Idempotent producers of one stream: what each of them wrote last.
-
-A producer numbers its records from 0 in each epoch. The next number is taken, a number that was
-taken is answered with the offset that it got then, a number beyond the next is a gap, and an
-epoch below the known one is a producer that was replaced. Per producer the last PRODUCER_WINDOW
-offsets are kept; per stream PRODUCERS_MAX producers, and beyond that those that wrote longest ago
-are forgotten: if one of them comes back it is told so and begins again.
+``GoneStreams`` remembers deleted streams, for readers of old entries. A record's entry says
+everything except its partition, which depends on the number of partitions of its stream, and
+retention names a stream by its id. This is not state: a replica that began with a snapshot knows
+only what was deleted since, and readers then use a past state (node/watch/past.py). Invariant: a
+dropped stream was deleted before every remembered one. So of the streams with one name the newest
+are known, and the one that had it at an index is never mistaken for another.
 """
 
 import struct
@@ -58,11 +47,11 @@ from onelog.projections.stream.limits import (
 )
 from onelog.projections.stream.partition import Partition
 
-GONE_STREAMS_MAX = 10_000  # that are remembered, 300 bytes each
+GONE_STREAMS_MAX = 10_000  # 300 bytes each
 
 
 class GoneStream(NamedTuple):
-    """A stream that is gone."""
+    """A deleted stream."""
 
     id: int
     namespace: str
@@ -71,12 +60,12 @@ class GoneStream(NamedTuple):
 
 
 class GoneStreams:
-    """The streams of a shard that went last."""
+    """The streams of a shard that were deleted last."""
 
     __slots__ = ("_by_id", "_ids", "streams_max")
 
     def __init__(self) -> None:
-        # In the order in which they went; a plain dict would walk over those that were forgotten.
+        # In the order of deletion; a plain dict would walk over the slots of dropped ones.
         self._by_id: OrderedDict[int, GoneStream] = OrderedDict()
         self._ids: dict[tuple[str, str], list[int]] = {}  # by namespace and name, rising
         self.streams_max = GONE_STREAMS_MAX
@@ -85,14 +74,14 @@ class GoneStreams:
         return len(self._by_id)
 
     def add(self, stream: GoneStream) -> None:
-        """Remember a stream that goes."""
+        """Remember a stream that is deleted."""
         self._by_id[stream.id] = stream
         self._ids.setdefault((stream.namespace, stream.name), []).append(stream.id)
         while len(self._by_id) > self.streams_max:
             self.take_back(next(iter(self._by_id)))
 
     def take_back(self, stream_id: int) -> None:
-        """Forget a stream, if it is known: it is still there, or went too long ago."""
+        """Drop a stream, if it is known: its deletion was rolled back, or is too long ago."""
         stream = self._by_id.pop(stream_id, None)
         if stream is None:
             return
@@ -146,7 +135,7 @@ class Producers(Rows[int, Producer]):
         self._stream_id = stream_id
 
     def admit(self, ref: ProducerRef) -> Refused | int | None:
-        """Judge a record: None takes it, a number is the offset that it got before."""
+        """Check a record: None accepts it, a number is the offset that it got before."""
         known = self.rows.get(ref.producer)
         if known is None or ref.epoch > known.epoch:
             if ref.sequence:
@@ -215,7 +204,7 @@ _DEAD = struct.Struct("<BQQQ")  # kind, stream, place, origin
 
 
 class StreamInfo(NamedTuple):
-    """How a stream is set up."""
+    """The settings of a stream."""
 
     partition_count: int
     retention: Retention
@@ -246,7 +235,7 @@ class StreamState:
         self.info: Rows[int, StreamInfo] = Rows(books, self._hash_info)  # one row, at 0
         self.partitions: list[Partition] = []
         self.producers = Producers(books, stream_id)
-        # Dead letters that are records here, by place: the offset of the append they lead to.
+        # Dead letters that are records here, by place: the offset of the original append.
         self.dead: Rows[int, int] = Rows(books, self._hash_dead, ordered=True)
         self.groups: dict[str, Group] = {}
 
@@ -265,7 +254,7 @@ class StreamState:
         self._set_policy(retention)
 
     def floor(self, partition: int) -> int:
-        """Return the offset from which some group still needs everything."""
+        """Return the offset from which on some group still needs everything."""
         if self.info.rows[0].retention.past_groups or not self.groups:
             return U64_MAX
         return self.slowest(partition)
@@ -276,12 +265,12 @@ class StreamState:
         return min(cursors, default=U64_MAX)
 
     def note_schedule(self, partition: Partition) -> None:
-        """Before a change: should it be taken back, look again when something goes."""
+        """Before a change: after a rollback of it, schedule the partition again."""
         if self._books.undo.active:
             self._books.undo.note(partial(self.schedule, partition))
 
     def schedule(self, partition: Partition) -> None:
-        """Note when the policy of a partition lets something go next."""
+        """Schedule the next trim that the policy of a partition allows."""
         due_ns = partition.due_ns(self.floor(partition.number))
         retention = self._books.retention
         if due_ns is not None:
@@ -290,9 +279,9 @@ class StreamState:
             retention.cancel(partition.id)
 
     def forget_dead(self, partition: int, before: int) -> None:
-        """Let go of the dead letters that were trimmed.
+        """Drop the dead letters that were trimmed.
 
-        One that a group has pending still leads to its original; it goes with a later trim.
+        One that is pending in a group still needs its original; a later trim drops it.
         """
         rows: Any = self.dead.rows  # a SortedDict
         low, high = partition_id(0, partition), partition_id(before, partition)
@@ -301,7 +290,7 @@ class StreamState:
                 self.dead.set(place, None)
 
     def add_group(self, group: Group) -> None:
-        """Add a group whose tables are counted already."""
+        """Add a group whose tables are hashed already."""
         assert group.name not in self.groups, f"group {group.name!r} exists"
         self.groups[group.name] = group
         self._books.undo.note(partial(self._drop_group, group.name))
@@ -314,7 +303,7 @@ class StreamState:
         return group
 
     def attach(self) -> None:
-        """Count in the hash of everything, and be seen by the indexes across streams."""
+        """Count in the hash of all streams, and enter the indexes across streams."""
         for table in (self.info, self.producers, self.dead):
             table.attach()
         for partition in self.partitions:
@@ -324,7 +313,7 @@ class StreamState:
         self.schedule_all()
 
     def detach(self) -> None:
-        """The stream is gone."""
+        """Leave the hash and the indexes: the stream is deleted."""
         for table in (self.info, self.producers, self.dead):
             table.detach()
         for partition in self.partitions:
@@ -335,7 +324,7 @@ class StreamState:
             group.detach()
 
     def schedule_all(self) -> None:
-        """Note for each partition when something goes next."""
+        """Schedule the next trim of each partition."""
         for partition in self.partitions:
             self.schedule(partition)
 
@@ -381,7 +370,7 @@ class StreamState:
         self.schedule_all()
 
     def _drop_group(self, name: str) -> None:
-        """Take back an addition: the tables take back their rows by themselves."""
+        """Undo an addition; the tables undo their rows by themselves."""
         del self.groups[name]
 
     def _put_group(self, group: Group) -> None:
@@ -422,7 +411,7 @@ class Streams:
         return Refused(Reason.STREAM_UNKNOWN) if stream is None else stream
 
     def add(self, stream: StreamState) -> None:
-        """Make a stream known that is set up, with its tables counted already."""
+        """Add a stream to the indexes; its tables are filled and hashed already."""
         self._index(stream)
         for partition in stream.partitions:
             partition.attach()
@@ -430,7 +419,7 @@ class Streams:
         self.books.undo.note(partial(self._unindex_detached, stream))
 
     def remove(self, stream: StreamState) -> None:
-        """Forget a stream with all that it has."""
+        """Remove a stream with everything in it."""
         self._unindex(stream)
         stream.detach()
         count = len(stream.partitions)
@@ -438,20 +427,20 @@ class Streams:
         self.books.undo.note(partial(self._put_back, stream))
 
     def configure_namespace(self, namespace: Namespace) -> None:
-        """Take over the limits of a namespace, which may be new."""
+        """Apply the limits of a namespace, which may be new."""
         self.limits[namespace.name] = namespace.limits.value_size_max
         for stream in self.names.setdefault(namespace.name, {}).values():
             stream.value_size_max = namespace.limits.value_size_max
 
     def remove_namespace(self, namespace: Namespace) -> None:
-        """Forget all streams of a namespace."""
+        """Remove all streams of a namespace."""
         for stream in list(self.names[namespace.name].values()):
             self.remove(stream)
         del self.names[namespace.name]
         del self.limits[namespace.name]
 
     def add_record(self, stream: StreamState, number: int, moment: tuple[int, int, int]) -> None:
-        """Count a record of (index, time, size) and tell the log that the entry is one."""
+        """Count a record of (index, time, size), and note it in the log."""
         index, timestamp_ns, size = moment
         partition = stream.partitions[number]
         undo = self.books.undo
@@ -507,7 +496,7 @@ class Streams:
             del self.by_prefix[prefix]
 
     def _unindex_detached(self, stream: StreamState) -> None:
-        """Take back an addition: the tables take back their rows by themselves."""
+        """Undo an addition; the tables undo their rows by themselves."""
         self._unindex(stream)
         for partition in stream.partitions:
             partition.detach()
