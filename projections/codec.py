@@ -145,7 +145,7 @@ def read_prefix(payload: bytes) -> tuple[Prefix, Reader]:
     return Prefix(namespace, session), Reader(payload, session_end)
 
 
-def namespace_of(prefix: bytes) -> str:
+def parse_namespace(prefix: bytes) -> str:
     """Parse the namespace out of a prefix without a session."""
     return prefix[3:].decode()
 

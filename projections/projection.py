@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from onelog.projections.codec import Reader, namespace_of
+from onelog.projections.codec import Reader, parse_namespace
 from onelog.projections.errors import BadPayload
 from onelog.projections.namespaces import Namespace
 from onelog.projections.result import Outcome, Refused
@@ -69,7 +69,7 @@ def one_by_one(execute: OneHandler) -> Handler:
     def handle(
         prefix: bytes, index: int, timestamp_ns: int, payloads: Sequence[bytes]
     ) -> list[Outcome]:
-        namespace, body = namespace_of(prefix), len(prefix)
+        namespace, body = parse_namespace(prefix), len(prefix)
         outcomes: list[Outcome] = []
         for at, payload in enumerate(payloads, index):
             try:

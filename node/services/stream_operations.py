@@ -543,7 +543,7 @@ def _look_group(
     answer.generation = group.generation
     for member_id, deadline_ns in group.members:
         member = answer.members.add(member_id=member_id, expires_ns=deadline_ns)
-        member.pending_count = group.pending_of_members.get(member_id, 0)
+        member.pending_count = group.pending_by_member.get(member_id, 0)
         member.partitions.extend(
             number
             for number, owner in enumerate(group.owners)

@@ -435,7 +435,7 @@ def _delete(store: Store, index: int, _time_ns: int, key: bytes, expected: int |
     refused = _refuse_version(store, key, expected)
     if refused is not None:
         return refused, None
-    if not store.version_of(key):
+    if not store.find_version(key):
         return APPLIED, None
     return _APPLIED_ONE, store.removal(index, key)
 
@@ -465,7 +465,7 @@ def _touch(
     refused = _refuse_version(store, key, expected)
     if refused is not None:
         return refused, None
-    if not store.version_of(key):
+    if not store.find_version(key):
         return Refused(Reason.KEY_NOT_FOUND), None
     store.rebind(key, index, deadline(timestamp_ns, ttl_ns) if ttl_ns else 0)
     return APPLIED, None
@@ -492,7 +492,7 @@ def _parse_number(data: bytes, at: int) -> Fields:
 
 def _increment(store: Store, index: int, _time_ns: int, key: bytes, delta: int) -> Planned:
     found = store.current(key)
-    before = _number_of(found)
+    before = _current_number(found)
     if before is None and found is not None:
         return Refused(Reason.NOT_A_NUMBER), None
     after = (before or 0) + delta
@@ -510,7 +510,7 @@ def _bound_number(
     operand: int,
 ) -> Planned:
     found = store.current(key)
-    before = _number_of(found)
+    before = _current_number(found)
     if before is None and found is not None:
         return Refused(Reason.NOT_A_NUMBER), None
     after = operand if before is None else choose(before, operand)
@@ -519,7 +519,7 @@ def _bound_number(
     return _change(store, index, key, found, b"%d" % after, applied(after))
 
 
-def _number_of(found: Current | None) -> int | None:
+def _current_number(found: Current | None) -> int | None:
     return None if found is None else parse_number(found[0])
 
 
@@ -655,7 +655,7 @@ def _delete_range(
         if len(doomed) == limit or visits == DELETE_RANGE_VISITS_MAX:
             next_key = key
             break
-        if store.version_of(key) and not key.startswith(KEYS_RESERVED):
+        if store.find_version(key) and not key.startswith(KEYS_RESERVED):
             doomed.append(key)
     store.remove(index, doomed)
     return Applied(len(doomed), next_key), None
@@ -897,7 +897,7 @@ def _judge_puts(
         refused: Refused | None = None
         if len(value) > store.value_size_max:
             refused = Refused(Reason.VALUE_TOO_LARGE, len(value))
-        elif key not in added and not store.version_of(key):
+        elif key not in added and not store.find_version(key):
             if len(added) >= room:
                 refused = Refused(Reason.NAMESPACE_FULL, store.keys_room)
             added.add(key)
@@ -919,7 +919,7 @@ def deadline(timestamp_ns: int, ttl_ns: int) -> int:
 def _refuse_version(store: Store, key: bytes, expected: int | None) -> Refused | None:
     if expected is None:
         return None
-    version = store.version_of(key)
+    version = store.find_version(key)
     if version == expected:
         return None
     reason = Reason.CONDITION_FAILED if expected else Reason.ALREADY_EXISTS
@@ -929,7 +929,7 @@ def _refuse_version(store: Store, key: bytes, expected: int | None) -> Refused |
 def _refuse_growth(store: Store, key: bytes, value_size: int) -> Refused | None:
     if value_size > store.value_size_max:
         return Refused(Reason.VALUE_TOO_LARGE, value_size)
-    if store.live_count >= store.keys_room and not store.version_of(key):
+    if store.live_count >= store.keys_room and not store.find_version(key):
         return Refused(Reason.NAMESPACE_FULL, store.keys_room)
     return None
 

@@ -14,7 +14,7 @@ from onelog.projections.kv.changes import Changes
 from onelog.projections.kv.commands import KV_OPERATIONS, end_lease, execute_span, first_failed
 from onelog.projections.kv.eviction import Evictor
 from onelog.projections.kv.reads import KvReads
-from onelog.projections.kv.record import EXPIRED, EXPIRES, HEAD, Values, newest_of
+from onelog.projections.kv.record import EXPIRED, EXPIRES, HEAD, Values, find_newest
 from onelog.projections.kv.snapshot import dump_parts, load_section
 from onelog.projections.kv.store import Store
 from onelog.projections.limits import KEYS_RESERVED, U64_MAX
@@ -75,7 +75,7 @@ class KV(KvReads):
         """Delete a key of another projection, if it exists."""
         assert key.startswith(KEYS_RESERVED), key
         store = self._stores[namespace]
-        if store.version_of(key):
+        if store.find_version(key):
             store.write_versions((store.removal(index, key),), entry=index, told=False)
 
     def first_failed(self, namespace: str, conditions: Sequence[Condition]) -> int | None:
@@ -132,7 +132,7 @@ class KV(KvReads):
         for name, store in self._stores.items():
             raw_name = encode_sized(U8, name.encode())
             for deadline_ns, key in store.deadlines.due(now_ns, limit):
-                version, *_ = HEAD.unpack_from(newest_of(store.records[key]))
+                version, *_ = HEAD.unpack_from(find_newest(store.records[key]))
                 item = U8.pack(EXPIRE_KEY) + raw_name + U64.pack(version) + key
                 found.append(Due(deadline_ns, OWNER_KV, item, 1))
             for deadline_ns, lease in store.leases.deadlines.due(now_ns, limit):

@@ -22,7 +22,7 @@ from onelog.projections.kv.record import (
     TOMBSTONE,
     TRIMMED,
     Version,
-    newest_of,
+    find_newest,
     read_oldest,
     read_version,
     read_versions,
@@ -261,7 +261,7 @@ def _find(store: Store, key: bytes, as_of: int | None) -> tuple[bytes, Version] 
         kept = store.records.get(key)
         if kept is None:
             return None
-        record = newest_of(kept)
+        record = find_newest(kept)
         version = read_version(record)
         return None if version.flags & TOMBSTONE else (record, version)
     versions = store.record(key)

@@ -273,7 +273,7 @@ def straight(record: Record) -> bytes:
     return bytes(record[at:] + record[RING_HEAD_SIZE:at])
 
 
-def newest_of(record: Record) -> bytes:
+def find_newest(record: Record) -> bytes:
     """Return bytes that begin with the newest version; the others may be missing."""
     if isinstance(record, bytes):
         return record

@@ -81,9 +81,9 @@ from onelog.projections.kv.record import (
     check_ring,
     encode_reference,
     encode_version,
+    find_newest,
     fits,
     newest_at,
-    newest_of,
     read_oldest,
     read_reference,
     read_version,
@@ -398,7 +398,7 @@ class Store:
         kept = self.records.get(key)
         if kept is None:
             return None
-        record = newest_of(kept)
+        record = find_newest(kept)
         version = read_version(record)
         return None if version.flags & TOMBSTONE else (record, version)
 
@@ -408,7 +408,7 @@ class Store:
             return self.values.get(*read_reference(record, version))
         return bytes(record[version.value_at : version.value_end])
 
-    def version_of(self, key: bytes) -> int:
+    def find_version(self, key: bytes) -> int:
         """Return the version of a key, 0 if it does not exist."""
         kept = self.records.get(key)
         if kept is None:

@@ -133,7 +133,7 @@ class QueueChanges:
         if len(self._gone) > NAMES_MAX:
             self._gone.popitem(last=False)
 
-    def name_of(self, queue: int) -> tuple[str, str] | None:
+    def find_name(self, queue: int) -> tuple[str, str] | None:
         """Return namespace and name of a deleted queue."""
         return self._gone.get(queue)
 

@@ -37,7 +37,7 @@ from onelog.projections.codec import (
     SessionRef,
     encode_prefix,
     encode_sized,
-    namespace_of,
+    parse_namespace,
     read_prefix,
 )
 from onelog.projections.errors import BadPayload
@@ -953,7 +953,7 @@ class QueueWrites(QueueReads):
     def _step(self, queue: QueueState, redrive: RunningRedrive, moment: Moment) -> Outcome:
         """Move matching messages. The cursor only rises, so a repeated step is recognized."""
         index, now_ns = moment
-        count_max, interval_ns = step_of(redrive.rate_per_s)
+        count_max, interval_ns = plan_step(redrive.rate_per_s)
         if redrive.left:
             count_max = min(count_max, redrive.left)
         matching: list[tuple[Row, QueueState]] = []
@@ -1052,7 +1052,7 @@ class QueueWrites(QueueReads):
             asked = decode_command(OPERATIONS[command].number, reader)
         except BadPayload as error:
             return Refused(error.reason, error.detail)
-        if namespace_of(prefix) not in self._names:
+        if parse_namespace(prefix) not in self._names:
             return Refused(Reason.NAMESPACE_UNKNOWN)
         assert not isinstance(asked, QueueCreate), "it names no queue"
         return Refused(Reason.QUEUE_UNKNOWN, asked.queue)
@@ -1091,7 +1091,7 @@ class QueueWrites(QueueReads):
     def _insert(self, queue: QueueState) -> None:
         self._queues[queue.id] = queue
         self._names[queue.namespace][queue.name] = queue.id
-        self._by_head[head_of(queue)] = queue
+        self._by_head[payload_head(queue)] = queue
         first_ns = queue.first_due()
         if first_ns is not None:
             self._wakeups.note(queue.id, first_ns)
@@ -1100,11 +1100,11 @@ class QueueWrites(QueueReads):
         self.changes.queue_removed(queue)
         del self._queues[queue.id]
         del self._names[queue.namespace][queue.name]
-        del self._by_head[head_of(queue)]
+        del self._by_head[payload_head(queue)]
         self._wakeups.forget(queue.id)
 
 
-def head_of(queue: QueueState) -> bytes:
+def payload_head(queue: QueueState) -> bytes:
     """Return the first bytes of payloads for a queue that are in no session."""
     return encode_prefix(queue.namespace) + U64.pack(queue.id)
 
@@ -1317,7 +1317,7 @@ def _moved(row: Row, now_ns: int, dead: Dead | None) -> Row:
     )
 
 
-def step_of(rate_per_s: int) -> tuple[int, int]:
+def plan_step(rate_per_s: int) -> tuple[int, int]:
     """Return how many messages one step may move, and the delay until the next step."""
     if not rate_per_s:
         return REDRIVE_STEP_MAX, 0
@@ -1526,7 +1526,7 @@ def describe_queue_entry(entry: Entry) -> str:
     return f"{type(command).__name__} {prefix.namespace}: {_describe(command)}"
 
 
-def notes_of(changes: QueueChanges, entry: Entry) -> list[Note] | None:
+def find_notes(changes: QueueChanges, entry: Entry) -> list[Note] | None:
     """Return what an applied queue or expire entry did; None if that is no longer known.
 
     An entry did what its payload says, unless apply has noted otherwise. The effect of an expiry is
@@ -1540,13 +1540,13 @@ def notes_of(changes: QueueChanges, entry: Entry) -> list[Note] | None:
         return [] if is_known else None
     _, reader = read_prefix(entry.plain_payload())
     command = decode_command(entry.entry_type & 0xFF, reader)
-    if not is_known and not tells_all(command):
+    if not is_known and not is_unconditional(command):
         return None
-    note = told_by(command, entry.index)
+    note = expected_note(command, entry.index)
     return [] if note is None else [note]
 
 
-def told_by(command: Command, index: int) -> Note | None:
+def expected_note(command: Command, index: int) -> Note | None:
     """Return the note of an entry that did all that it says; None: it changed no message."""
     kind = OPERATIONS[type(command)].kind
     if kind is None:
@@ -1557,7 +1557,7 @@ def told_by(command: Command, index: int) -> Note | None:
     return Note(kind, command.queue, ids)
 
 
-def tells_all(command: Command) -> bool:
+def is_unconditional(command: Command) -> bool:
     """Return whether an applied entry always did exactly what its command says."""
     match command:
         case Enqueue(dedup=dedup):

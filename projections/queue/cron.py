@@ -53,7 +53,7 @@ class Cron:
         return None
 
     def _days_from(self, first: int) -> Iterator[int]:
-        year, month, day_of_month = civil_of(first)
+        year, month, day_of_month = to_civil_date(first)
         length = _month_length(year, month)
         for day in range(first, first + CRON_DAYS_MAX):
             if self.months >> month & 1 and self._fits(day, day_of_month):
@@ -94,7 +94,7 @@ def parse_cron(text: bytes) -> Cron:
     return Cron(minutes, hours, days, months, weekdays, either_day)
 
 
-def civil_of(day: int) -> tuple[int, int, int]:
+def to_civil_date(day: int) -> tuple[int, int, int]:
     """Return year, month and day of month of a day counted from 1970-01-01."""
     era, day_of_era = divmod(day + _DAYS_TO_EPOCH, _DAYS_PER_ERA)
     leap_days = day_of_era // 1_460 - day_of_era // 36_524 + day_of_era // 146_096

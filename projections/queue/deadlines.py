@@ -226,12 +226,12 @@ class PackedDeadlines:
 
 
 class Wakeups:
-    """Which queue has something due first; ``first_of`` returns a queue's true first time."""
+    """Which queue has something due first; ``find_first`` returns a queue's true first time."""
 
-    __slots__ = ("_first_of", "_heap", "times")
+    __slots__ = ("_find_first", "_heap", "times")
 
-    def __init__(self, first_of: Callable[[int], int | None]) -> None:
-        self._first_of = first_of
+    def __init__(self, find_first: Callable[[int], int | None]) -> None:
+        self._find_first = find_first
         self.times: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
 
@@ -257,7 +257,7 @@ class Wakeups:
             if self.times.get(queue) != time_ns:
                 heappop(heap)
                 continue
-            true_ns = self._first_of(queue)
+            true_ns = self._find_first(queue)
             if true_ns == time_ns:
                 return time_ns
             heappop(heap)
@@ -273,7 +273,7 @@ class Wakeups:
     def check(self, queues: Iterable[int]) -> None:
         """Assert that no queue wakes up too late."""
         for queue in queues:
-            true_ns = self._first_of(queue)
+            true_ns = self._find_first(queue)
             if true_ns is not None:
                 assert self.times.get(queue, U64_MAX) <= true_ns, f"queue {queue} oversleeps"
         held = set(self._heap)

@@ -27,7 +27,7 @@ from onelog.projections.queue.commands import (
     ScheduleFire,
     encode_command,
     fail,
-    head_of,
+    payload_head,
 )
 from onelog.projections.queue.deadlines import (
     DELAY_ENDS,
@@ -54,10 +54,10 @@ class Queue(QueueWrites):
         OWNER_QUEUE << 8 | each.number for each in QUEUE_OPERATIONS if each.has_large_result
     )
 
-    def name_of(self, queue_id: int) -> tuple[str, str] | None:
+    def find_name(self, queue_id: int) -> tuple[str, str] | None:
         """Return namespace and name of a queue, also of a recently deleted one."""
         queue = self._queues.get(queue_id)
-        return self.changes.name_of(queue_id) if queue is None else (queue.namespace, queue.name)
+        return self.changes.find_name(queue_id) if queue is None else (queue.namespace, queue.name)
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each operation."""
@@ -233,10 +233,10 @@ class Queue(QueueWrites):
         }
         queues = self._queues.values()
         assert named == {(queue.namespace, queue.name): queue.id for queue in queues}
-        assert sorted(self._by_head) == sorted(head_of(queue) for queue in queues)
+        assert sorted(self._by_head) == sorted(payload_head(queue) for queue in queues)
         held: set[int] = set()
         for queue in queues:
-            assert self._by_head[head_of(queue)] is queue
+            assert self._by_head[payload_head(queue)] is queue
             queue.check()
             ids = {row.id for row in queue.table.rows()}
             assert not held & ids, "a message in two queues"

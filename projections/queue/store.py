@@ -84,7 +84,7 @@ from onelog.projections.queue.table import (
     encode_dead,
     encode_row,
     encode_state,
-    meta_of,
+    pack_meta,
 )
 from onelog.projections.state_hash import item_hash
 from onelog.projections.undo import UndoLog
@@ -398,7 +398,7 @@ class QueueState:
 
     def insert(self, row: Row) -> None:
         """Add a message that comes from another queue; it keeps its id."""
-        message_id, since_ns, meta = row.id, row.since_ns, meta_of(row)
+        message_id, since_ns, meta = row.id, row.since_ns, pack_meta(row)
         more = row.due_ns, row.token, row.expires_ns, row.body, row.group, row.tenant, row.dead
         block, at = self.table.make_room(message_id)
         block.since[at] = since_ns
@@ -985,7 +985,7 @@ class QueueState:
             + REDRIVE_SIZE * len(self.redrives),
         }
 
-    def keeps_law(self) -> bool:
+    def is_conserved(self) -> bool:
         """Return whether the messages that came in are those that left or are still here."""
         incoming = sum(self.totals[total] for total in INCOMING)
         outgoing = sum(self.totals[total] for total in OUTGOING)
@@ -995,7 +995,7 @@ class QueueState:
         """Assert the invariants of this file."""
         self.table.check()
         self.dedup.check()
-        assert self.keeps_law(), f"the law of queue {self.id}: {self.totals}"
+        assert self.is_conserved(), f"the law of queue {self.id}: {self.totals}"
         counts = [0] * STATES
         hash_total = 0
         deadlines: list[int] = []
@@ -1005,7 +1005,7 @@ class QueueState:
         for row in self.table.rows():
             counts[row.state] += 1
             hash_total += item_hash(encode_row(row), self.id)
-            deadlines += (pack_deadline(*deadline) for deadline in _deadlines_of(row))
+            deadlines += (pack_deadline(*deadline) for deadline in _list_deadlines(row))
             assert (row.due_ns == 0) == (row.state == READY), row
             assert (row.token == 0) == (row.state != LEASED), row
             if row.body:
@@ -1034,7 +1034,7 @@ class QueueState:
             assert (row.id, row.since_ns, row.priority, row.tenant) in entries, row
 
 
-def _deadlines_of(row: Row) -> list[tuple[int, int, int]]:
+def _list_deadlines(row: Row) -> list[tuple[int, int, int]]:
     """Return the deadlines of a row as (time, id, kind); a leased message does not expire."""
     if row.state == LEASED:
         return [(row.due_ns, row.id, LEASE_ENDS)]

@@ -97,7 +97,7 @@ class Row(NamedTuple):
         return self.body or self.id
 
 
-def meta_of(row: Row) -> int:
+def pack_meta(row: Row) -> int:
     """Pack the fields that every message has."""
     meta = row.state | row.priority << PRIORITY_SHIFT | row.deliveries << DELIVERIES_SHIFT
     if row.expires_ns:
@@ -125,7 +125,7 @@ def encode_state(message_id: int, since_ns: int, meta: int, due_ns: int, token: 
 
 def encode_row(row: Row) -> bytes:
     """Return the canonical bytes of a row."""
-    meta = meta_of(row)
+    meta = pack_meta(row)
     head = encode_state(row.id, row.since_ns, meta, row.due_ns, row.token)
     if not meta & UNUSUAL:
         return head
@@ -186,7 +186,7 @@ def read_row(reader: SectionReader, head: tuple[int, int, int]) -> Row:
         tenant,
         dead,
     )
-    reader.expect(meta_of(row) == meta, f"fields of message {message_id} that are not there")
+    reader.expect(pack_meta(row) == meta, f"fields of message {message_id} that are not there")
     reader.expect(state == READY or due_ns, f"message {message_id} is due at no time")
     reader.expect(state != LEASED or token, f"message {message_id} is leased to nobody")
     return row
@@ -651,7 +651,7 @@ class Table:
                 row = self.read(block, at)
                 assert previous < row.id, f"{row.id} after {previous}"
                 previous = row.id
-                assert meta_of(row) == block.meta[at], f"meta of {row.id}"
+                assert pack_meta(row) == block.meta[at], f"meta of {row.id}"
                 if row.group:
                     groups.setdefault(row.group, []).append(row.id)
                 if row.tenant:

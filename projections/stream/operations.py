@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from onelog.projections.codec import Reader, namespace_of
+from onelog.projections.codec import Reader, parse_namespace
 from onelog.projections.errors import BadPayload, BadResult
 from onelog.projections.limits import U64_MAX
 from onelog.projections.reasons import Reason
@@ -177,7 +177,7 @@ def _refuse_append(streams: Streams, prefix: bytes, payload: bytes) -> Refused:
         command = read_append(Reader(payload, len(prefix)))
     except BadPayload as error:
         return Refused(error.reason, error.detail)
-    found = streams.find(namespace_of(prefix), command.stream)
+    found = streams.find(parse_namespace(prefix), command.stream)
     assert isinstance(found, Refused), f"a sound record of {command.stream} was not taken"
     return found
 
@@ -259,7 +259,7 @@ def dead_letter(streams: Streams, namespace: str, command: DeadLetter, moment: M
     group = None if source is None else source.groups.get(command.group)
     if source is None or source.namespace != namespace or group is None:
         return Refused(Reason.DEAD_LETTER_STALE, command.offset)
-    if command != dead_letter_of(source, group, partition_id(command.offset, command.partition)):
+    if command != find_dead_letter(source, group, partition_id(command.offset, command.partition)):
         return Refused(Reason.DEAD_LETTER_STALE, command.offset)
     target = streams.find(namespace, command.target)
     if isinstance(target, Refused):
@@ -274,7 +274,7 @@ def dead_letter(streams: Streams, namespace: str, command: DeadLetter, moment: M
     return APPLIED
 
 
-def dead_letter_of(source: StreamState, group: Group, place: int) -> DeadLetter | None:
+def find_dead_letter(source: StreamState, group: Group, place: int) -> DeadLetter | None:
     """Return the command that moves a dead record, None if the record is not dead."""
     pending = group.pending.get(place)
     if pending is None or not pending.dead:
@@ -579,7 +579,7 @@ def _deliver(streams: Streams, found: Found, command: commands.Deliver, moment: 
     stream, group = found
     if command.partition >= len(stream.partitions):
         return Refused(Reason.PARTITION_UNKNOWN, command.partition)
-    refused = refusal_of_member(group, command.member, command.generation)
+    refused = refuse_member(group, command.member, command.generation)
     if refused is not None:
         return refused
     if command.partition not in group.owned(command.member):
@@ -631,7 +631,7 @@ def _nack(group: Group, command: commands.Nack, moment: Moment) -> Outcome:
 
 
 def _claim(group: Group, command: commands.Claim, moment: Moment) -> Outcome:
-    refused = refusal_of_member(group, command.member, command.generation)
+    refused = refuse_member(group, command.member, command.generation)
     if refused is not None:
         return refused
     limit = group.head.config.max_deliveries
@@ -684,7 +684,7 @@ def claimable_from(
     return None if first >= U64_MAX else first
 
 
-def refusal_of_member(group: Group, member: int, generation: int) -> Refused | None:
+def refuse_member(group: Group, member: int, generation: int) -> Refused | None:
     """Refuse a client that is no member, and a member with an old assignment."""
     if group.members.get(member) is None:
         return Refused(Reason.MEMBER_UNKNOWN, member)

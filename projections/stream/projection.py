@@ -40,9 +40,9 @@ from onelog.projections.stream.limits import (
 )
 from onelog.projections.stream.operations import (
     Moment,
-    dead_letter_of,
     due_cuts,
     execute,
+    find_dead_letter,
     remove_member,
 )
 from onelog.projections.stream.reads import StreamReads
@@ -129,7 +129,7 @@ class Stream(StreamReads):
 
     def next_deadline(self) -> int | None:
         """Return when the next member expires, or 0 while there is something to move or trim."""
-        if any(self._target_of(group) for group in self._books.dead_groups.values()):
+        if any(self._find_dead_letter_stream(group) for group in self._books.dead_groups.values()):
             return 0
         deadlines = (self._books.member_deadlines.first(), self._first_trim_ns())
         return min((each for each in deadlines if each is not None), default=None)
@@ -165,13 +165,13 @@ class Stream(StreamReads):
             drafts.append(encode_command(Retain(stream.id, tuple(cuts)), stream.namespace))
         for group_id in sorted(self._books.dead_groups):
             group = self._books.dead_groups[group_id]
-            target = self._target_of(group)
+            target = self._find_dead_letter_stream(group)
             if target is None:
                 continue
             source = self._streams.by_id[group.stream_id]
             room = min(limit - len(drafts), DEAD_LETTERS_MAX - len(target.dead))
             for place in list(group.pending.dead[:room]):
-                letter = dead_letter_of(source, group, place)
+                letter = find_dead_letter(source, group, place)
                 assert letter is not None, f"{place} is not dead"
                 drafts.append(encode_command(letter, source.namespace))
         return drafts
@@ -240,7 +240,7 @@ class Stream(StreamReads):
         assert not self._books.undo.active, "a batch is open"
         self._streams.check()
 
-    def _target_of(self, group: Group) -> StreamState | None:
+    def _find_dead_letter_stream(self, group: Group) -> StreamState | None:
         """Return the dead-letter stream of a group, if it can take one more record."""
         namespace = self._streams.by_id[group.stream_id].namespace
         target = self._streams.names[namespace].get(group.head.config.dead_letter)

@@ -220,7 +220,7 @@ class PageRead:
                 first_visited = entry.index
             visits += 1
             record = open_record(log, entry, partition.stream_id, partition.number)
-            size += size_of(record)
+            size += estimate_size(record)
             if wanted is EVERYTHING or wanted.wants(record):
                 items.append(record)
                 count += 1
@@ -274,7 +274,7 @@ def open_record(log: RecordLog, entry: Entry, stream_id: int, partition: int) ->
     )
 
 
-def size_of(record: Record) -> int:
+def estimate_size(record: Record) -> int:
     """Return an upper bound of a record's size on the wire."""
     size = RECORD_OVERHEAD + len(record.value)
     if record.key is not None:
@@ -342,7 +342,7 @@ class GroupDescription:
     lags: tuple[int, ...]
     pending_count: int
     dead_count: int
-    pending_of_members: Mapping[int, int]  # by member, 0: of nobody; only counts above 0
+    pending_by_member: Mapping[int, int]  # by member, 0: of nobody; only counts above 0
     pending_of_partitions: tuple[int, ...]
 
 
@@ -588,7 +588,7 @@ class StreamReads:
         """Return the stream that was created at this index, if it still exists."""
         return self._streams.by_id.get(stream_id)
 
-    def name_of(self, stream_id: int) -> str | None:
+    def find_name(self, stream_id: int) -> str | None:
         """Return the name of the stream that was created at this index, if it is known."""
         stream = self.find_by_id(stream_id) or self.gone.by_id(stream_id)
         return None if stream is None else stream.name

@@ -110,7 +110,7 @@ class Column:
         """
         end = len(self) if count is None else count
         times = np.frombuffer(self.times, dtype=np.int64, count=end).copy()
-        return times, bits_of(self.field_type, self.values, end)
+        return times, raw_to_bits(self.field_type, self.values, end)
 
     def rows(self) -> Rows:
         """Return the blocks as rows of (index, first time, last time, points)."""
@@ -202,7 +202,7 @@ class ColumnCut(NamedTuple):
         count = self.point_count
         times = np.frombuffer(self.times[: 8 * count], dtype=np.int64)
         size = count * VALUE_SIZES[self.field_type]
-        return times, bits_of(self.field_type, self.values[:size], count)
+        return times, raw_to_bits(self.field_type, self.values[:size], count)
 
     def rows(self) -> Rows:
         """Return the blocks as rows of (index, first time, last time, points)."""
@@ -249,7 +249,9 @@ class Cuts:
             )
 
 
-def bits_of(field_type: FieldType, values: bytes | bytearray | memoryview, count: int) -> U64Array:
+def raw_to_bits(
+    field_type: FieldType, values: bytes | bytearray | memoryview, count: int
+) -> U64Array:
     """Return the first ``count`` raw values as 64-bit patterns."""
     if field_type is FieldType.BOOL:
         return np.frombuffer(values, dtype=np.uint8, count=count).astype(np.uint64)
@@ -325,7 +327,7 @@ def make_block(column: Column, policy: Policy, config_index: int) -> Block:
     body = encode_points(column.field_type, times, bits)
     decoded_times, decoded = decode_points(column.field_type, body, len(times))
     assert bool((decoded_times == times).all()), "times do not come back"
-    assert bool((bits_from(decoded) == bits).all()), "values do not come back"
+    assert bool((values_to_bits(decoded) == bits).all()), "values do not come back"
     return Block(
         series_id=column.series_id,
         field_id=column.field_id,
@@ -386,7 +388,7 @@ def decode_block(
         raise CorruptBlock(index, str(error)) from error
 
 
-def bits_from(values: Values) -> U64Array:
+def values_to_bits(values: Values) -> U64Array:
     """Return values as 64-bit patterns."""
     if values.dtype == np.bool_:
         return values.astype(np.uint64)

@@ -62,9 +62,9 @@ from onelog.projections.timeseries.types import (
     Policy,
     Rule,
     Value,
-    type_of,
+    bits_to_value,
+    to_field_type,
     value_bits,
-    value_of,
 )
 from onelog.ual.entry import OWNER_TIMESERIES, Draft, Entry
 from onelog.ual.errors import DataError
@@ -257,7 +257,7 @@ def encode_body(command: Command) -> bytes:
             parts = [encode_sized(U16, series), I64.pack(time_ns), U16.pack(len(fields))]
             for name, value in fields:
                 bits = U64.pack(value_bits(value))
-                parts.append(U8.pack(type_of(value)) + encode_name(name) + bits)
+                parts.append(U8.pack(to_field_type(value)) + encode_name(name) + bits)
             return b"".join(parts)
         case WriteBatch():
             return encode_batch(batch_runs(command))
@@ -365,7 +365,7 @@ def _read_write(reader: Reader) -> Write:
             raise BadPayload(Reason.VALUE_NOT_FINITE, position)
         if (kind == FieldType.BOOL and bits > 1) or name in fields:
             raise BadPayload(Reason.PAYLOAD_FIELD_INVALID, position)
-        fields[name] = value_of(FieldType(kind), bits)
+        fields[name] = bits_to_value(FieldType(kind), bits)
     return Write(series, time_ns, tuple(fields.items()))
 
 

@@ -72,7 +72,7 @@ class Config:
         return CONFIG.pack(self.policy, self.retention_ns, self.series_max)
 
 
-def type_of(value: Value) -> FieldType:
+def to_field_type(value: Value) -> FieldType:
     """Return the type of field that takes ``value``."""
     if isinstance(value, bool):
         return FieldType.BOOL
@@ -88,7 +88,7 @@ def value_bits(value: Value) -> int:
     return bits
 
 
-def value_of(field_type: FieldType, bits: int) -> Value:
+def bits_to_value(field_type: FieldType, bits: int) -> Value:
     """Return the value that a 64-bit pattern stands for."""
     if field_type is FieldType.BOOL:
         return bool(bits)

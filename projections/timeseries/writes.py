@@ -35,7 +35,7 @@ from onelog.projections.timeseries.limits import (
 from onelog.projections.timeseries.names import SeriesName, parse_series
 from onelog.projections.timeseries.point_batch import WriteBatch
 from onelog.projections.timeseries.store import Field, Measurement, Room, Series, Store, rules_after
-from onelog.projections.timeseries.types import Config, FieldType, Policy, type_of, value_bits
+from onelog.projections.timeseries.types import Config, FieldType, Policy, to_field_type, value_bits
 
 _HASH_MASK = 2**64 - 1
 _FULL_SIZE = 8 * BUFFER_POINTS
@@ -109,7 +109,7 @@ def write_row(store: Store, room: Room, command: Write, index: int) -> Outcome:
         return known
     time_ns = command.time_ns
     for name, value in command.fields:
-        refused = plan.refuse_field(known, name, type_of(value))
+        refused = plan.refuse_field(known, name, to_field_type(value))
         if refused is None and isinstance(known, Series):
             refused = _refuse_point(known, name, time_ns)
         if refused is not None:
@@ -123,7 +123,7 @@ def write_row(store: Store, room: Room, command: Write, index: int) -> Outcome:
     fresh = False
     raw_time = time_ns.to_bytes(8, "little", signed=True)
     for name, value in command.fields:
-        field_type = type_of(value)
+        field_type = to_field_type(value)
         field_id = series.measurement.field_ids[name]
         column = series.columns.get(field_id)
         if column is None:

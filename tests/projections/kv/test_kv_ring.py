@@ -14,7 +14,7 @@ from onelog.projections.kv.record import (
     OUTSIDE,
     TRIMMED,
     encode_version,
-    newest_of,
+    find_newest,
     rolled,
     straight,
 )
@@ -228,7 +228,7 @@ def test_only_a_record_of_versions_of_one_size_becomes_a_ring() -> None:
 
     assert ring == bytes((0, 2, 2)) + first + second
     assert straight(ring) == first + second
-    assert newest_of(ring) == first
+    assert find_newest(ring) == first
     reference = version(1, b"old", OUTSIDE)
     assert rolled(b"k", first + reference, len(first), 2) == bytes((0, 0, 2)) + first + reference
     assert rolled(b"cg:k", first + second, len(first), 2) == first + second
@@ -239,4 +239,4 @@ def test_only_a_record_of_versions_of_one_size_becomes_a_ring() -> None:
         version(2, b"longer", TRIMMED, 2) + version(1, b""),
     ):
         assert rolled(b"k", others, len(first), 2) == others
-        assert straight(others) == newest_of(others) == others
+        assert straight(others) == find_newest(others) == others
