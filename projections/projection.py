@@ -52,7 +52,7 @@ class Operation:
     is_entry: bool = True  # allowed as an entry of its own
     # Whether success carries no information for this body, so it can be answered before apply.
     is_blind: Callable[[bytes], bool] | None = None
-    tells_itself: bool = False  # watchers read what it changes from the entry alone
+    is_self_describing: bool = False  # watchers read what it changes from the entry alone
     has_large_result: bool = (
         False  # a result may take more than RESULT_SIZE_SMALL (projections/system/sessions.py)
     )

@@ -80,7 +80,7 @@ from onelog.ual.entry import (
 from onelog.ual.errors import CorruptPayload, PayloadTooLarge
 
 
-class Judge(Protocol):
+class ConditionChecker(Protocol):
     """Evaluates conditions on keys; the KV projection implements it."""
 
     def first_failed(self, namespace: str, conditions: Sequence[Condition]) -> int | None:
@@ -157,7 +157,7 @@ class ProjectionRouter:
         notes: Notes,
         *,
         system: System,
-        judge: Judge,
+        checker: ConditionChecker,
         position: Position,
     ) -> None:
         assert OWNER_SYSTEM not in table, "the system projection is not in the table"
@@ -165,7 +165,7 @@ class ProjectionRouter:
         self._table = {owner: table[owner] for owner in sorted(table)}
         self._notes = notes
         self._system = system
-        self._judge = judge
+        self._checker = checker
         self._position = position
         self._batch: OpenBatch | None = None
         self._handlers: dict[int, Handler] = dict(system.handlers())
@@ -509,7 +509,7 @@ class ProjectionRouter:
     def _run_batch(self, batch: OpenBatch) -> Outcome:
         """Run a complete batch, all or nothing."""
         assert batch.complete, f"{len(batch.entries)} of {batch.command.entry_count} entries"
-        failed = self._judge.first_failed(batch.prefix.namespace, batch.command.conditions)
+        failed = self._checker.first_failed(batch.prefix.namespace, batch.command.conditions)
         if failed is not None:
             return Refused(Reason.CONDITION_FAILED, failed)
         owners = self._table.values()

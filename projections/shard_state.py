@@ -49,7 +49,7 @@ def build_projections(notes: Notes, spill: SpillStore | None = None) -> Projecti
     everything: tuple[Projection, ...] = (kv, queue, stream, series)
     table = {projection.owner: projection for projection in everything}
     system = System(table)
-    router = ProjectionRouter(table, notes, system=system, judge=kv, position=position)
+    router = ProjectionRouter(table, notes, system=system, checker=kv, position=position)
     return Projections(router, system, kv, queue, stream, series)
 
 

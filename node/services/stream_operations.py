@@ -106,7 +106,7 @@ def limit_of(limit: int, default: int, limit_max: int) -> int:
     return limit or default
 
 
-def places_of(places: Sequence[stream_pb2.Place]) -> tuple[groups.Place, ...]:
+def places_of(places: Sequence[stream_pb2.Place]) -> tuple[groups.PartitionOffset, ...]:
     """Return the places of a request in order."""
     if not 0 < len(places) <= OFFSETS_MAX:
         raise error_of_reason(Reason.LIMIT_INVALID, len(places))

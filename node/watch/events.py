@@ -73,7 +73,7 @@ from onelog.projections.kv.commands import (
     deadline,
 )
 from onelog.projections.kv.commands import decode_command as decode_kv
-from onelog.projections.kv.projection import TYPES_TOLD
+from onelog.projections.kv.projection import SELF_DESCRIBING_TYPES
 from onelog.projections.kv.reads import KeyValue
 from onelog.projections.queue.changes import Kind, Note
 from onelog.projections.queue.commands import find_notes
@@ -470,7 +470,7 @@ Maker = Callable[[Projections, Entry], Iterable[Happening]]
 
 def _key_events(projections: Projections, entry: Entry) -> Iterable[Happening]:
     """Return what puts did; everything else that is done to keys was noted."""
-    if entry.entry_type not in TYPES_TOLD:
+    if entry.entry_type not in SELF_DESCRIBING_TYPES:
         return ()
     prefix, reader = read_prefix(entry.plain_payload())
     command: Any = decode_kv(entry.entry_type & 0xFF, reader)
@@ -498,7 +498,7 @@ def events_of(projections: Projections, entry: Entry, owners: Container[int]) ->
         found += maker(projections, entry)
     if entry.entry_type == TYPE_EXPIRE and OWNER_QUEUE in owners:
         found += expiry_events(projections, entry)
-    if OWNER_KV in owners and entry.entry_type not in TYPES_TOLD:
+    if OWNER_KV in owners and entry.entry_type not in SELF_DESCRIBING_TYPES:
         changes = projections.kv.changes
         if entry.index < changes.complete_from and _may_change_keys(entry):
             raise OutOfRange(

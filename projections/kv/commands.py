@@ -401,7 +401,7 @@ def _put_plain(
     ):
         return False
     writes = zip(indexes, keys, payloads, value_ats, repeat(None), strict=False)
-    store.write_versions(writes, told=True, entry=entry)
+    store.write_versions(writes, is_described=True, entry=entry)
     return True
 
 
@@ -787,7 +787,7 @@ def _transact(
             refused = Refused(Reason.TRANSACTION_REFUSED, position, result.reason)
             break
         if write is not None:
-            store.write_versions((write,), entry=index, told=False)
+            store.write_versions((write,), entry=index, is_described=False)
         size += len(result.value or b"")
         if size > RESULT_SIZE_MAX:
             refused = Refused(Reason.RESULT_TOO_LARGE, RESULT_SIZE_MAX)
@@ -881,7 +881,7 @@ def _put_many(store: Store, index: int, timestamp_ns: int, bodies: tuple[bytes, 
     writes = _judge_puts(store, index, timestamp_ns, bodies)
     if isinstance(writes, Refused):
         return writes, None
-    store.write_versions(writes, told=True, entry=index)
+    store.write_versions(writes, is_described=True, entry=index)
     return APPLIED, None
 
 
@@ -1033,7 +1033,7 @@ KV_OPERATIONS = (
         _describe_put,
         nested=True,
         is_blind=_is_blind_put,
-        tells_itself=True,
+        is_self_describing=True,
     ),
     Operation(0x02, Delete, _parse_delete, _encode_delete, _delete, _describe_delete, nested=True),
     Operation(0x03, Touch, _parse_touch, _encode_touch, _touch, _describe_touch, nested=True),
@@ -1139,7 +1139,7 @@ KV_OPERATIONS = (
         _put_many,
         lambda bodies: f"at once {_describe_all(PutMany(bodies).puts())}",
         is_blind=lambda _: True,
-        tells_itself=True,
+        is_self_describing=True,
     ),
     Operation(
         0x20,
@@ -1220,7 +1220,7 @@ def execute_span(
                 outcomes.append(Refused(error.reason, error.detail))
         return outcomes
     writes = _plan(operation, store, len(prefix), index, timestamp_ns, payloads, outcomes)
-    store.write_versions(writes, told=operation.tells_itself)
+    store.write_versions(writes, is_described=operation.is_self_describing)
     return outcomes
 
 

@@ -25,7 +25,9 @@ from onelog.projections.undo import UndoLog
 from onelog.ual.entry import OWNER_KV, Draft
 
 # Entry types whose payload says what they write, so apply need not note it for watches.
-TYPES_TOLD = frozenset(OWNER_KV << 8 | each.number for each in KV_OPERATIONS if each.tells_itself)
+SELF_DESCRIBING_TYPES = frozenset(
+    OWNER_KV << 8 | each.number for each in KV_OPERATIONS if each.is_self_describing
+)
 EXPIRE_KEY = 1
 EXPIRE_LEASE = 2
 
@@ -69,14 +71,14 @@ class KV(KvReads):
         """Write a key for another projection; the limits of the namespace do not apply."""
         assert key.startswith(KEYS_RESERVED), key
         store = self._stores[namespace]
-        store.write_versions((store.write(index, key, value),), entry=index, told=False)
+        store.write_versions((store.write(index, key, value),), entry=index, is_described=False)
 
     def delete_derived(self, namespace: str, key: bytes, index: int) -> None:
         """Delete a key of another projection, if it exists."""
         assert key.startswith(KEYS_RESERVED), key
         store = self._stores[namespace]
         if store.find_version(key):
-            store.write_versions((store.removal(index, key),), entry=index, told=False)
+            store.write_versions((store.removal(index, key),), entry=index, is_described=False)
 
     def first_failed(self, namespace: str, conditions: Sequence[Condition]) -> int | None:
         """Return the position of the first condition that does not hold."""

@@ -38,7 +38,7 @@ the new version, if it has the same size, overwrites the oldest in place and not
 
 A ring is a ``bytearray``, any other record is ``bytes``; the garbage collector sees neither.
 Invariant: the head of the newest version has TRIMMED and the count. Only ``Store.write_versions``
-makes and writes rings; all other code converts with ``straight``, and replaces whole records.
+makes and writes rings; all other code converts with ``to_record``, and replaces whole records.
 
 Measured with 1,000 keys of 16 and values of 100 bytes, eight versions: 1.9 µs for a put of a batch
 that copies, 1.0 for one that does not. A server whose 20,000 such keys are in no cache spent 46
@@ -236,7 +236,7 @@ _SIZE_AT = COUNT_AT + 1
 _SIZE_END = _SIZE_AT + TRAILER.size
 
 
-def rolled(key: bytes, record: bytes, size: int, count: int) -> Record:
+def to_ring(key: bytes, record: bytes, size: int, count: int) -> Record:
     """Return a full record of ``count`` versions as a ring, if all are of this size.
 
     Reserved keys have no rings, so a put that finds a ring need not check the key.
@@ -265,7 +265,7 @@ def fits(ring: bytearray, size: int, count: int, own: bytes) -> bool:
     return not own or not ring.startswith(own, RING_HEAD_SIZE + ring[0] * size)
 
 
-def straight(record: Record) -> bytes:
+def to_record(record: Record) -> bytes:
     """Return a record or a ring as a record: all versions, newest first."""
     if isinstance(record, bytes):
         return record
@@ -290,7 +290,7 @@ def check_ring(key: bytes, ring: bytearray) -> None:
     """Assert the invariants of a ring."""
     assert ring[0] < ring[2], f"slot {ring[0]} of {ring[2]}"
     at, size = _newest(ring)
-    again = rolled(key, straight(ring), size, ring[2])
+    again = to_ring(key, to_record(ring), size, ring[2])
     assert isinstance(again, bytearray), "a ring of versions that differ in size"
     assert ring[1] in (0, again[1]), "a ring that is mixed and does not say so"
     assert ring[at + FLAGS_AT] & TRIMMED, "a ring that has dropped nothing"

@@ -27,7 +27,7 @@ from onelog.projections.kv.record import (
     encode_version,
     read_version,
     read_versions,
-    straight,
+    to_record,
 )
 from onelog.projections.kv.store import Store
 from onelog.projections.limits import INLINE_SIZE_MAX, KEY_SIZE_MAX, VALUE_SIZE_MAX
@@ -60,7 +60,7 @@ def dump_parts(stores: Mapping[str, Store]) -> Iterator[bytes]:
 def _dump_keys(store: Store) -> Iterator[bytes]:
     records = store.records
     for key in store.order.walk(b"", None):
-        record = straight(records[key])
+        record = to_record(records[key])
         key_head = U16.pack(len(key)) + key
         if record[COUNT_AT] == 1 and not record[FLAGS_AT]:
             version, _, _, _, size = HEAD.unpack_from(record)

@@ -89,8 +89,8 @@ from onelog.projections.kv.record import (
     read_version,
     read_versions,
     ring_size,
-    rolled,
-    straight,
+    to_record,
+    to_ring,
 )
 from onelog.projections.limits import INLINE_SIZE_MAX, U64_MAX
 from onelog.projections.namespaces import Namespace
@@ -282,7 +282,7 @@ value in the item, and its binding; None for a plain value."""
 Current = tuple[bytes, int, int]
 """The value of a key, its expiry time, and its lease; 0: none."""
 
-Taken = tuple[bytes, bytes | None, bool]
+Overwritten = tuple[bytes, bytes | None, bool]
 """What undoes the write of a key: the key, its former record or the version of a ring that was
 overwritten, and which of both."""
 
@@ -391,7 +391,7 @@ class Store:
     def record(self, key: bytes) -> bytes | None:
         """Return all versions of a key, newest first, as a record (record.py)."""
         record = self.records.get(key)
-        return record if record is None else straight(record)
+        return record if record is None else to_record(record)
 
     def find(self, key: bytes) -> Found | None:
         """Return the record and the newest version of a key that exists."""
@@ -450,7 +450,7 @@ class Store:
     def remove(self, index: int, keys: Iterable[bytes], flags: int = 0) -> None:
         """Delete keys that exist, each once."""
         writes = (self.removal(index, key, flags) for key in keys)
-        self.write_versions(writes, told=False, entry=index)
+        self.write_versions(writes, is_described=False, entry=index)
 
     def write_over(
         self, indexes: Iterable[int], keys: Sequence[bytes], items: Sequence[bytes], value_at: int
@@ -475,7 +475,7 @@ class Store:
             or self.changes.notes_all
         ):
             return False
-        taken: list[Taken] | None = [] if self.undo.active else None
+        taken: list[Overwritten] | None = [] if self.undo.active else None
         total, pack_slot, digests = 0, _SLOTS[size], map(item_hash, items, indexes)
         for index, key, ring, item, digest in zip(  # noqa: B905 - repeat has no end
             indexes, keys, rings, items, digests
@@ -490,15 +490,17 @@ class Store:
         self._settle(total, taken)
         return True
 
-    def write_versions(self, writes: Iterable[Write], *, told: bool, entry: int = 0) -> None:
+    def write_versions(
+        self, writes: Iterable[Write], *, is_described: bool, entry: int = 0
+    ) -> None:
         """Write new versions of keys; each is written before the next is taken from ``writes``.
 
-        ``told``: the payload says what the entry writes, so no note for watches is needed.
+        ``is_described``: the payload says what the entry writes, so no note for watches is needed.
         ``entry``: the version of all of them, if some key may have that version already.
         """
         records, slots, pending = self.records, self.versions_max, self.order.pending
-        taken: list[Taken] | None = [] if self.undo.active else None
-        is_noted = not told or self.changes.notes_all
+        taken: list[Overwritten] | None = [] if self.undo.active else None
+        is_noted = not is_described or self.changes.notes_all
         own = _pack_index(entry) if entry else b""
         grown = extra = total = 0
         for index, key, item, value_at, binding in writes:
@@ -523,7 +525,7 @@ class Store:
                     if pending is not None:
                         pending.append(key)
                 else:
-                    record = tail = kept if type(kept) is bytes else straight(kept)
+                    record = tail = kept if type(kept) is bytes else to_record(kept)
                     was, count = record[FLAGS_AT], record[COUNT_AT] + 1
                     trimmed = was & TRIMMED
                     grown -= len(record)
@@ -545,7 +547,7 @@ class Store:
                 after = _join((fields, body, _pack_size(size), tail))
                 grown += len(after)
                 is_even = trimmed and len(after) == size * slots
-                records[key] = rolled(key, after, size, slots) if is_even else after
+                records[key] = to_ring(key, after, size, slots) if is_even else after
                 if taken is not None:
                     taken.append((key, record, False))
             total += digest - dropped
@@ -589,7 +591,7 @@ class Store:
             if (before := self._before(key)) is not None:
                 self.changes.add(index, Change(self.namespace.name, key, None, before=before))
 
-    def put_back(self, taken: Sequence[Taken], change: int) -> None:
+    def undo_writes(self, taken: Sequence[Overwritten], change: int) -> None:
         """Undo writes, and their change of the hash."""
         self.hash_total -= change
         for key, before, is_slot in reversed(taken):
@@ -606,7 +608,7 @@ class Store:
     def replace_location(self, key: bytes, record: bytes) -> None:
         """Replace a record by one with the same content whose values were moved (eviction)."""
         assert not self.undo.active, "values do not move during a batch"
-        self.resident_size += len(record) - len(straight(self.records[key]))
+        self.resident_size += len(record) - len(to_record(self.records[key]))
         self.records[key] = record
 
     def restore(self, key: bytes, record: bytes, change: int) -> None:
@@ -624,7 +626,7 @@ class Store:
         """Free the spilled values: the namespace is deleted."""
         if self.values.spilled_count:
             for record in self.records.values():
-                self._retire_versions(straight(record))
+                self._retire_versions(to_record(record))
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
@@ -648,7 +650,7 @@ class Store:
         outside: dict[int, int] = {}
         purgeable = set(self._tombstones)
         for key, kept in self.records.items():
-            record = straight(kept)
+            record = to_record(kept)
             versions = list(read_versions(record))
             newest = versions[0]
             assert newest.version_count == len(versions), f"{key!r} counts its versions wrong"
@@ -687,11 +689,11 @@ class Store:
         self.order.check()
         self.values.check(outside)
 
-    def _settle(self, change: int, taken: Sequence[Taken] | None) -> None:
+    def _settle(self, change: int, taken: Sequence[Overwritten] | None) -> None:
         """Add the change of the hash, and note how to undo the writes."""
         self.hash_total += change
         if taken:
-            self.undo.note(partial(self.put_back, taken, change))
+            self.undo.note(partial(self.undo_writes, taken, change))
 
     def _bind(self, value: bytes, binding: Binding | None) -> tuple[bytes, int]:
         """Return the body of a version, which is what follows its head, and its flags."""

@@ -129,7 +129,7 @@ class DedupWindow:
         self.hash_total += item_hash(_ITEM.pack(_KIND, now_ns, message_id) + dedup, self._seed)
         self._order.append((dedup, message_id))
         if self._undo.active:
-            self._undo.note(partial(self._take_back, dedup, before))
+            self._undo.note(partial(self._undo_add, dedup, before))
 
     def trim(self, now_ns: int, window_ns: int, count_max: int) -> int:
         """Drop a few ids that are too old or too many; return how many were dropped as too many."""
@@ -155,7 +155,7 @@ class DedupWindow:
             self._forget(dedup, packed)
             dropped += not is_old
             if self._undo.active:
-                self._undo.note(partial(self._put_back, dedup, packed))
+                self._undo.note(partial(self._undo_trim, dedup, packed))
         return dropped
 
     def entries(self) -> Iterator[tuple[bytes, int, int]]:
@@ -189,14 +189,14 @@ class DedupWindow:
         self._text_size -= len(dedup)
         self.hash_total -= self._hash(dedup, packed)
 
-    def _take_back(self, dedup: bytes, before: int | None) -> None:
+    def _undo_add(self, dedup: bytes, before: int | None) -> None:
         """Undo ``add``."""
         self._forget(dedup, self._messages[dedup])
         self._order.pop()
         if before is not None:
             self._remember(dedup, before)
 
-    def _put_back(self, dedup: bytes, packed: int) -> None:
+    def _undo_trim(self, dedup: bytes, packed: int) -> None:
         """Undo one step of ``trim``."""
         self._remember(dedup, packed)
         self._order.appendleft((dedup, packed & U64_MAX))

@@ -8,7 +8,7 @@
     state        StreamState, Streams: one stream, all streams; producers; deleted streams
     partition    counters of one partition, and what retention may trim
     groups       Group: cursors, members, assignment, pending records
-    books        the tables that the state is made of: hashed, and undone by batches
+    tables       the tables that the state is made of: hashed, and undone by batches
     reads        descriptions from the state, pages of records from a log
     snapshot     the section of a snapshot
     limits       every bound, and the ids of partitions

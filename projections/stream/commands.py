@@ -301,7 +301,7 @@ _DELIVER = struct.Struct("<BQQ")  # partition, from_offset, next_offset
 _CLAIM = struct.Struct("<QQQH")  # member, generation, idle_ns, limit
 _PLACE = struct.Struct("<BQ")  # partition, offset
 
-Place = tuple[int, int]
+PartitionOffset = tuple[int, int]
 """A partition and an offset in it."""
 
 
@@ -383,7 +383,7 @@ class GroupCommit:
     group: str
     member: int
     generation: int
-    places: tuple[Place, ...]
+    places: tuple[PartitionOffset, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +421,7 @@ class Ack:
     stream: str
     group: str
     member: int
-    places: tuple[Place, ...]
+    places: tuple[PartitionOffset, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +431,7 @@ class Nack:
     stream: str
     group: str
     member: int
-    places: tuple[Place, ...]
+    places: tuple[PartitionOffset, ...]
     delay_ns: int = 0
     reason: bytes = b""
 
@@ -493,7 +493,7 @@ def group_body(command: GroupCommand) -> bytes:
             return names + _CLAIM.pack(member, generation, idle_ns, limit)
 
 
-def encode_places(places: Sequence[Place]) -> bytes:
+def encode_places(places: Sequence[PartitionOffset]) -> bytes:
     """Return a count and that many pairs of partition and offset."""
     return U16.pack(len(places)) + b"".join(_PLACE.pack(*place) for place in places)
 
@@ -605,18 +605,18 @@ def _read_config(reader: Reader) -> GroupConfig:
     return GroupConfig(bool(options & GROUP_SHARED), max_deliveries, dead_letter)
 
 
-def _read_places(reader: Reader, count_max: int) -> tuple[Place, ...]:
+def _read_places(reader: Reader, count_max: int) -> tuple[PartitionOffset, ...]:
     count = reader.count(count_max)
     if not count:
         raise BadPayload(Reason.LIMIT_INVALID, 0)
-    places: list[Place] = []
+    places: list[PartitionOffset] = []
     for _ in range(count):
         partition, offset = reader.fields(_PLACE)
         places.append((partition, offset))
     return tuple(places)
 
 
-def _read_ascending(reader: Reader) -> tuple[Place, ...]:
+def _read_ascending(reader: Reader) -> tuple[PartitionOffset, ...]:
     """Read places in ascending order, so that none occurs twice."""
     places = _read_places(reader, OFFSETS_MAX)
     for before, after in pairwise(places):

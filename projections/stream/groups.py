@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from onelog.projections.state_hash import item_hash
-from onelog.projections.stream.books import Books, Rows
 from onelog.projections.stream.commands import GroupConfig
 from onelog.projections.stream.limits import (
     MEMBERS_MAX,
@@ -30,6 +29,7 @@ from onelog.projections.stream.limits import (
     STREAM_ID_END,
     partition_id,
 )
+from onelog.projections.stream.tables import Rows, StreamIndexes
 
 GROUP_SIZE = 3_300  # bytes per group: objects and tables
 CURSOR_SIZE = 160  # bytes per partition of a group
@@ -78,23 +78,23 @@ class Pending(NamedTuple):
 
 
 class _Members(Rows[int, Member]):
-    """Members by id; keeps their deadlines in the books."""
+    """Members by id; keeps their deadlines in the indexes."""
 
     __slots__ = ("_group",)
 
-    def __init__(self, books: Books, group: "Group") -> None:
-        super().__init__(books, self._hash)
+    def __init__(self, indexes: StreamIndexes, group: "Group") -> None:
+        super().__init__(indexes, self._hash)
         self._group = group
 
     def follow(self, key: int, before: Member | None, value: Member | None) -> None:
         """Schedule the deadline of a member, or cancel it."""
-        books = self._books
+        indexes = self._indexes
         if value is not None:
-            books.member_deadlines.schedule(key, value.deadline_ns)
-            books.member_groups[key] = self._group
+            indexes.member_deadlines.schedule(key, value.deadline_ns)
+            indexes.member_groups[key] = self._group
         elif before is not None:
-            books.member_deadlines.cancel(key)
-            del books.member_groups[key]
+            indexes.member_deadlines.cancel(key)
+            del indexes.member_groups[key]
 
     def _hash(self, member: int, value: Member) -> int:
         return item_hash(_MEMBER.pack(KIND_MEMBER, self._group.id, member, *value), 0)
@@ -107,8 +107,8 @@ class _PendingRows(Rows[int, Pending]):
 
     rows: Any  # a SortedDict
 
-    def __init__(self, books: Books, group: "Group") -> None:
-        super().__init__(books, self._hash, ordered=True)
+    def __init__(self, indexes: StreamIndexes, group: "Group") -> None:
+        super().__init__(indexes, self._hash, ordered=True)
         self._group = group
         self.dead: Any = SortedList()
 
@@ -118,11 +118,11 @@ class _PendingRows(Rows[int, Pending]):
         is_dead = value is not None and value.dead
         if is_dead and not was_dead:
             self.dead.add(key)
-            self._books.dead_groups[self._group.id] = self._group
+            self._indexes.dead_groups[self._group.id] = self._group
         elif was_dead and not is_dead:
             self.dead.remove(key)
             if not self.dead:
-                del self._books.dead_groups[self._group.id]
+                del self._indexes.dead_groups[self._group.id]
 
     def first(self, partition: int) -> int | None:
         """Return the first pending offset of a partition."""
@@ -147,7 +147,7 @@ class Group:
     """One consumer group of one stream."""
 
     __slots__ = (
-        "_books",
+        "_indexes",
         "committed",
         "cursors",
         "id",
@@ -158,15 +158,15 @@ class Group:
         "stream_id",
     )
 
-    def __init__(self, books: Books, stream_id: int, group_id: int, name: str) -> None:
-        self._books = books
+    def __init__(self, indexes: StreamIndexes, stream_id: int, group_id: int, name: str) -> None:
+        self._indexes = indexes
         self.id = group_id
         self.name = name
         self.stream_id = stream_id
-        self.info: Rows[int, GroupInfo] = Rows(books, self._hash_info)  # one row, at 0
-        self.members = _Members(books, self)
-        self.cursors: Rows[int, int] = Rows(books, self._hash_cursor)  # delivered, by partition
-        self.pending = _PendingRows(books, self)
+        self.info: Rows[int, GroupInfo] = Rows(indexes, self._hash_info)  # one row, at 0
+        self.members = _Members(indexes, self)
+        self.cursors: Rows[int, int] = Rows(indexes, self._hash_cursor)  # delivered, by partition
+        self.pending = _PendingRows(indexes, self)
         self.committed: tuple[int, ...] = ()  # follows from cursors and pending
 
     @property
@@ -182,8 +182,8 @@ class Group:
 
     def set_committed(self, committed: tuple[int, ...]) -> None:
         """Replace the committed cursors."""
-        if self._books.undo.active:
-            self._books.undo.note(partial(self.set_committed, self.committed))
+        if self._indexes.undo.active:
+            self._indexes.undo.note(partial(self.set_committed, self.committed))
         self.committed = committed
 
     def owned(self, member: int) -> list[int]:
@@ -202,7 +202,7 @@ class Group:
         for member, value in self.members.rows.items():
             self.members.follow(member, None, value)
         if self.pending.dead:
-            self._books.dead_groups[self.id] = self
+            self._indexes.dead_groups[self.id] = self
 
     def detach(self) -> None:
         """Stop counting in the hash: the group or its stream is deleted."""
@@ -210,7 +210,7 @@ class Group:
             table.detach()
         for member, value in self.members.rows.items():
             self.members.follow(member, value, None)
-        self._books.dead_groups.pop(self.id, None)
+        self._indexes.dead_groups.pop(self.id, None)
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
@@ -223,7 +223,7 @@ class Group:
 
     def check(self, first_offsets: Sequence[int]) -> None:
         """Assert the invariants of this file; the offsets are the first ones kept."""
-        books, head = self._books, self.head
+        indexes, head = self._indexes, self.head
         for table in self.tables():
             table.check()
         partitions = range(len(head.owners))
@@ -232,8 +232,8 @@ class Group:
         assert len(self.members) <= MEMBERS_MAX
         assert len(self.pending) <= PENDING_MAX
         for member, value in self.members.rows.items():
-            assert books.member_groups.get(member) is self
-            assert books.member_deadlines.get(member) == value.deadline_ns
+            assert indexes.member_groups.get(member) is self
+            assert indexes.member_deadlines.get(member) == value.deadline_ns
         if self.members.rows:
             shares = [head.owners.count(member) for member in self.members]
             assert sum(shares) == len(head.owners), "a partition is owned by nobody"
@@ -242,7 +242,7 @@ class Group:
             assert not any(head.owners), "partitions of members that are gone"
         dead = [place for place, pending in self.pending.rows.items() if pending.dead]
         assert list(self.pending.dead) == dead
-        assert (books.dead_groups.get(self.id) is self) == bool(dead)
+        assert (indexes.dead_groups.get(self.id) is self) == bool(dead)
         for place in self.pending.rows:
             partition, offset = split_place(place)
             # A seek to a trimmed offset keeps the dead records before it: they are not redelivered.

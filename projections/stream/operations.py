@@ -75,7 +75,7 @@ def create(streams: Streams, namespace: str, command: Create, moment: Moment) ->
         return Refused(Reason.STREAM_EXISTS, existing.id)
     if len(names) >= STREAMS_MAX or moment.index >= STREAM_ID_END:
         return Refused(Reason.STREAMS_FULL, len(names))
-    stream = StreamState(streams.books, namespace, command.stream, moment.index)
+    stream = StreamState(streams.indexes, namespace, command.stream, moment.index)
     stream.open(StreamInfo(command.partition_count, command.retention))
     streams.add(stream)
     return Applied(stream.id)
@@ -108,7 +108,7 @@ def append_span(
 
     A slice of the payload is the key of the stream's lookup: a known name needs no check.
     """
-    names, body, undo = streams.by_prefix.get(prefix, {}), len(prefix), streams.books.undo
+    names, body, undo = streams.by_prefix.get(prefix, {}), len(prefix), streams.indexes.undo
     outcomes: list[Outcome] = []
     for offset, payload in enumerate(payloads, index):
         number = producer = key = None
@@ -451,7 +451,7 @@ def _create(
     if refused is not None:
         return refused
     count = len(stream.partitions)
-    group = Group(streams.books, stream.id, moment.index, command.group)
+    group = Group(streams.indexes, stream.id, moment.index, command.group)
     group.info.set(0, GroupInfo(command.config, 0, (0,) * count))
     for partition in stream.partitions:
         group.cursors.set(partition.number, start_offset(partition, command.start))
@@ -695,7 +695,7 @@ def refuse_member(group: Group, member: int, generation: int) -> Refused | None:
 
 
 def _held(
-    group: Group, member: int, places: Iterable[commands.Place]
+    group: Group, member: int, places: Iterable[commands.PartitionOffset]
 ) -> list[tuple[int, Pending]] | Refused:
     """Return the pending records at ``places``, all of which the member must hold."""
     if group.members.get(member) is None:

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 from onelog.projections.limits import U64_MAX
 from onelog.projections.state_hash import item_hash
-from onelog.projections.stream.books import Books
 from onelog.projections.stream.commands import Cause, Retention
 from onelog.projections.stream.limits import (
     MARK_NS,
@@ -36,6 +35,7 @@ from onelog.projections.stream.limits import (
     TRIMS_MAX,
     partition_id,
 )
+from onelog.projections.stream.tables import StreamIndexes
 
 PARTITION_SIZE = 640  # bytes per partition: object, arrays, numbers, table slots
 MARK_ROW = 4  # numbers per mark: offset, time, records before, bytes before
@@ -57,7 +57,7 @@ class Partition:
     """Counters, marks and trims of one partition."""
 
     __slots__ = (
-        "_books",
+        "_indexes",
         "attached",
         "close_count",
         "close_ns",
@@ -75,8 +75,10 @@ class Partition:
         "trims",
     )
 
-    def __init__(self, books: Books, stream_id: int, number: int, retention: Retention) -> None:
-        self._books = books
+    def __init__(
+        self, indexes: StreamIndexes, stream_id: int, number: int, retention: Retention
+    ) -> None:
+        self._indexes = indexes
         self.id = partition_id(stream_id, number)
         self.retention = retention
         self.first_offset = stream_id + 1  # nothing before it can be a record
@@ -116,7 +118,7 @@ class Partition:
 
     def add(self, offset: int, timestamp_ns: int, size: int) -> bool:
         """Count a record; return whether it began a run."""
-        if self._books.undo.active:
+        if self._indexes.undo.active:
             self.note_undo()
         began = (
             self.count >= self.close_count
@@ -171,7 +173,7 @@ class Partition:
 
     def note_undo(self) -> None:
         """Note the whole partition for a rollback."""
-        undo = self._books.undo
+        undo = self._indexes.undo
         if undo.active:
             undo.note(
                 partial(
@@ -208,20 +210,20 @@ class Partition:
         """Mark the partition as dirty: it is hashed before the next state hash."""
         if not self.dirty:
             self.dirty = True
-            self._books.dirty.append(self)
+            self._indexes.dirty.append(self)
 
     def attach(self) -> None:
         """Count in the hash: the stream exists."""
         assert not self.attached, f"partition {self.id} is attached"
         self.attached = True
-        self._books.partitions[self.id] = self
+        self._indexes.partitions[self.id] = self
         self.touch()
 
     def detach(self) -> None:
         """Stop counting in the hash: the stream is deleted."""
         self.attached = False
-        del self._books.partitions[self.id]
-        self._books.total -= self.digest
+        del self._indexes.partitions[self.id]
+        self._indexes.total -= self.digest
         self.digest = 0
 
     # What may be trimmed

@@ -62,7 +62,7 @@ class Stream(StreamReads):
     def __init__(self, position: Position, notes: Notes, keys: DerivedKeys) -> None:
         super().__init__(position, Streams(notes, keys))
         self._notes = notes
-        self._books = self._streams.books
+        self._indexes = self._streams.indexes
 
     @property
     def large_results(self) -> Collection[int]:
@@ -105,15 +105,15 @@ class Stream(StreamReads):
 
     def begin_batch(self) -> None:
         """Record every change from now on, so that it can be rolled back."""
-        self._books.undo.begin()
+        self._indexes.undo.begin()
 
     def commit_batch(self) -> None:
         """Keep what was applied since ``begin_batch``, and note its records in the log."""
-        self._books.undo.commit()
+        self._indexes.undo.commit()
 
     def rollback_batch(self) -> None:
         """Return to the state at ``begin_batch``."""
-        self._books.undo.rollback()
+        self._indexes.undo.rollback()
 
     def namespace_created(self, namespace: Namespace) -> None:
         """Prepare an empty namespace."""
@@ -129,14 +129,16 @@ class Stream(StreamReads):
 
     def next_deadline(self) -> int | None:
         """Return when the next member expires, or 0 while there is something to move or trim."""
-        if any(self._find_dead_letter_stream(group) for group in self._books.dead_groups.values()):
+        if any(
+            self._find_dead_letter_stream(group) for group in self._indexes.dead_groups.values()
+        ):
             return 0
-        deadlines = (self._books.member_deadlines.first(), self._first_trim_ns())
+        deadlines = (self._indexes.member_deadlines.first(), self._first_trim_ns())
         return min((each for each in deadlines if each is not None), default=None)
 
     def due(self, now_ns: int, limit: int) -> list[Due]:
         """Return the members whose session is over, earliest first."""
-        groups = self._books.member_groups
+        groups = self._indexes.member_groups
         return [
             Due(
                 deadline_ns,
@@ -144,7 +146,7 @@ class Stream(StreamReads):
                 bytes((EXPIRE_MEMBER,)) + U64.pack(member),
                 _weight(groups[member]),
             )
-            for deadline_ns, member in self._books.member_deadlines.due(now_ns, limit)
+            for deadline_ns, member in self._indexes.member_deadlines.due(now_ns, limit)
         ]
 
     def expire(self, item: bytes, index: int, timestamp_ns: int) -> bool:  # noqa: ARG002
@@ -152,10 +154,10 @@ class Stream(StreamReads):
         if len(item) != 1 + U64.size or item[0] != EXPIRE_MEMBER:
             return False
         (member,) = U64.unpack_from(item, 1)
-        deadline_ns = self._books.member_deadlines.get(member)
+        deadline_ns = self._indexes.member_deadlines.get(member)
         if deadline_ns is None or deadline_ns > timestamp_ns:
             return False
-        remove_member(self._books.member_groups[member], member)
+        remove_member(self._indexes.member_groups[member], member)
         return True
 
     def chores(self, now_ns: int, limit: int) -> list[Draft]:
@@ -163,8 +165,8 @@ class Stream(StreamReads):
         drafts: list[Draft] = []
         for stream, cuts in self._due_trims(now_ns, limit):
             drafts.append(encode_command(Retain(stream.id, tuple(cuts)), stream.namespace))
-        for group_id in sorted(self._books.dead_groups):
-            group = self._books.dead_groups[group_id]
+        for group_id in sorted(self._indexes.dead_groups):
+            group = self._indexes.dead_groups[group_id]
             target = self._find_dead_letter_stream(group)
             if target is None:
                 continue
@@ -193,12 +195,12 @@ class Stream(StreamReads):
         With a segment's stream table this gives the entries to keep.
         """
         return {
-            partition.id: partition.first_offset for partition in self._books.partitions.values()
+            partition.id: partition.first_offset for partition in self._indexes.partitions.values()
         }
 
     def state_hash(self) -> int:
         """Return the hash of all streams."""
-        return reduce_total(self._books.settle())
+        return reduce_total(self._indexes.settle())
 
     def memory(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
@@ -218,11 +220,13 @@ class Stream(StreamReads):
         groups = [group for stream in streams for group in stream.groups.values()]
         return {
             "streams": len(streams),
-            "stream_partitions": len(self._books.partitions),
-            "stream_records_appended": sum(each.count for each in self._books.partitions.values()),
+            "stream_partitions": len(self._indexes.partitions),
+            "stream_records_appended": sum(
+                each.count for each in self._indexes.partitions.values()
+            ),
             "stream_producers": sum(len(stream.producers) for stream in streams),
             "stream_groups": len(groups),
-            "stream_members": len(self._books.member_groups),
+            "stream_members": len(self._indexes.member_groups),
             "stream_pending": sum(len(group.pending) for group in groups),
             "stream_dead_letters": sum(len(stream.dead) for stream in streams),
         }
@@ -237,7 +241,7 @@ class Stream(StreamReads):
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert not self._books.undo.active, "a batch is open"
+        assert not self._indexes.undo.active, "a batch is open"
         self._streams.check()
 
     def _find_dead_letter_stream(self, group: Group) -> StreamState | None:
@@ -248,7 +252,7 @@ class Stream(StreamReads):
 
     def _first_trim_ns(self) -> int | None:
         """Return the time of the next trim, correcting scheduled times that are too early."""
-        retention = self._books.retention
+        retention = self._indexes.retention
         while True:
             first_ns = retention.first()
             if first_ns is None:
@@ -259,7 +263,7 @@ class Stream(StreamReads):
 
     def _correct(self, partition_id: int, scheduled_ns: int) -> bool:
         """Correct the scheduled time of a partition; return whether it was wrong."""
-        partition = self._books.partitions[partition_id]
+        partition = self._indexes.partitions[partition_id]
         stream = self._streams.by_id[partition.stream_id]
         if partition.due_ns(stream.floor(partition.number)) == scheduled_ns:
             return False
@@ -269,7 +273,7 @@ class Stream(StreamReads):
     def _due_trims(
         self, now_ns: int, limit: int
     ) -> list[tuple[StreamState, list[tuple[int, commands.Cause, int]]]]:
-        retention = self._books.retention
+        retention = self._indexes.retention
         first_ns = retention.first()
         if first_ns is None or first_ns > now_ns:
             return []
@@ -280,7 +284,7 @@ class Stream(StreamReads):
                 break
         cuts: dict[int, list[tuple[int, commands.Cause, int]]] = {}
         for _, partition_id in due:
-            partition = self._books.partitions[partition_id]
+            partition = self._indexes.partitions[partition_id]
             stream = self._streams.by_id[partition.stream_id]
             best = due_cuts(stream, partition, now_ns)
             assert best is not None, f"nothing to trim in {partition_id}"

@@ -131,7 +131,7 @@ def _load_stream(reader: SectionReader, streams: Streams, namespace: str) -> Str
     name = reader.text(U8)
     known = stream_id in streams.by_id or name in streams.names[namespace]
     reader.expect(stream_id < STREAM_ID_END and not known, f"stream {name!r} twice")
-    stream = StreamState(streams.books, namespace, name, stream_id)
+    stream = StreamState(streams.indexes, namespace, name, stream_id)
     partition_count = reader.number(U16)
     reader.expect(1 <= partition_count <= PARTITIONS_MAX, f"{partition_count} partitions")
     stream.open(StreamInfo(partition_count, _load_retention(reader)))
@@ -181,14 +181,14 @@ def _load_group(reader: SectionReader, streams: Streams, stream: StreamState) ->
     reader.expect(not options & ~GROUP_SHARED, f"options of group {name!r}")
     config = GroupConfig(bool(options), max_deliveries, reader.text(U8))
     count = len(stream.partitions)
-    group = Group(streams.books, stream.id, group_id, name)
+    group = Group(streams.indexes, stream.id, group_id, name)
     numbers = reader.fields(struct.Struct(f"<{2 * count}Q"))
     group.info.set(0, GroupInfo(config, generation, numbers[:count]))
     for number, delivered in enumerate(numbers[count:]):
         group.cursors.set(number, delivered)
     for _ in range(reader.number(U16)):
         member, session_ns, deadline_ns = reader.fields(_MEMBER)
-        known = member in streams.books.member_groups
+        known = member in streams.indexes.member_groups
         reader.expect(not known and session_ns <= SESSION_TTL_NS_MAX, f"member {member}")
         group.members.set(member, Member(session_ns, deadline_ns))
     pending_count = reader.number(U16)

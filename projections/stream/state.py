@@ -33,7 +33,6 @@ from onelog.projections.projection import DerivedKeys, Notes
 from onelog.projections.reasons import Reason
 from onelog.projections.result import Refused
 from onelog.projections.state_hash import item_hash
-from onelog.projections.stream.books import Books, Rows
 from onelog.projections.stream.commands import ProducerRef, Retention
 from onelog.projections.stream.groups import Group
 from onelog.projections.stream.limits import (
@@ -46,6 +45,7 @@ from onelog.projections.stream.limits import (
     partition_id,
 )
 from onelog.projections.stream.partition import Partition
+from onelog.projections.stream.tables import Rows, StreamIndexes
 
 GONE_STREAMS_MAX = 10_000  # 300 bytes each
 
@@ -78,9 +78,9 @@ class GoneStreams:
         self._by_id[stream.id] = stream
         self._ids.setdefault((stream.namespace, stream.name), []).append(stream.id)
         while len(self._by_id) > self.streams_max:
-            self.take_back(next(iter(self._by_id)))
+            self.forget(next(iter(self._by_id)))
 
-    def take_back(self, stream_id: int) -> None:
+    def forget(self, stream_id: int) -> None:
         """Drop a stream, if it is known: its deletion was rolled back, or is too long ago."""
         stream = self._by_id.pop(stream_id, None)
         if stream is None:
@@ -130,8 +130,8 @@ class Producers(Rows[int, Producer]):
 
     __slots__ = ("_stream_id",)
 
-    def __init__(self, books: Books, stream_id: int) -> None:
-        super().__init__(books, self._hash)
+    def __init__(self, indexes: StreamIndexes, stream_id: int) -> None:
+        super().__init__(indexes, self._hash)
         self._stream_id = stream_id
 
     def admit(self, ref: ProducerRef) -> Refused | int | None:
@@ -214,7 +214,7 @@ class StreamState:
     """One stream."""
 
     __slots__ = (
-        "_books",
+        "_indexes",
         "dead",
         "groups",
         "id",
@@ -226,30 +226,30 @@ class StreamState:
         "value_size_max",
     )
 
-    def __init__(self, books: Books, namespace: str, name: str, stream_id: int) -> None:
-        self._books = books
+    def __init__(self, indexes: StreamIndexes, namespace: str, name: str, stream_id: int) -> None:
+        self._indexes = indexes
         self.id = stream_id
         self.namespace = namespace
         self.name = name
         self.value_size_max = 0
-        self.info: Rows[int, StreamInfo] = Rows(books, self._hash_info)  # one row, at 0
+        self.info: Rows[int, StreamInfo] = Rows(indexes, self._hash_info)  # one row, at 0
         self.partitions: list[Partition] = []
-        self.producers = Producers(books, stream_id)
+        self.producers = Producers(indexes, stream_id)
         # Dead letters that are records here, by place: the offset of the original append.
-        self.dead: Rows[int, int] = Rows(books, self._hash_dead, ordered=True)
+        self.dead: Rows[int, int] = Rows(indexes, self._hash_dead, ordered=True)
         self.groups: dict[str, Group] = {}
 
     def open(self, info: StreamInfo) -> None:
         """Set up a fresh stream."""
         self.info.set(0, info)
         self.partitions = [
-            Partition(self._books, self.id, number, info.retention)
+            Partition(self._indexes, self.id, number, info.retention)
             for number in range(info.partition_count)
         ]
 
     def configure(self, retention: Retention) -> None:
         """Replace the policy."""
-        self._books.undo.note(partial(self._set_policy, self.info.rows[0].retention))
+        self._indexes.undo.note(partial(self._set_policy, self.info.rows[0].retention))
         self.info.set(0, self.info.rows[0]._replace(retention=retention))
         self._set_policy(retention)
 
@@ -266,13 +266,13 @@ class StreamState:
 
     def note_schedule(self, partition: Partition) -> None:
         """Before a change: after a rollback of it, schedule the partition again."""
-        if self._books.undo.active:
-            self._books.undo.note(partial(self.schedule, partition))
+        if self._indexes.undo.active:
+            self._indexes.undo.note(partial(self.schedule, partition))
 
     def schedule(self, partition: Partition) -> None:
         """Schedule the next trim that the policy of a partition allows."""
         due_ns = partition.due_ns(self.floor(partition.number))
-        retention = self._books.retention
+        retention = self._indexes.retention
         if due_ns is not None:
             retention.schedule(partition.id, due_ns)
         elif retention.get(partition.id) is not None:
@@ -293,13 +293,13 @@ class StreamState:
         """Add a group whose tables are hashed already."""
         assert group.name not in self.groups, f"group {group.name!r} exists"
         self.groups[group.name] = group
-        self._books.undo.note(partial(self._drop_group, group.name))
+        self._indexes.undo.note(partial(self._drop_group, group.name))
 
     def remove_group(self, name: str) -> Group:
         """Remove a group."""
         group = self.groups.pop(name)
         group.detach()
-        self._books.undo.note(partial(self._put_group, group))
+        self._indexes.undo.note(partial(self._put_group, group))
         return group
 
     def attach(self) -> None:
@@ -318,8 +318,8 @@ class StreamState:
             table.detach()
         for partition in self.partitions:
             partition.detach()
-            if self._books.retention.get(partition.id) is not None:
-                self._books.retention.cancel(partition.id)
+            if self._indexes.retention.get(partition.id) is not None:
+                self._indexes.retention.cancel(partition.id)
         for group in self.groups.values():
             group.detach()
 
@@ -354,9 +354,9 @@ class StreamState:
             assert partition.retention == info.retention
             partition.check()
             due_ns = partition.due_ns(self.floor(number))
-            scheduled_ns = self._books.retention.get(partition.id)
+            scheduled_ns = self._indexes.retention.get(partition.id)
             assert due_ns is None or (scheduled_ns is not None and scheduled_ns <= due_ns)
-            assert self._books.partitions.get(partition.id) is partition
+            assert self._indexes.partitions.get(partition.id) is partition
         assert len(self.dead) <= DEAD_LETTERS_MAX
         assert len(self.groups) <= GROUPS_MAX
         for name, group in self.groups.items():
@@ -389,10 +389,10 @@ class StreamState:
 class Streams:
     """All streams of a shard."""
 
-    __slots__ = ("books", "by_id", "by_prefix", "gone", "keys", "limits", "names", "notes")
+    __slots__ = ("by_id", "by_prefix", "gone", "indexes", "keys", "limits", "names", "notes")
 
     def __init__(self, notes: Notes, keys: DerivedKeys) -> None:
-        self.books = Books()
+        self.indexes = StreamIndexes()
         self.keys = keys
         self.notes = notes
         self.names: dict[str, dict[str, StreamState]] = {}  # by namespace and name
@@ -416,7 +416,7 @@ class Streams:
         for partition in stream.partitions:
             partition.attach()
         stream.schedule_all()
-        self.books.undo.note(partial(self._unindex_detached, stream))
+        self.indexes.undo.note(partial(self._unindex_detached, stream))
 
     def remove(self, stream: StreamState) -> None:
         """Remove a stream with everything in it."""
@@ -424,7 +424,7 @@ class Streams:
         stream.detach()
         count = len(stream.partitions)
         self.gone.add(GoneStream(stream.id, stream.namespace, stream.name, count))
-        self.books.undo.note(partial(self._put_back, stream))
+        self.indexes.undo.note(partial(self._put_back, stream))
 
     def configure_namespace(self, namespace: Namespace) -> None:
         """Apply the limits of a namespace, which may be new."""
@@ -443,7 +443,7 @@ class Streams:
         """Count a record of (index, time, size), and note it in the log."""
         index, timestamp_ns, size = moment
         partition = stream.partitions[number]
-        undo = self.books.undo
+        undo = self.indexes.undo
         if undo.active:
             undo.note(partial(stream.schedule, partition))
             undo.defer(partial(self.notes.add_record, partition.id, index))
@@ -459,8 +459,8 @@ class Streams:
         assert sum(map(len, self.by_prefix.values())) == len(found)
         assert list(self.limits) == list(self.names)
         total = 0
-        books = self.books
-        books.settle()
+        indexes = self.indexes
+        indexes.settle()
         for stream in found:
             assert self.names[stream.namespace][stream.name] is stream
             assert self.by_prefix[encode_prefix(stream.namespace)][_raw_name(stream)] is stream
@@ -471,13 +471,13 @@ class Streams:
             for group in stream.groups.values():
                 total += sum(table.total for table in group.tables())
         assert all(len(names) <= STREAMS_MAX for names in self.names.values())
-        assert books.total == total, "something is hashed that is not there"
+        assert indexes.total == total, "something is hashed that is not there"
         partitions = sum(len(stream.partitions) for stream in found)
         members = sum(len(g.members) for stream in found for g in stream.groups.values())
-        assert len(books.partitions) == partitions
-        assert len(books.member_groups) == len(books.member_deadlines) == members
-        books.member_deadlines.check()
-        books.retention.check()
+        assert len(indexes.partitions) == partitions
+        assert len(indexes.member_groups) == len(indexes.member_deadlines) == members
+        indexes.member_deadlines.check()
+        indexes.retention.check()
         self.gone.check()
 
     def _index(self, stream: StreamState) -> None:
@@ -500,11 +500,11 @@ class Streams:
         self._unindex(stream)
         for partition in stream.partitions:
             partition.detach()
-            if self.books.retention.get(partition.id) is not None:
-                self.books.retention.cancel(partition.id)
+            if self.indexes.retention.get(partition.id) is not None:
+                self.indexes.retention.cancel(partition.id)
 
     def _put_back(self, stream: StreamState) -> None:
-        self.gone.take_back(stream.id)
+        self.gone.forget(stream.id)
         self._index(stream)
         stream.attach()
 

@@ -56,9 +56,9 @@ from onelog.projections.timeseries.types import (
     EXPONENT_BITS,
     START,
     Aggregate,
+    ColumnKey,
     Config,
     FieldType,
-    Place,
     Policy,
     Rule,
     Value,
@@ -191,8 +191,8 @@ class Rollup:
     slice_index: int  # of the entry that opened the slice: points were read after it was applied
     from_ns: int
     to_ns: int
-    after: Place
-    last: Place
+    after: ColumnKey
+    last: ColumnKey
     batch: WriteBatch
 
 

@@ -154,11 +154,10 @@ class Matcher:
     value: str
 
 
-class Test:
+class CompiledMatcher:
     """A compiled matcher."""
 
     __slots__ = ("_pattern", "_value", "_wanted", "tag")
-    __test__ = False  # not a test of pytest's
 
     def __init__(self, matcher: Matcher) -> None:
         operator = matcher.operator
@@ -191,12 +190,12 @@ class Test:
         return self._pattern.matches(value) is self._wanted
 
 
-def compile_matchers(matchers: Iterable[Matcher]) -> list[Test]:
+def compile_matchers(matchers: Iterable[Matcher]) -> list[CompiledMatcher]:
     """Compile matchers; raise ``BadPayload`` for an invalid pattern."""
-    return [Test(matcher) for matcher in matchers]
+    return [CompiledMatcher(matcher) for matcher in matchers]
 
 
-def passes_all(tests: Iterable[Test], tags: Tags) -> bool:
+def passes_all(tests: Iterable[CompiledMatcher], tags: Tags) -> bool:
     """Return whether a series with these tags is selected."""
     values = dict(tags)
     return all(test.passes(values.get(test.tag, "")) for test in tests)

@@ -55,8 +55,8 @@ from onelog.projections.timeseries.types import (
     NOT_LATE,
     START,
     Aggregate,
+    ColumnKey,
     FieldType,
-    Place,
     Progress,
     Rule,
     window_start,
@@ -284,10 +284,10 @@ def _collect(
     runs: _Runs,
     measurement: Measurement,
     rule: Rule,
-    after: Place,
+    after: ColumnKey,
     times: tuple[int, int],
     cache: BlockCache,
-) -> Place:
+) -> ColumnKey:
     """Add columns until an entry is full; return the last of them, START if none is left."""
     read = 0
     last = after
@@ -322,7 +322,7 @@ def _first_time(measurement: Measurement, from_ns: int, to_ns: int) -> int | Non
     return first_ns if first_ns < to_ns else None
 
 
-def _columns(measurement: Measurement, after: Place) -> Iterator[tuple[Series, Column]]:
+def _columns(measurement: Measurement, after: ColumnKey) -> Iterator[tuple[Series, Column]]:
     """Iterate over the columns after ``after``, in order."""
     for series_id in measurement.index.after(max(0, after[0] - 1)):
         series = measurement.series[series_id]

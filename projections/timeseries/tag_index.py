@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from onelog.projections.timeseries.names import Tags, Test
+from onelog.projections.timeseries.names import CompiledMatcher, Tags
 from onelog.projections.undo import UndoLog
 
 Ids = NDArray[np.uint64]
@@ -74,7 +74,7 @@ class TagIndex:
         self._undo.note(partial(self._put_back, self.ids, before))
         self.ids = _without(self.ids, gone)
 
-    def cut(self, tests: Sequence[Test]) -> "IndexCut":
+    def cut(self, tests: Sequence[CompiledMatcher]) -> "IndexCut":
         """Return the postings that the tests need, for a selection on any thread."""
         values = []
         for test in tests:
@@ -86,7 +86,7 @@ class TagIndex:
                 values.append(([], []) if one is None else ([test.only_value], [one]))
         return IndexCut(tests, self.ids, values)
 
-    def select(self, tests: Sequence[Test]) -> Ids:
+    def select(self, tests: Sequence[CompiledMatcher]) -> Ids:
         """Return the ids of the series that pass all tests, ascending."""
         return self.cut(tests).select()
 
@@ -145,7 +145,7 @@ class IndexCut:
 
     def __init__(
         self,
-        tests: Sequence[Test],
+        tests: Sequence[CompiledMatcher],
         ids: "array[int]",
         values: list[tuple[list[str], list["array[int]"]]],
     ) -> None:

@@ -101,10 +101,10 @@ def bits_to_value(field_type: FieldType, bits: int) -> Value:
 
 _PROGRESS = struct.Struct("<QQqQqQHqQB")
 
-Place = tuple[int, int]
+ColumnKey = tuple[int, int]
 """A column, by the ids of its series and its field; columns are ordered by this pair."""
 
-START: Place = (0, 0)  # before all columns: no series has the id 0
+START: ColumnKey = (0, 0)  # before all columns: no series has the id 0
 NOT_LATE = TIME_NS_MAX + 1
 
 
@@ -141,7 +141,7 @@ class Progress:
     done_ns: int = TIME_NS_MIN
     slice_index: int = 0  # of the entry that opened the slice under way; 0: there is none
     slice_to_ns: int = TIME_NS_MIN
-    cursor: Place = START
+    cursor: ColumnKey = START
     late_ns: int = NOT_LATE  # the earliest point that came for the slice since it was opened
     refused_count: int = 0  # rollups that the target refused
     refused_reason: int = 0  # of the last of them

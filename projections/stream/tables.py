@@ -4,8 +4,8 @@ All state of streams except the counters of a partition is in such tables. ``set
 to change one. It also updates everything derived from a change (hash, undo, indexes of subclasses),
 so a rollback is a ``set`` of the old value.
 
-Invariants: ``total`` is the sum of the items of the rows; ``Books.total`` is the sum over all
-tables and settled partitions that are attached, that is, belong to a stream that exists.
+Invariants: ``total`` is the sum of the items of the rows; ``StreamIndexes.total`` is the sum over
+all tables and settled partitions that are attached, that is, belong to a stream that exists.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping
@@ -25,7 +25,7 @@ Key = TypeVar("Key", int, str)
 Value = TypeVar("Value")
 
 
-class Books:
+class StreamIndexes:
     """Shared by the tables of all streams: the undo log, the hash, and indexes across streams."""
 
     __slots__ = (
@@ -64,12 +64,12 @@ class Books:
 class Rows(Generic[Key, Value]):
     """A table from keys to immutable values; ``item`` hashes one row."""
 
-    __slots__ = ("_books", "_item", "rows", "total")
+    __slots__ = ("_indexes", "_item", "rows", "total")
 
     def __init__(
-        self, books: Books, item: Callable[[Key, Value], int], *, ordered: bool = False
+        self, indexes: StreamIndexes, item: Callable[[Key, Value], int], *, ordered: bool = False
     ) -> None:
-        self._books = books
+        self._indexes = indexes
         self._item: Callable[[Key, Value], int] = item
         self.rows: MutableMapping[Key, Value] = SortedDict() if ordered else {}
         self.total = 0
@@ -97,21 +97,21 @@ class Rows(Generic[Key, Value]):
         elif before is not None:
             del self.rows[key]
         self.total += change
-        self._books.total += change
+        self._indexes.total += change
         self.follow(key, before, value)
-        if self._books.undo.active:
-            self._books.undo.note(partial(self.set, key, before))
+        if self._indexes.undo.active:
+            self._indexes.undo.note(partial(self.set, key, before))
 
     def follow(self, key: Key, before: Value | None, value: Value | None) -> None:
         """Update what a subclass derives from the rows."""
 
     def attach(self) -> None:
         """Count in the hash of all streams again."""
-        self._books.total += self.total
+        self._indexes.total += self.total
 
     def detach(self) -> None:
         """Stop counting in the hash: the stream is deleted."""
-        self._books.total -= self.total
+        self._indexes.total -= self.total
 
     def check(self) -> None:
         """Assert the invariants of this file."""
