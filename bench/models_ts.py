@@ -68,7 +68,7 @@ class Shard:
         self.series = TimeSeries(position, kv)
         table: dict[int, Projection] = {OWNER_KV: kv, OWNER_TIMESERIES: self.series}
         self.router = ProjectionRouter(
-            table, NoNotes(), system=System(table), judge=kv, position=position
+            table, NoNotes(), system=System(table), checker=kv, position=position
         )
         self.log: dict[int, bytes] = {}
         self.engine = QueryEngine(self.series, self.log.__getitem__)

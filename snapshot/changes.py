@@ -34,7 +34,7 @@ from onelog.projections.queue.commands import (
     Redrive,
     RedriveStep,
     decode_command,
-    notes_of,
+    find_notes,
 )
 from onelog.projections.queue.table import (
     DELIVERIES_SHIFT,
@@ -42,7 +42,7 @@ from onelog.projections.queue.table import (
     PRIORITY_SHIFT,
     STATE_MASK,
     Row,
-    meta_of,
+    pack_meta,
 )
 from onelog.projections.shard_state import Projections
 from onelog.projections.system.commands import TYPE_EXPIRE, TYPE_NAMESPACE_DELETE
@@ -149,7 +149,7 @@ def queue_events(past: PastState, entries: Entries, last_index: int) -> Iterator
     for transaction, unit in past.steps(entries, last_index):
         for entry in unit:
             if entry.owner == OWNER_QUEUE or entry.entry_type == TYPE_EXPIRE:
-                notes = notes_of(changes, entry)
+                notes = find_notes(changes, entry)
                 assert notes is not None, f"notes of {entry.index} are gone"
                 yield from follower.events(entry, transaction, notes)
             elif entry.entry_type == TYPE_NAMESPACE_DELETE:
@@ -215,7 +215,7 @@ class _QueueEvents:
     def _name_of(self, queue_id: int) -> tuple[str, str]:
         name = self._names.get(queue_id)
         if name is None:
-            name = self._queues.name_of(queue_id)
+            name = self._queues.find_name(queue_id)
             assert name is not None, f"no queue {queue_id}"
             self._names[queue_id] = name
         return name
@@ -253,7 +253,7 @@ def _command_of(entry: Entry) -> Command:
 
 
 def _pack(queue_id: int, row: Row) -> int:
-    return (queue_id << _SINCE_BITS | row.since_ns) << _META_BITS | meta_of(row)
+    return (queue_id << _SINCE_BITS | row.since_ns) << _META_BITS | pack_meta(row)
 
 
 def _unpack(packed: int) -> tuple[int, int, int, int]:
