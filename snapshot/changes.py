@@ -185,7 +185,7 @@ class _QueueEvents:
         position = 0
         for note in notes:
             for queue_id, event, message_id in self._split(entry, note):
-                name = self._name_of(queue_id)
+                name = self._find_name(queue_id)
                 place = (entry.index, position, *head, name[0], queue_id, name[1])
                 states = self._states(queue_id, message_id)
                 yield QueueEvent(*place, event, message_id, *states)
@@ -197,11 +197,11 @@ class _QueueEvents:
         """Yield queue, event and message, one by one."""
         event = _EVENTS[note.kind]
         if note.kind in (Kind.CREATED, Kind.CONFIGURED):
-            command = _command_of(entry)
+            command = _decode_entry_command(entry)
             assert isinstance(command, QueueCreate | QueueConfigure), command
             self._dead_queues[note.queue] = command.config.dead_queue
         if note.kind is Kind.REDRIVEN:
-            command = _command_of(entry)
+            command = _decode_entry_command(entry)
             assert isinstance(command, Redrive | RedriveStep), command
             if command.queue == note.queue:
                 event = MOVED
@@ -212,7 +212,7 @@ class _QueueEvents:
             if note.kind is Kind.DEAD:
                 yield self._dead_queues[note.queue], ARRIVED, message_id
 
-    def _name_of(self, queue_id: int) -> tuple[str, str]:
+    def _find_name(self, queue_id: int) -> tuple[str, str]:
         name = self._names.get(queue_id)
         if name is None:
             name = self._queues.name_of(queue_id)
@@ -247,7 +247,7 @@ class _QueueEvents:
             del self._messages[message_id]
 
 
-def _command_of(entry: Entry) -> Command:
+def _decode_entry_command(entry: Entry) -> Command:
     _, reader = read_prefix(entry.plain_payload())
     return decode_command(entry.entry_type & 0xFF, reader)
 

@@ -36,7 +36,7 @@ from onelog.ual.errors import IndexDropped, IndexInFuture, MissingSegment
 from onelog.ual.files import Files
 from onelog.ual.log_config import LogConfig
 from onelog.ual.manifest import SnapshotRecord
-from onelog.ual.offline.reader import OfflineLog, ReadOnlyFiles, look_at_root, open_offline_log
+from onelog.ual.offline.reader import OfflineLog, ReadOnlyFiles, list_root, open_offline_log
 from onelog.ual.recovery import open_hard_state, open_log
 from onelog.ual.routing import partition_of, shard_of
 from onelog.ual.segments.notes import ApplyNotes
@@ -121,15 +121,15 @@ class MadeSnapshot:
     rejected: tuple[Rejected, ...]
 
 
-def shards_of(files: Files, data_dir: Path, shard: int | None) -> tuple[int, ...]:
+def choose_shards(files: Files, data_dir: Path, shard: int | None) -> tuple[int, ...]:
     """Return the shards to read: the one asked for, which must exist, or all."""
     reader = ReadOnlyFiles(files)
-    root = look_at_root(reader, data_dir)
+    root = list_root(reader, data_dir)
     directory = DataDirectory.open_existing(reader, data_dir, lock=False)
     return root.choose(shard, directory.system.topology.shards)
 
 
-def shard_of_key(files: Files, data_dir: Path, key: bytes) -> int:
+def find_key_shard(files: Files, data_dir: Path, key: bytes) -> int:
     """Return the shard that a key lives in."""
     directory = DataDirectory.open_existing(ReadOnlyFiles(files), data_dir, lock=False)
     topology = directory.system.topology

@@ -166,7 +166,7 @@ def verify_snapshot(files: Files, path: Path) -> list[Finding]:
     """Check one ``.fsnap`` file completely."""
     if parse_snapshot_name(path.name) is None:
         return [_foreign(path)]
-    manifest = _manifest_of(files, path)
+    manifest = _load_shard_manifest(files, path)
     if manifest is None:
         return _check(path, lambda: SnapshotReader.open(files, path))
     for record in manifest.snapshots:
@@ -203,7 +203,7 @@ VERIFIERS: Mapping[str, FileVerifier] = MappingProxyType(
 )
 
 
-def _manifest_of(files: Files, path: Path) -> Manifest | None:
+def _load_shard_manifest(files: Files, path: Path) -> Manifest | None:
     """Return MANIFEST of the shard that a file of snaps/ belongs to, if it can be read."""
     try:
         return load_manifest(files, path.parent.parent / "MANIFEST", durable=False)

@@ -33,9 +33,9 @@ from onelog.snapshot.offline import (
     NotKept,
     Rebuilt,
     bytes_fields,
+    find_key_shard,
     read_entry,
     read_key,
-    shard_of_key,
     unreadable,
 )
 from onelog.ual.files import Files
@@ -368,7 +368,7 @@ class Question:
 
     def shard(self, files: Files, data_dir: Path) -> int:
         """Return the shard of the name."""
-        return shard_of_key(files, data_dir, self.routing_name)
+        return find_key_shard(files, data_dir, self.routing_name)
 
 
 def answer(rebuilt: Rebuilt, question: Question) -> dict[str, Any]:

@@ -316,6 +316,6 @@ class FreeSpace:
         """Return what the disk has above the minimum right now; negative below it."""
         return self._files.free_bytes(self._path) - self._free_bytes_min
 
-    def ask_again(self) -> None:
+    def invalidate(self) -> None:
         """Discard the last check, because a write found the disk full."""
         self._credit = 0

@@ -145,10 +145,10 @@ def _sealed_piece(
     # convert the table.
     limit = np.uint32(min(int(offsets[first]) + bytes_max, 0xFFFF_FFFF))
     stop = first + int(np.searchsorted(offsets[first + 1 : end], limit, "right"))
-    if stop == end - 1 and _end_of(segment, offsets, stop) <= limit:
+    if stop == end - 1 and _find_end(segment, offsets, stop) <= limit:
         stop = end
     stop = max(stop, first + 1)
-    position, after = int(offsets[first]), _end_of(segment, offsets, stop - 1)
+    position, after = int(offsets[first]), _find_end(segment, offsets, stop - 1)
     bounds = np.append(offsets[first:stop], np.uint32(after)).astype(np.int64) - position
     if indexes is None:
         expected = np.arange(first, stop).astype(np.uint64) + np.uint64(segment.first_index)
@@ -161,7 +161,7 @@ def _sealed_piece(
     return _Piece(segment.path, position, bounds, expected, covered, data, is_sealed=True)
 
 
-def _end_of(segment: SealedSegment, offsets: NDArray[np.uint32], row: int) -> int:
+def _find_end(segment: SealedSegment, offsets: NDArray[np.uint32], row: int) -> int:
     return int(offsets[row + 1]) if row + 1 < segment.entry_count else segment.footer.entries_end
 
 

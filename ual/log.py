@@ -65,7 +65,7 @@ class WriteGuard:
     def refuse_or_fail(self, what: str, error: OSError) -> NoReturn:
         """Raise ``DiskFull`` for a full disk, which allows a retry; otherwise fail."""
         if error.errno in OUT_OF_SPACE:
-            self._space.ask_again()
+            self._space.invalidate()
             raise DiskFull(f"{what}: {error}; free some space") from error
         self.fail(what, error)
 
@@ -101,14 +101,14 @@ class ManifestFile:
         path: Path,
         content: Manifest,
         guard: WriteGuard,
-        give_back: Callable[[tuple[Segment, ...]], None],
+        restore_segments: Callable[[tuple[Segment, ...]], None],
     ) -> None:
-        """``give_back`` receives segments that could not be dropped."""
+        """``restore_segments`` receives segments that could not be dropped."""
         self.content = content
         self._files = files
         self._path = path
         self._guard = guard
-        self._give_back = give_back
+        self._restore_segments = restore_segments
         self._under_way: ManifestJob | None = None
 
     def begin(
@@ -137,7 +137,7 @@ class ManifestFile:
             self._under_way = None
             if not job.is_decided:
                 self.content = job.before
-                self._give_back(job.segments)
+                self._restore_segments(job.segments)
         if job.error is None:
             assert job.is_decided, "the job did not run"
         elif job.is_decided:
@@ -247,7 +247,7 @@ class Proposals:
         for segment in reversed(self._log.segments.segments):
             assert isinstance(segment, UnsealedSegment), (index, segment.last_index)
             if segment.first_index <= index:
-                return segment.proposal_of(index)
+                return segment.find_proposal(index)
             if segment.first_index == index + 1:
                 return segment.first_proposal - 1
         raise AssertionError(f"index {index} is not in the log")
@@ -296,7 +296,7 @@ class Log:
         self.is_sealing = False  # one seal at a time
         manifest = Manifest(self._checkpoint(), None, snapshots, cold, base)
         self.manifest_file = ManifestFile(
-            files, paths.manifest, manifest, self.guard, self._take_back
+            files, paths.manifest, manifest, self.guard, self._restore_segments
         )
 
     @property
@@ -533,7 +533,7 @@ class Log:
         last = parts[-1]
         assert isinstance(last, UnsealedSegment), "only uncommitted entries are cut"
         removed = self.segments.segments[len(parts) :]
-        proposal = last.proposal_of(index)
+        proposal = last.find_proposal(index)
         assert last.proposal_at(proposal)[0] == index, f"index {index} does not start a group"
         checkpoint = replace(
             self._checkpoint(),
@@ -587,7 +587,7 @@ class Log:
         self.manifest_file.finish(job)
         return len(job.segments)
 
-    def _take_back(self, dropped: tuple[Segment, ...]) -> None:
+    def _restore_segments(self, dropped: tuple[Segment, ...]) -> None:
         self.segments = self.segments.with_segments((*dropped, *self.segments.segments))
 
     def begin_behind(self, base: Base, segments: SegmentSet) -> None:

@@ -174,10 +174,10 @@ class Survey:
         )
 
 
-def survey(files: Files, directory: Path, known: Known, *, sets_aside: bool = False) -> Survey:
+def survey(files: Files, directory: Path, known: Known, *, allow_damaged: bool = False) -> Survey:
     """Read a shard's segment directory; raise a ``DataError`` for anything but a torn tail.
 
-    With ``sets_aside``, a sealed file that cannot be opened is replaced by a ``DamagedSegment``
+    With ``allow_damaged``, a sealed file that cannot be opened is replaced by a ``DamagedSegment``
     that serves nothing, if its neighbours show which entries it must hold.
     """
     names, found = sort_names(files, directory)
@@ -190,10 +190,10 @@ def survey(files: Files, directory: Path, known: Known, *, sets_aside: bool = Fa
         try:
             sealed.append(SealedSegment.open(files, directory / name))
         except CorruptFile as error:
-            if not sets_aside:
+            if not allow_damaged:
                 raise
             broken[len(sealed)] = error
-            sealed.append(_nameless(directory / name, error))
+            sealed.append(_make_placeholder(directory / name, error))
     unsealed = {
         first: directory / name
         for first, name in names[SegmentKind.UNSEALED].items()
@@ -213,7 +213,7 @@ def survey(files: Files, directory: Path, known: Known, *, sets_aside: bool = Fa
     return found
 
 
-def _nameless(path: Path, error: CorruptFile) -> DamagedSegment:
+def _make_placeholder(path: Path, error: CorruptFile) -> DamagedSegment:
     parsed = parse_segment_name(path.name)
     assert parsed is not None, path
     return DamagedSegment(path, SegmentHeader(0, 0, parsed[0], 0), error.rule, error.offset)
@@ -525,22 +525,22 @@ def open_log(
     *,
     shard: int,
     config: LogConfig | None = None,
-    sets_aside: bool = False,
+    allow_damaged: bool = False,
 ) -> tuple[Log, Survey]:
     """Recover a shard's log; also return the survey that was carried out.
 
     Interrupted cuts, drops and seals are finished, a torn tail is cut, a missing MANIFEST is made
     again; anything worse is a ``DataError`` and the directory is left as it was.
 
-    ``sets_aside``: damaged sealed files are tolerated, see ``survey``.
+    ``allow_damaged``: damaged sealed files are tolerated, see ``survey``.
     """
     config = config or LogConfig()
     manifest, hint = load_manifest(files, paths.manifest), hard_state.hint
     if manifest is not None and manifest.install is not None:
         finish_install(files, paths.segments, manifest.install)
         manifest = replace(manifest, install=None)
-    known = what_is_known(manifest, hint, config.unsynced_bytes_max)
-    found = survey(files, paths.segments, known, sets_aside=sets_aside)
+    known = combine_known(manifest, hint, config.unsynced_bytes_max)
+    found = survey(files, paths.segments, known, allow_damaged=allow_damaged)
     for segment in found.segments:
         if segment.header.shard != shard:
             rule = f"belongs to shard {segment.header.shard}, not to shard {shard}"
@@ -576,7 +576,7 @@ def open_hard_state(files: Files, paths: ShardPaths) -> HardStateFile:
     return HardStateFile.open(files, paths.hard_state, create=not files.list(paths.segments))
 
 
-def what_is_known(manifest: Manifest | None, hint: Hint | None, unsynced_bytes_max: int) -> Known:
+def combine_known(manifest: Manifest | None, hint: Hint | None, unsynced_bytes_max: int) -> Known:
     """Combine what MANIFEST and the hint record about a log."""
     if manifest is None:
         durable_index, generation = (hint.durable_index, hint.generation) if hint else (0, 0)

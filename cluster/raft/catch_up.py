@@ -111,10 +111,10 @@ class Shipments:
         shipment.place, shipment.moved_s = place, now_s
         shipment.done_bytes += fetch.length
 
-    def advance(self, now_s: float, match_of: Callable[[UUID], int], commit: int) -> None:
+    def advance(self, now_s: float, find_match: Callable[[UUID], int], commit: int) -> None:
         """End shipments that are complete, and those without progress."""
         for peer_id, shipment in list(self.open.items()):
-            match = match_of(peer_id)
+            match = find_match(peer_id)
             if match > shipment.match:
                 shipment.match, shipment.moved_s = match, now_s
             if shipment.target is None and match >= shipment.offered.proposal:
@@ -149,7 +149,7 @@ class Wanted:
     proposal: int
 
 
-class Taken(Enum):
+class ChunkOutcome(Enum):
     """The outcome of a received chunk."""
 
     DROPPED = "dropped"
@@ -219,20 +219,20 @@ class PieceFetch:
             wanted.last_index,
         )
 
-    def take(self, chunk: Chunk, now_s: float) -> Taken:
+    def take(self, chunk: Chunk, now_s: float) -> ChunkOutcome:
         """Check a received chunk; if it is kept, write its data at its offset in the piece."""
         if not self.is_for(chunk) or chunk.offset not in self._asked:
-            return Taken.DROPPED
+            return ChunkOutcome.DROPPED
         config = self._config
         if len(chunk.data) != min(config.chunk_bytes, chunk.size - chunk.offset):
-            return Taken.DROPPED
+            return ChunkOutcome.DROPPED
         facts = (chunk.piece_first, chunk.piece_last, chunk.size, chunk.tag)
         if self.size is None:
             self.piece_first, self.piece_last, self.size, self._tag = facts
             self._next = config.chunk_bytes
         elif facts != (self.piece_first, self.piece_last, self.size, self._tag):
-            return Taken.CHANGED
+            return ChunkOutcome.CHANGED
         del self._asked[chunk.offset]
         self.received_bytes += len(chunk.data)
         self.last_s = now_s
-        return Taken.KEPT
+        return ChunkOutcome.KEPT

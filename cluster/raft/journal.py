@@ -64,7 +64,7 @@ class Item:
         if at == 2:
             return self.term
         assert at == 0, at
-        return command_of(self._log.proposals.data(self.number))
+        return to_command(self._log.proposals.data(self.number))
 
 
 class Items(Sequence[Item]):
@@ -241,15 +241,15 @@ class RaftJournal:
 
     def holds(self, number: int, term: int) -> bool:
         """Return whether the window has the proposal with this number and term."""
-        return self.start <= number <= self._last and self.term_of(number) == term
+        return self.start <= number <= self._last and self.find_term(number) == term
 
     def check(self, previous: int, groups: Sequence[bytes], term_max: int) -> list[Group]:
         """Verify groups that a peer sent, which follow a proposal that is held here.
 
         Nothing about them is trusted before this. Raises ``EntryError``.
         """
-        index, timestamp_ns = self._end_of(previous)
-        term = self.term_of(previous)
+        index, timestamp_ns = self._find_end(previous)
+        term = self.find_term(previous)
         checked = []
         for data in groups:
             group = check_group(data, 0, index + 1, timestamp_ns, alone=TYPE_RAFT_CONFIG)
@@ -265,9 +265,9 @@ class RaftJournal:
 
     def item(self, number: int) -> Item:
         """Return one item of the window."""
-        return Item(self.log, number, self.term_of(number))
+        return Item(self.log, number, self.find_term(number))
 
-    def term_of(self, number: int) -> int:
+    def find_term(self, number: int) -> int:
         """Return the term of a proposal of the window."""
         if self._last_term_from <= number <= self._last:
             return self._last_term
@@ -282,7 +282,7 @@ class RaftJournal:
             # Read from disk, not from memory: entries before a damaged one must not be dropped.
             self._start_term = self.log.proposals.term(number)
         else:
-            self._start_term = self.term_of(number)
+            self._start_term = self.find_term(number)
         self.start = number
 
     @property
@@ -313,7 +313,7 @@ class RaftJournal:
                 return
         raise damage
 
-    def _end_of(self, number: int) -> tuple[int, int]:
+    def _find_end(self, number: int) -> tuple[int, int]:
         """Return the last index of a proposal and the time of that entry."""
         log = self.log
         if number == self._last:
@@ -347,7 +347,7 @@ class RaftJournal:
         if number <= self._last:
             if number <= self.start:
                 return
-            if self.term_of(number) == term:
+            if self.find_term(number) == term:
                 if self.log.proposals.data(number) != group.data:
                     raise Diverged(number, term)
                 return
@@ -391,6 +391,6 @@ def _membership_in(data: bytes) -> Membership:
         raise CorruptEntry(0, str(error)) from error
 
 
-def command_of(data: bytes) -> bytes:
+def to_command(data: bytes) -> bytes:
     """Return the command of a stored group."""
     return (KIND_NOOP if data[_TYPE_AT] == _NOOP_TYPE else KIND_DATA) + data

@@ -73,18 +73,20 @@ class Leadership:
 
     def confirmed_round(self) -> int:
         """Return the newest round that a majority, with this member, has answered."""
-        return _of_majority((self.peers[each].round for each in self._voter_ids), self.round)
+        return _reached_by_majority(
+            (self.peers[each].round for each in self._voter_ids), self.round
+        )
 
     @property
     def holds_lease(self) -> bool:
         """Whether promises of a majority hold, so that no other member can be elected."""
         promised_s = (self.peers[each].promised_s for each in self._voter_ids)
-        return self.lease.holds_until(_of_majority(promised_s, float("inf")))
+        return self.lease.holds_until(_reached_by_majority(promised_s, float("inf")))
 
     def received_by_majority(self) -> int:
         """Return the last proposal that a majority, with this member, has written."""
         last = self._journal.last
-        return _of_majority((self.peers[each].received for each in self._voter_ids), last)
+        return _reached_by_majority((self.peers[each].received for each in self._voter_ids), last)
 
     def begin_round(self, commit: int | None) -> None:
         """Begin a round with the next appends; ``commit``: all that is committed, if known."""
@@ -119,7 +121,7 @@ class Leadership:
             if not groups and not due:
                 return
             try:
-                previous_term = journal.term_of(previous)
+                previous_term = journal.find_term(previous)
             except CorruptFile as error:  # send a plain heartbeat instead
                 self.on_damage(error)
                 previous, groups = journal.last, ()
@@ -171,7 +173,7 @@ class Leadership:
             peer.rewound(min(ack.next, self._journal.last + 1), self.round)
 
 
-def _of_majority(theirs: Iterable[_Number], own: _Number) -> _Number:
+def _reached_by_majority(theirs: Iterable[_Number], own: _Number) -> _Number:
     """Return the highest value reached by a majority, counting this member."""
     numbers = sorted(theirs, reverse=True)
     return numbers[(len(numbers) + 1) // 2 - 1] if numbers else own

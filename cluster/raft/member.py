@@ -250,7 +250,7 @@ class RaftMember(SyncObj):  # type: ignore[misc]
         noop = self._SyncObj__noopIDx
         return self.state == LEADER and noop is not None and self.applied >= noop
 
-    def match_of(self, peer_id: UUID) -> int:
+    def find_match(self, peer_id: UUID) -> int:
         """As leader, return the last proposal that a peer has durably, as far as is known."""
         peer = self.leadership.peers.get(peer_id)
         return peer.match if peer and self.state == LEADER else 0
@@ -615,7 +615,7 @@ def change_membership(member: RaftMember, membership: Membership) -> tuple[int, 
         check_moment(leads=member.has_applied_noop, is_settled=is_settled)
         check_change(member.membership, membership, member.self_id)
     for each in set(membership.voters) - set(member.membership.voters):
-        if member.match_of(each) < member.commit:
+        if member.find_match(each) < member.commit:
             raise MembershipRefused(f"{each} has not caught up yet")
     return member.propose([membership.draft()])
 
@@ -654,7 +654,7 @@ class Transfer:
             what = "was not elected in time" if self._is_asked else "did not catch up in time"
             self.error = TransferFailed(f"{self._target} {what}")
             return True
-        if not self._is_asked and member.match_of(self._target) == member.journal.last:
+        if not self._is_asked and member.find_match(self._target) == member.journal.last:
             self._is_asked = True
             self._until_s = self._later_s()
             member.hand_over(self._target, self._hold_ms)

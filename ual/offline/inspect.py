@@ -20,7 +20,7 @@ from onelog.ual.directory import Node, System, read_node, read_system
 from onelog.ual.entry import OWNER_KV, OWNER_QUEUE, OWNER_STREAM, OWNER_SYSTEM, OWNER_TIMESERIES
 from onelog.ual.errors import CorruptFile, DataError, UalError
 from onelog.ual.files import Files
-from onelog.ual.offline.reader import OfflineFile, OfflineLog, ReadOnlyFiles, look_at_root
+from onelog.ual.offline.reader import OfflineFile, OfflineLog, ReadOnlyFiles, list_root
 from onelog.ual.segments.sealed import SealedSegment
 from onelog.ual.segments.tables import gather_headers
 from onelog.ual.segments.unsealed import UnsealedSegment
@@ -108,7 +108,7 @@ def inspect_directory(
 ) -> DirectoryReport:
     """Report a data directory, or one shard of it."""
     reader = ReadOnlyFiles(files)
-    root = look_at_root(reader, data_dir)
+    root = list_root(reader, data_dir)
     problems: list[str] = []
     system: System | None = None
     node: Node | None = None

@@ -59,12 +59,12 @@ from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.recovery import (
     Known,
+    combine_known,
     finish_deletions,
     refuse_corruption,
     scan_file,
     sort_names,
     successor_header,
-    what_is_known,
 )
 from onelog.ual.segments.chain import Segment
 from onelog.ual.segments.format import HEADER_SIZE, SegmentHeader, SegmentKind
@@ -175,7 +175,7 @@ class Root:
         return (shard,)
 
 
-def look_at_root(files: Files, path: Path) -> Root:
+def list_root(files: Files, path: Path) -> Root:
     """List a data directory, however damaged; refuse any other directory."""
     if not files.exists(path):
         raise NotADataDirectory(f"{path} does not exist; give the path of a data directory")
@@ -517,7 +517,7 @@ class OfflineLog:
     def _open_all(self) -> None:
         self.errors = []
         self._open_small_files()
-        self._known = what_is_known(self.manifest, self.hint, GROUP_SIZE_MAX)
+        self._known = combine_known(self.manifest, self.hint, GROUP_SIZE_MAX)
         directory = self.paths.segments
         names, listing = sort_names(self._reader, directory)
         self.foreign = tuple(listing.foreign)
@@ -673,7 +673,7 @@ def _find_losses(directory: Path, parts: Sequence[OfflineFile], known: Known) ->
 def open_offline_log(files: Files, data_dir: Path, shard: int) -> OfflineLog:
     """Open one shard of a data directory for reading; refuse one that does not exist."""
     reader = ReadOnlyFiles(files)
-    root = look_at_root(reader, data_dir)
+    root = list_root(reader, data_dir)
     shards: int | None = None
     system_error: DataError | OSError | None = None
     try:

@@ -53,7 +53,7 @@ from onelog.ual.hard_state import (
 )
 from onelog.ual.manifest import Manifest
 from onelog.ual.manifest import load as load_manifest
-from onelog.ual.offline.reader import Progress, ReadOnlyFiles, Root, look_at_root
+from onelog.ual.offline.reader import Progress, ReadOnlyFiles, Root, list_root
 from onelog.ual.offline.rebuild import rebuild_sealed
 from onelog.ual.recovery import (
     ORPHAN,
@@ -61,12 +61,12 @@ from onelog.ual.recovery import (
     Cut,
     Known,
     Remove,
+    combine_known,
     finish_deletions,
     refuse_corruption,
     scan_file,
     sort_names,
     successor_header,
-    what_is_known,
 )
 from onelog.ual.segments.check import Part, check_sealed, identity_problems
 from onelog.ual.segments.format import (
@@ -450,7 +450,7 @@ class ShardCheck:
 
     def _check_segments(self) -> None:
         directory = self.paths.segments
-        known = what_is_known(self._manifest, self._hint, self.unsynced_bytes_max)
+        known = combine_known(self._manifest, self._hint, self.unsynced_bytes_max)
         names, listing = sort_names(self.files, directory)
         for name in listing.foreign:
             path = directory / name
@@ -662,7 +662,7 @@ def verify(
     """
     meter = _Meter(progress)
     reader = ReadOnlyFiles(files, meter.advance)
-    root = look_at_root(reader, data_dir)
+    root = list_root(reader, data_dir)
     findings, shards = _check_root(reader, root)
     chosen = root.choose(shard, shards)
     meter.total_bytes = sum(_size_of_segments(reader, shard_paths(data_dir, at)) for at in chosen)

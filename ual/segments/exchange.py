@@ -96,7 +96,7 @@ def _of_unsealed(
     header = replace(
         segment.header,
         first_index=first_index,
-        first_proposal=segment.proposal_of(first_index),
+        first_proposal=segment.find_proposal(first_index),
         last_index=last_index,
     )
     return _image(segment.path, header, entries, bounds - bounds[0], notes)

@@ -238,7 +238,7 @@ class SealedSegment:
     def locate(self, indexes: Indexes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where these entries, which must exist, start and end in the file."""
         mapping = self.mapped()
-        return self._locate_rows(mapping, self._rows_of(mapping, indexes))
+        return self._locate_rows(mapping, self._find_rows(mapping, indexes))
 
     def columns(self, first_index: int, last_index: int) -> Columns:
         """Return a range of entries as arrays over the mapped file, verified."""
@@ -264,7 +264,7 @@ class SealedSegment:
         else:
             records = self._stream_records(mapping, stream_id)
             inside = (records >= first_index) & (records <= last_index)
-            rows = self._rows_of(mapping, records[inside])
+            rows = self._find_rows(mapping, records[inside])
         self._check_for(rows)
         for start in range(0, len(rows), BLOCK_ENTRIES):
             columns = self._columns(mapping, rows[start : start + BLOCK_ENTRIES])
@@ -409,7 +409,7 @@ class SealedSegment:
         end = np.searchsorted(mapping.indexes, np.uint64(last_index), "right")
         return np.arange(start, end)
 
-    def _rows_of(self, mapping: MappedFile, indexes: Indexes) -> Rows:
+    def _find_rows(self, mapping: MappedFile, indexes: Indexes) -> Rows:
         """Return the row numbers of entries that must exist."""
         if mapping.indexes is None:
             assert ((indexes >= self.first_index) & (indexes <= self.last_index)).all()

@@ -223,7 +223,7 @@ class UnsealedSegment:
         after = self.entry_count if is_last else self.group_firsts[group + 1]
         return self.first_index + first, self.first_index + after - 1
 
-    def proposal_of(self, index: int) -> int:
+    def find_proposal(self, index: int) -> int:
         """Return the number of the proposal whose group holds ``index``."""
         return self.first_proposal + bisect_right(self.group_firsts, index - self.first_index) - 1
 
