@@ -26,7 +26,7 @@ from onelog.ual.files import Files
 from onelog.ual.manifest import Manifest, SnapshotRecord
 from onelog.ual.manifest import load as load_manifest
 from onelog.ual.offline.reader import ReadOnlyFiles
-from onelog.ual.recovery import finish_deletions, sort_names, what_is_known
+from onelog.ual.recovery import combine_known, finish_deletions, sort_names
 from onelog.ual.segments.format import FOOTER_SIZE, HEADER_SIZE, Footer, SegmentHeader, SegmentKind
 from onelog.ual.segments.notes import clip_voids
 from onelog.ual.segments.tables import Indexes, StreamTable, Table
@@ -96,7 +96,7 @@ class ShardFiles:
     def list(self) -> Listing:
         """List the files that the log consists of now."""
         manifest = load_manifest(self.reader, self.paths.manifest, durable=False)
-        known = what_is_known(manifest, None, GROUP_SIZE_MAX)
+        known = combine_known(manifest, None, GROUP_SIZE_MAX)
         directory = self.paths.segments
         names, _ = sort_names(self.reader, directory)
         dropped = {action.path for action in finish_deletions(directory, names, known)}

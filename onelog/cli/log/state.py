@@ -209,14 +209,14 @@ def _rebuild(
 
     One state at a time: all of them may not fit into memory.
     """
-    from onelog.snapshot.offline import rebuild_state, shards_of
+    from onelog.snapshot.offline import choose_shards, rebuild_state
     from onelog.snapshot.questions import answer
     from onelog.ual.files import DiskFiles
 
     files = DiskFiles()
     if question is not None and shard is None:
         shard = question.shard(files, data_dir)
-    chosen = shards_of(files, data_dir, shard)
+    chosen = choose_shards(files, data_dir, shard)
     if index is not None and len(chosen) > 1:
         raise typer.BadParameter("shards count their entries apart: give --shard with --to")
     reports: list[tuple[dict[str, Any], dict[str, dict[str, int]]]] = []
@@ -278,13 +278,13 @@ def snapshot(
       onelog log snapshot ./onelog-data
       onelog log snapshot ./onelog-data --shard 0 --json
     """
-    from onelog.snapshot.offline import make_snapshot, shards_of
+    from onelog.snapshot.offline import choose_shards, make_snapshot
     from onelog.ual.files import DiskFiles
 
     files = DiskFiles()
     reports: list[dict[str, Any]] = []
     with progress_bar(is_shown=not (no_progress or as_json)) as progress:
-        for number in shards_of(files, data_dir, shard):
+        for number in choose_shards(files, data_dir, shard):
             made = make_snapshot(files, data_dir, number, int(time.time()), progress=progress)
             if made is None:
                 reports.append({"shard": number, "snapshot": None, "is_new": False})
@@ -338,7 +338,7 @@ def prove(
       onelog log prove ./onelog-data
       onelog log prove ./onelog-data --json | jq '.shards[].verdict'
     """
-    from onelog.snapshot.offline import shards_of
+    from onelog.snapshot.offline import choose_shards
     from onelog.snapshot.proof import Verdict, prove_shard
     from onelog.ual.files import DiskFiles
 
@@ -346,7 +346,7 @@ def prove(
     with progress_bar(is_shown=not (no_progress or as_json)) as progress:
         proofs = [
             prove_shard(files, data_dir, number, progress)
-            for number in shards_of(files, data_dir, shard)
+            for number in choose_shards(files, data_dir, shard)
         ]
     if as_json:
         rows = [asdict(proof) | {"verdict": proof.verdict.value} for proof in proofs]
