@@ -1,4 +1,4 @@
-"""Time series: what points cost to write, to keep, to compress and to ask about.
+"""Time series: what points cost to write, to keep, to compress and to query.
 
 One JSON line per case. Writes go through ``router.apply`` as the log hands entries over (plain, and
 with their payload compressed, as it is in a log); beside each stands a bare loop in the same run
