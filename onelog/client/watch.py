@@ -53,11 +53,6 @@ class ResumePoint:
         if token is not None:
             self._read(token)
 
-    @property
-    def has_cursor(self) -> bool:
-        """Whether there is a place to go on from."""
-        return bool(self._cursor.positions)
-
     def reopen(self, cursor: common_pb2.Cursor) -> None:
         """Write the cursor of a request that goes on here."""
         cursor.CopyFrom(self._cursor)

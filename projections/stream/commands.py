@@ -115,11 +115,6 @@ class DeadLetter:
     reason: bytes
 
 
-def encode_append(command: Append, namespace: str, session: SessionRef | None = None) -> Draft:
-    """Return the draft of the entry that appends a record."""
-    return Draft(TYPE_APPEND, encode_prefix(namespace, session) + append_body(command))
-
-
 def append_body(command: Append) -> bytes:
     """Return what follows the prefix of an append."""
     options = 0
@@ -292,11 +287,6 @@ def decode_record(entry: Entry) -> Append | DeadLetter:
     letter = read_dead_letter(reader)
     reader.finish()
     return letter
-
-
-def append_offset(index: int, number: int) -> int:
-    """Return the offset that an append at ``index`` had, given the number of its result."""
-    return number or index
 
 
 # Group
