@@ -297,7 +297,10 @@ class ProjectionRouter:
         return sizes
 
     def evict(self, size: int) -> int:
-        """Move about ``size`` bytes out of memory; return how many it were."""
+        """Move about ``size`` bytes out of memory; return how many it were.
+
+        Nothing calls it yet: it is for memory budgets, which move values to a spill store.
+        """
         assert self._batch is None, "a batch is half collected"
         freed = 0
         for projection in self._table.values():
