@@ -291,7 +291,10 @@ class ProjectionRouter:
         return sizes
 
     def evict(self, size: int) -> int:
-        """Move about ``size`` bytes out of memory; return the number moved."""
+        """Move about ``size`` bytes out of memory; return the number moved.
+
+        Nothing calls it yet: it is for memory budgets, which move values to a spill store.
+        """
         assert self._batch is None, "a batch is incomplete"
         freed = 0
         for projection in self._table.values():

@@ -121,6 +121,7 @@ class Manifest:
     checkpoint: Checkpoint
     cut_from_index: int | None = None
     snapshots: tuple[SnapshotRecord, ...] = ()
+    # No server fills it yet: it is for old segments that are kept in an object store.
     cold: tuple[ColdRange, ...] = ()
     base: Base | None = None
     install: Install | None = None

@@ -49,11 +49,6 @@ class ResumePoint:
         if token is not None:
             self._read(token)
 
-    @property
-    def has_cursor(self) -> bool:
-        """Whether there is a position to continue from."""
-        return bool(self._cursor.positions)
-
     def reopen(self, cursor: common_pb2.Cursor) -> None:
         """Fill in the cursor of a request that continues here."""
         cursor.CopyFrom(self._cursor)

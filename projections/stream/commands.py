@@ -106,11 +106,6 @@ class DeadLetter:
     reason: bytes
 
 
-def encode_append(command: Append, namespace: str, session: SessionRef | None = None) -> Draft:
-    """Return the draft of the entry that appends a record."""
-    return Draft(TYPE_APPEND, encode_prefix(namespace, session) + append_body(command))
-
-
 def append_body(command: Append) -> bytes:
     """Return the body of an append."""
     options = 0
@@ -283,11 +278,6 @@ def decode_record(entry: Entry) -> Append | DeadLetter:
     letter = read_dead_letter(reader)
     reader.finish()
     return letter
-
-
-def append_offset(index: int, number: int) -> int:
-    """Return the offset of an append at ``index``, given the number of its result."""
-    return number or index
 
 
 # Consumer groups

@@ -211,7 +211,8 @@ def compact_segment(files: Files, path: Path, keep_indexes: Indexes) -> SealedSe
     """Rewrite the sealed file at ``path`` with just these entries; return it opened.
 
     ``keep_indexes`` ascend and are all in the segment; there may be none. If it is all of them,
-    the file is left as it is.
+    the file is left as it is. Nothing calls it yet: it is for compaction, which drops entries that
+    no state needs from old segments.
     """
     segment = SealedSegment.open(files, path)
     assert (keep_indexes[1:] > keep_indexes[:-1]).all(), "indexes do not ascend"
